@@ -1,0 +1,37 @@
+# Two commands are enough for a newcomer: `make demo` and `make test`. Both set everything up by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format bench docs clean
+
+demo: $(VENV)/.core  ## methods side by side on embedded data, with live progress
+	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local 'fedavg+finetune(epochs=5)' --data 'digits/rotated(clients=40,groups=4)' --rounds 20 --epochs 5 --lr 0.1 --seeds 0-2
+	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
+
+test: $(VENV)/.dev  ## the whole suite
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.dev  ## linter, formatter, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
