@@ -1,0 +1,96 @@
+"""A federation: clients whose train, validation and test parts are indices into shared arrays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.arrays import Array, Ids, Ints
+from coterie.errors import UserError
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One index list a client, stored flat: client k owns ``indices[offsets[k]:offsets[k + 1]]``."""
+
+    offsets: Ints  # (n + 1,)
+    indices: Ints  # (total,)
+
+    @classmethod
+    def of(cls, lists: Sequence[Array]) -> "Parts":
+        sizes = np.array([len(part) for part in lists], dtype=np.int64)
+        flat = np.concatenate([np.asarray(part, dtype=np.int64) for part in lists]) if len(lists) else np.zeros(0, np.int64)
+        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), flat.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> Ints:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def __iter__(self) -> Iterator[Ints]:
+        return (self[client] for client in range(len(self)))
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A data set before it is divided among clients; `central` is a test set the server may keep for itself."""
+
+    name: str
+    x: Array  # (N, ...) float32 features, or integer tokens
+    y: Ints  # (N,)
+    classes: tuple[str, ...]
+    central: tuple[Array, Ints] | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything the simulated world holds. Methods never see it: they see a roster and replies."""
+
+    name: str
+    x: Array  # (N, ...) shared by all clients and all lanes
+    y: Ints  # (N,) class numbers
+    classes: tuple[str, ...]
+    ids: tuple[str, ...]  # a string a client: the key of its randomness
+    train: Parts
+    test: Parts
+    validation: Parts | None = None
+    central: tuple[Array, Ints] | None = None  # the server's own test set
+    groups: Ids | None = None  # (n,) the true group of each client, where known
+    arrivals: Ints | None = None  # (n,) the first round in which each client can be reached; None: all from the start
+    data_seed: int = 0
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided, samples left over
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        parts = [self.train, self.test] + ([self.validation] if self.validation is not None else [])
+        if n == 0 or any(len(part) != n for part in parts) or any(v is not None and len(v) != n for v in (self.groups, self.arrivals)):
+            raise UserError(f"Federation {self.name!r} is inconsistent: its ids, parts and groups must name the same clients.")
+        if len(set(self.ids)) != n:
+            raise UserError(f"Federation {self.name!r} gives two clients the same id.")
+        if int(self.train.sizes.min()) == 0:
+            empty = self.ids[int(self.train.sizes.argmin())]
+            raise UserError(f"Client {empty!r} of {self.name!r} has no training samples: leave it out or use fewer clients.")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def part(self, name: str) -> Parts:
+        """The train, validation or test parts by name."""
+        parts = {"train": self.train, "test": self.test, "validation": self.validation}[name]
+        if parts is None:
+            raise UserError(f"Federation {self.name!r} has no {name} parts: ask for them with validation=0.1 in its spec.")
+        return parts
+
+    def with_(self, **changes: Any) -> "Federation":
+        return replace(self, **changes)

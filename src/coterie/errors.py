@@ -1,0 +1,17 @@
+"""What a user is told when the input is wrong: one sentence that says what, where and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Bad input. The command line prints the sentence and exits with code 2, without a traceback."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the names that were probably meant, or all there are."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(name) for name in close)}?"
+    return f"choose from {', '.join(names)}." if names else "there is none to choose from."

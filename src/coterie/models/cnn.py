@@ -1,0 +1,73 @@
+"""Convolutional models for images: McMahan's, which FedEx uses, and FedSim's two readings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d
+
+from coterie.errors import UserError, nearest
+from coterie.models.initial import glorot
+
+SMALLEST = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What sets the published networks apart; all are conv-pool-conv-pool-dense-dense."""
+
+    kernel: int
+    channels: tuple[int, int]
+    dense: int
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "mcmahan": Architecture(kernel=5, channels=(32, 64), dense=512),  # 1,663,370 parameters on 28x28 with 10 classes
+    "fedsim": Architecture(kernel=5, channels=(32, 64), dense=2048),  # the released code
+    "fedsim_table": Architecture(kernel=3, channels=(64, 64), dense=2048),  # Table 5 as printed
+}
+
+
+class Cnn(nn.Module):
+    """Two convolutions, each with ReLU and a 2x2 max pool, then a dense layer with ReLU and the logits.
+
+    The convolutions keep the image's size (McMahan's parameter count implies it); a pool of an odd side drops the last row or column.
+    """
+
+    def __init__(self, image: tuple[int, int, int], outputs: int, architecture: Architecture) -> None:
+        super().__init__()
+        self.image = image  # (C, H, W)
+        depth, height, width = image
+        first, second = architecture.channels
+        margin = architecture.kernel // 2
+        self.first = glorot(nn.Conv2d(depth, first, architecture.kernel, padding=margin))
+        self.second = glorot(nn.Conv2d(first, second, architecture.kernel, padding=margin))
+        self.dense = glorot(nn.Linear(second * (height // 4) * (width // 4), architecture.dense))
+        self.logits = glorot(nn.Linear(architecture.dense, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.reshape(x.shape[0], *self.image)  # (n, C, H, W), also from (n, H, W)
+        h = max_pool2d(self.first(h).relu(), 2)
+        h = max_pool2d(self.second(h).relu(), 2)
+        h = self.dense(h.flatten(1)).relu()
+        logits: Tensor = self.logits(h)  # (n, outputs)
+        return logits
+
+
+def cnn(_input_shape: tuple[int, ...], _outputs: int, variant: Literal["mcmahan", "fedsim", "fedsim_table"] = "mcmahan") -> Cnn:
+    """Two convolutions with pools and a dense layer, for images (H, W) or (C, H, W)."""
+    if variant not in ARCHITECTURES:
+        raise UserError(f"Model 'cnn': variant={variant!r} is not known: {nearest(str(variant), ARCHITECTURES)}")
+    return Cnn(_image(_input_shape), _outputs, ARCHITECTURES[variant])
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """The shape as (C, H, W); a grey image may leave out its channel."""
+    if len(shape) not in (2, 3):
+        raise UserError(f"Model 'cnn' needs images of shape (H, W) or (C, H, W), not samples of shape {shape}: reshape them or use mlp.")
+    depth, height, width = shape if len(shape) == 3 else (1, *shape)
+    if min(height, width) < SMALLEST:
+        hint = "put the channels first" if len(shape) == 3 and width < SMALLEST <= min(depth, height) else "use mlp for smaller ones"
+        raise UserError(f"Model 'cnn' needs images of at least {SMALLEST}x{SMALLEST} pixels, not samples of shape {shape}: {hint}.")
+    return depth, height, width
