@@ -1,0 +1,101 @@
+"""The synthetic(alpha, beta) federation of the FedProx, FedSim and FedGroup papers, drawn by key.
+
+Li et al. (2020), "Federated optimization in heterogeneous networks", Section 5.1, after Shamir et al. (2014).
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from coterie.arrays import Doubles, Floats, Ints
+from coterie.data.assemble import check_count, check_fractions, client_ids, split
+from coterie.data.federation import Federation, Parts
+from coterie.errors import UserError
+from coterie.rng import generator, key
+
+DIMENSIONS = 60
+CLASSES = 10
+TEST = 0.1  # 90 % train
+
+
+def synthetic(
+    alpha: float | str = 0.0,
+    beta: float = 0.0,
+    clients: int = 30,
+    alpha_per_class: bool = False,
+    validation: float = 0.0,
+    *,
+    _data_seed: int = 0,
+) -> Federation:
+    """Ten classes drawn from a linear model of each client's own; synthetic(iid) is one model for all.
+
+    n_k = int(lognormal(4, 2)) + 50; u_k ~ N(0, sd alpha); B_k ~ N(0, sd beta); v_k ~ N(B_k, 1); W_k, b_k ~ N(u_k, 1);
+    x ~ N(v_k, diag(j^-1.2)); y = argmax(W_k^T x + b_k); 90 % train.
+    IID: v_k = 0 and one W, b ~ N(0, 1) for all, with the same sizes and covariance.
+
+    **alpha never changes a label**: u_k is one number added to every entry of W_k and b_k, so it shifts all ten logits alike. Nor
+    are clients alike at alpha = beta = 0: each has its own W_k and v_k. ``alpha_per_class=True`` draws u_{k,c}, a shift a class, which
+    does what the papers meant.
+
+    Every draw is keyed by the client's id: more clients leave the earlier ones as they were, and the same data seed gives paired
+    draws for every alpha and beta.
+    """
+    iid = isinstance(alpha, str)
+    who = "Data set 'synthetic'"
+    if iid and alpha != "iid":
+        raise UserError(f"{who}: alpha={alpha!r} should be a number, or the word iid as in 'synthetic(iid)'.")
+    if iid and (beta != 0 or alpha_per_class):
+        raise UserError(f"{who}: synthetic(iid) is one model for all clients and has no beta or alpha_per_class.")
+    spread = 0.0 if isinstance(alpha, str) else float(alpha)
+    for setting, value in (("alpha", spread), ("beta", beta)):
+        if not (math.isfinite(value) and value >= 0):
+            raise UserError(f"{who}: {setting}={value:g} is a standard deviation and should be 0 or more.")
+    check_count(who, "clients", clients)
+    check_fractions(who, TEST, validation)
+
+    ids = client_ids(clients)
+    draws = [_iid_client(_data_seed, i) if iid else _client(_data_seed, i, spread, beta, alpha_per_class) for i in ids]
+    starts = np.cumsum([0, *(len(y) for _, y in draws)])
+    # The samples of a client are drawn independently, so their order is random already.
+    parts = [split(np.arange(a, b), TEST, validation) for a, b in pairwise(starts)]
+    return Federation(
+        name=f"synthetic({'iid' if iid else f'{spread:g},{beta:g}'},clients={clients})",
+        x=np.concatenate([x for x, _ in draws]),
+        y=np.concatenate([y for _, y in draws]),
+        classes=tuple(str(c) for c in range(CLASSES)),
+        ids=ids,
+        train=Parts.of([p[0] for p in parts]),
+        validation=Parts.of([p[1] for p in parts]) if validation > 0 else None,
+        test=Parts.of([p[2] for p in parts]),
+        data_seed=_data_seed,
+        provenance={
+            "source": "generated",
+            "licence": "none needed",
+            "citation": 'Li et al. (2020), "Federated optimization in heterogeneous networks", Section 5.1',
+            "partition": "each client draws its own samples",
+            "left_over": 0,
+        },
+    )
+
+
+def _client(seed: int, name: str, alpha: float, beta: float, per_class: bool) -> tuple[Floats, Ints]:
+    shifts = alpha * generator(key(seed, "synthetic", "u", name)).normal(size=CLASSES if per_class else 1)  # (10,) or (1,): u_k
+    centre = beta * generator(key(seed, "synthetic", "B", name)).normal()
+    mean = centre + generator(key(seed, "synthetic", "v", name)).normal(size=DIMENSIONS)
+    model = generator(key(seed, "synthetic", "W, b", name)).normal(size=(DIMENSIONS + 1, CLASSES)) + shifts
+    return _samples(seed, name, mean, model)
+
+
+def _iid_client(seed: int, name: str) -> tuple[Floats, Ints]:
+    model = generator(key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
+    return _samples(seed, name, np.zeros(DIMENSIONS), model)
+
+
+def _samples(seed: int, name: str, mean: Doubles, model: Doubles) -> tuple[Floats, Ints]:
+    """x ~ N(mean, diag(j^-1.2)) and the label the model gives it; the last row of the model is b."""
+    n = int(generator(key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
+    deviations = np.arange(1, DIMENSIONS + 1) ** -0.6  # the square root of the covariance's diagonal
+    x = mean + deviations * generator(key(seed, "synthetic", "x", name)).normal(size=(n, DIMENSIONS))
+    y = np.argmax(x @ model[:-1] + model[-1], axis=1)
+    return x.astype(np.float32), y.astype(np.int64)
