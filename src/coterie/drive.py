@@ -1,0 +1,104 @@
+"""The driver: lanes in lock-step. It alone turns asks into replies; there is no other round loop."""
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+from coterie.acceptance import accept, assemble
+from coterie.asks import Ask, ModelAsk, Train
+from coterie.engines.engine import Engine, Stamped
+from coterie.errors import UserError
+from coterie.lanes import FAILED, RUNNING, Done, Lane, RoundRecord
+
+Watch = Callable[[Lane, RoundRecord], None]
+
+
+def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: Watch) -> None:
+    """Advance every running lane to round `until`, calling `watch` after each of its rounds.
+
+    All cheap asks are answered first, and training runs when every live lane waits for it: plain lock-step would fill half the
+    lanes of a training call, this rule fills nearly all. A lane that raises or diverges is recorded and the others go on.
+    """
+    crew = [_Hand(lane, until, watch) for lane in lanes if lane.status == RUNNING]
+    for hand in crew:
+        hand.send(None)
+    while waiting := [hand for hand in crew if hand.ask is not None]:
+        cheap = [hand for hand in waiting if not isinstance(hand.ask, Train)]
+        _carry_out(cheap or waiting, engine)
+
+
+def waves(lanes: Sequence[Lane], budget: int) -> Iterator[list[Lane]]:
+    """Lanes in waves of whole seeds whose working memory (in bytes) fits the budget; at least one seed a wave."""
+    wave: list[Lane] = []
+    used = 0
+    for seed in dict.fromkeys(lane.seed for lane in lanes):
+        group = [lane for lane in lanes if lane.seed == seed]
+        size = sum(_footprint(lane) for lane in group)
+        if wave and used + size > budget:
+            yield wave
+            wave, used = [], 0
+        wave.extend(group)
+        used += size
+    if wave:
+        yield wave
+
+
+def _footprint(lane: Lane) -> int:
+    """Bytes a lane works with: models sent, replies, and the copies made while they are mixed."""
+    cohort = lane.plan.cohort or len(lane.problem.roster)
+    return 4 * lane.problem.layout.size * (3 * cohort + 8)
+
+
+class _Hand:
+    """A lane being driven: its script, and the ask it waits on (None when it has finished)."""
+
+    def __init__(self, lane: Lane, until: int, watch: Watch) -> None:
+        self.lane, self.watch = lane, watch
+        self.script = lane.script(until)
+        self.ask: Ask[Any] | None = None
+
+    def send(self, reply: Any) -> None:
+        """Give the lane its reply and run it to its next ask. What `watch` raises is not the lane's fault and goes up."""
+        step = self._advance(reply)
+        while isinstance(step, Done):
+            self.watch(self.lane, step.record)
+            step = self._advance(None)
+        self.ask = step
+
+    def _advance(self, reply: Any) -> Ask[Any] | Done | None:
+        """The lane's next step; None when it has finished or failed."""
+        began = perf_counter()
+        try:
+            return self.script.send(reply)
+        except StopIteration:
+            return None
+        except UserError:
+            raise
+        except Exception as error:
+            self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
+            return None
+        finally:
+            self.lane.charge_server(perf_counter() - began)
+
+
+def _carry_out(hands: Sequence[_Hand], engine: Engine) -> None:
+    """Run the asks of these lanes together and hand each lane its reply."""
+    stamped = [hand.lane.stamp(hand.ask) for hand in hands if hand.ask is not None]
+    began = perf_counter()
+    replies = _run(stamped, engine)
+    share = (perf_counter() - began) / len(stamped)
+    for hand, sent, reply in zip(hands, stamped, replies, strict=True):
+        accepted = accept(sent.ask, reply)
+        hand.lane.take_note(sent.ask, accepted, share)
+        if hand.lane.status == RUNNING:
+            hand.send(accepted)
+        else:
+            hand.script.close()
+            hand.ask = None
+
+
+def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
+    """Ask the engine; a question to nobody is answered here."""
+    empty = [isinstance(s.ask, ModelAsk) and not len(s.ask.clients) for s in stamped]
+    answers = iter(engine.run([s for s, nobody in zip(stamped, empty, strict=True) if not nobody]))
+    return [assemble(s.ask, {}) if nobody else next(answers) for s, nobody in zip(stamped, empty, strict=True)]

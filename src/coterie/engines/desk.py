@@ -1,0 +1,51 @@
+"""A problem laid out for work: one module that is written to again and again, and the data as tensors on the device."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.arrays import Doubles, Floats, Ints
+from coterie.parameters import write
+from coterie.problem import Problem, probabilities
+
+CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
+
+
+class Desk:
+    """The module, features and targets of one problem on one device."""
+
+    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
+        # Not the problem itself: engines let a desk go when its problem goes.
+        self.federation, self.loss, self.device, self.dtype = problem.federation, problem.loss, device, dtype
+        self.module: nn.Module = problem.module().to(device=device, dtype=dtype)
+        self.x = self.features(problem.federation.x)
+        self.y = torch.as_tensor(problem.federation.y, device=device)
+
+    def features(self, x: Any) -> Tensor:
+        """Features on the device; whole numbers (tokens) stay whole."""
+        tensor = torch.as_tensor(x, device=self.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def vector(self, values: Floats) -> Tensor:
+        return torch.as_tensor(values, device=self.device).to(self.dtype)
+
+    def losses(self, rows: Ints) -> Tensor:
+        """(n,) the loss of each of these samples at the module as it stands."""
+        numbers = torch.as_tensor(rows, device=self.device)
+        return self.loss(self.module(self.x[numbers]), self.y[numbers])
+
+    @torch.no_grad()
+    def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
+        """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        write(self.module, self.vector(model))
+        self.module.eval()
+        if rows is None:
+            assert self.federation.central is not None
+            x = self.features(self.federation.central[0])
+            y = torch.as_tensor(self.federation.central[1], device=self.device)
+            numbers = torch.arange(len(y), device=self.device)
+        else:
+            x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
+        outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
+        return probabilities(outputs).double().cpu().numpy(), self.loss(outputs, y[numbers]).double().cpu().numpy()

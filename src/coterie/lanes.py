@@ -1,0 +1,159 @@
+"""A lane: one seed of one method on one problem, as a script of asks; and what each of its rounds leaves behind."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.arrays import Ids, places
+from coterie.asks import Ask, Evaluate, Evaluated, Train, Trained
+from coterie.conditions import under_conditions
+from coterie.costs import Cost, cost_of
+from coterie.engines.engine import Stamped
+from coterie.method import Context, Method, Plan
+from coterie.mixing import Mixing
+from coterie.problem import Problem
+from coterie.states import State
+
+RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """The evidence of one round of one lane; round 0 is the start."""
+
+    lane: int
+    round_: int
+    cost: Cost
+    refused: dict[int, str]
+    records: dict[str, Any]  # what the method wrote down
+    mixing: Mixing | None = None  # who counted how much
+    groups: Ids | None = None
+    discrepancy: float = 0.0  # 003, Eq. 4: how far the cohort moved from the models it received
+    evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a script yields when a round is complete."""
+
+    record: RoundRecord
+
+
+class Lane:
+    """Advances one method, one ask at a time. The driver sends the replies and decides when asks run together."""
+
+    def __init__(self, method: Method[Any], label: str, seed: int, problem: Problem, plan: Plan, number: int = 0) -> None:
+        self.method, self.label, self.seed = method, label, seed
+        self.problem, self.plan, self.number = problem, plan, number
+        self.state: State | None = None
+        self.round_ = -1  # the last complete round
+        self.status, self.reason = RUNNING, ""
+        self._book = _Book()
+
+    def script(self, until: int) -> Generator[Ask[Any] | Done, Any, None]:
+        """The start, if it has not been made, and the rounds up to `until`; each ends by yielding what it leaves behind."""
+        if self.state is None:
+            ctx = self._context(0)
+            state = yield from self.method.start(self.problem.initial(self.seed), ctx)
+            yield from self._close(ctx, state)
+        while self.round_ < until and self.status == RUNNING:
+            ctx = self._context(self.round_ + 1)
+            state = yield from self.method.round(self.state, ctx)
+            yield from self._close(ctx, state)
+
+    def stamp(self, ask: Ask[Any]) -> Stamped:
+        """The ask as it goes out: keyed by this lane's seed and round, under the conditions of the plan."""
+        round_ = self.round_ + 1 if self._book.context is None else self._book.context.round_
+        if not self._book.measuring:
+            ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
+        return Stamped(ask, self.problem, self.seed, round_, self.number)
+
+    def take_note(self, ask: Any, reply: Any, seconds: float) -> None:
+        """Charge an ask to the round, and notice clients that ran away to infinity."""
+        book = self._book
+        book.seconds["clients"] = book.seconds.get("clients", 0.0) + seconds
+        if book.measuring:
+            return
+        book.cost += cost_of(ask, reply)
+        book.refused.update(reply.refused)
+        if isinstance(ask, Train) and isinstance(reply, Trained):
+            book.discrepancy += _moved(ask, reply)
+            book.trained += len(reply)
+            book.ran_away |= any("finite" in why for why in reply.refused.values())
+
+    def charge_server(self, seconds: float) -> None:
+        self._book.seconds["server"] = self._book.seconds.get("server", 0.0) + seconds
+
+    def stop(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+    def _context(self, round_: int) -> Context:
+        ctx = Context(self.problem.roster_at(round_), self.problem.layout, self.plan, self.seed, round_)
+        self._book = _Book(context=ctx)
+        return ctx
+
+    def _close(self, ctx: Context, state: State) -> Generator[Ask[Any] | Done, Any, None]:
+        """End a round: keep the state, measure it when due, and hand over the record.
+
+        A lane none of whose clients trained to a finite model ends before it. That is judged over the round: one newcomer asked by
+        itself may run away without taking everybody along.
+        """
+        if self._book.ran_away and not self._book.trained:
+            return self.stop(DIVERGED, f"in round {ctx.round_} no client sent a finite model")
+        self.state, self.round_ = state, ctx.round_
+        book = self._book
+        records = dict(ctx.records)
+        record = RoundRecord(
+            self.number,
+            ctx.round_,
+            book.cost,
+            dict(book.refused),
+            {k: v for k, v in records.items() if k != "mixing"},
+            records.get("mixing"),
+            self.method.members(state),
+            book.discrepancy,
+        )
+        if ctx.round_ % self.plan.evaluate_every == 0 or ctx.round_ == self.plan.rounds:
+            book.measuring = True
+            record = yield from self._measure(ctx, state, record)
+        yield Done(replace(record, seconds=dict(book.seconds)))
+
+    def _measure(self, ctx: Context, state: State, record: RoundRecord) -> Generator[Ask[Any], Any, RoundRecord]:
+        serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
+        evaluated = yield from Evaluate(serving)
+        record = replace(record, evaluated=evaluated)
+        panel = self.method.panel(state) if self.problem.federation.central is not None else None
+        if panel is not None:
+            central = yield from Evaluate(panel.serving, "central")
+            record = replace(record, central=(panel.names, central))
+        return record
+
+
+@dataclass
+class _Book:
+    """The running account of the round in progress."""
+
+    context: Context | None = None
+    cost: Cost = field(default_factory=Cost)
+    refused: dict[int, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    discrepancy: float = 0.0
+    trained: int = 0  # answers to all training of the round
+    ran_away: bool = False  # whether a model that was not finite was refused
+    measuring: bool = False
+
+
+def _moved(ask: Train, reply: Trained) -> float:
+    """The summed distance between the models sent back and the models received."""
+    rows = ask.start[places(ask.clients, reply.clients)]
+    return float(sum(np.linalg.norm(w - ask.models[r]) for w, r in zip(reply.vectors.astype(np.float64), rows, strict=True)))
+
+
+def lanes_of(methods: Sequence[tuple[str, Method[Any]]], seeds: Sequence[int], problem: Problem, plan: Plan) -> list[Lane]:
+    """Every method with every seed, seed by seed, so that a study cut short holds complete pairs."""
+    pairs = [(seed, label, method) for seed in seeds for label, method in methods]
+    return [Lane(method, label, seed, problem, plan, number) for number, (seed, label, method) in enumerate(pairs)]
