@@ -1,0 +1,150 @@
+"""The batched engine: clients, seeds and methods are one batch dimension.
+
+All asks to train that arrive together become one job, carried out by the fastest route that suits the problem (see `routes`).
+Everything else is a few matrix products. An ask's answer depends on the ask alone: fused trainings and
+predictions are computed piece by piece in fixed shapes, whatever else is asked at the same time.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from coterie.arrays import Floats, Ints
+from coterie.asks import Error, Evaluate, Gradient, Gradients, Local, Losses, Train
+from coterie.engines.dense import DenseDesk
+from coterie.engines.engine import Stamped
+from coterie.engines.judge import judge
+from coterie.engines.kernels import fused_cpu, fused_gpu
+from coterie.engines.kernels.job import FusedJob
+from coterie.engines.loop import LoopEngine
+from coterie.engines.merge import merge, share_out
+from coterie.engines.routes import Route, choose, layer_sizes
+from coterie.engines.surveys import errors, loss_table
+from coterie.engines.threads import torch_threads
+from coterie.engines.vectorised import Vectorised
+from coterie.errors import UserError
+from coterie.problem import Problem
+from coterie.threads import cores
+
+MEMORY = 1 << 30  # bytes that the vectorised route may stack
+
+
+class BatchedEngine:
+    """Carries out asks together. `routes` says, for each kind of training it has met, the route and the reason."""
+
+    name = "batched"
+
+    def __init__(self, device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None) -> None:
+        self.device = torch.device(device)
+        self.threads = threads or cores()
+        self.loop = LoopEngine(device)
+        self.routes: dict[str, str] = {}
+        self._pinned = dict(pinned or {})  # routes of a study that is resumed
+        self._desks: WeakKeyDictionary[Problem, _Desk] = WeakKeyDictionary()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        answers: list[Any] = [None] * len(asks)
+        with torch_threads(1):
+            for numbers in _together(asks):
+                for number, answer in zip(numbers, self._train([asks[i] for i in numbers]), strict=True):
+                    answers[number] = answer
+            others = [i for i, s in enumerate(asks) if not isinstance(s.ask, Train)]
+            if self.device.type == "cpu" and all(self._desk(asks[i].problem).dense is not None for i in others):
+                results = list(self._pool.map(self._answer, [asks[i] for i in others]))
+            else:
+                results = [self._answer(asks[i]) for i in others]
+        for number, answer in zip(others, results, strict=True):
+            answers[number] = answer
+        return answers
+
+    def prepare(self, problem: Problem, local: Local) -> None:
+        """Choose the route and compile what it needs ahead of time, so that this is not taken for training's."""
+        with torch_threads(1):
+            route = self._route(problem, local, self._desk(problem))
+        if route.name == "fused" and self.device.type == "cpu":
+            fused_cpu.warm_up()
+
+    def _answer(self, stamped: Stamped) -> Any:
+        """Everything that is not training."""
+        ask, desk, federation = stamped.ask, self._desk(stamped.problem), stamped.problem.federation
+        predict = desk.dense.predict if desk.dense is not None else self.loop.desk(stamped.problem).predict
+        match ask:
+            case Evaluate():
+                return judge(ask, federation, predict)
+            case Losses():
+                return loss_table(ask, federation, predict)
+            case Error():
+                return errors(ask, federation, predict)
+            case Gradient() if desk.dense is not None:
+                found = [desk.dense.gradient(ask.models[s], federation.train[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
+                vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
+                return Gradients(ask.clients, vectors, federation.train.sizes[ask.clients], losses)
+        return self.loop.answer(ask, stamped)
+
+    def _train(self, stamped: Sequence[Stamped]) -> Sequence[Any]:
+        """Asks of one problem and one optimiser, in one job."""
+        asks = [s.ask for s in stamped if isinstance(s.ask, Train)]
+        desk = self._desk(stamped[0].problem)
+        route = self._route(stamped[0].problem, asks[0].local, desk)
+        if route.name == "loop":
+            return [self.loop.answer(s.ask, s) for s in stamped]
+        job = merge(stamped, asks, desk.sizes)
+        if route.name == "fused":
+            vectors, steps = self._fused(job, desk)
+        else:
+            vectors, steps = self._vectorised(stamped[0].problem, desk).train(job, asks[0].local.optimizer)
+        return share_out(asks, job.samples(), vectors, steps)
+
+    def _fused(self, job: FusedJob, desk: "_Desk") -> tuple[Floats, Ints]:
+        if self.device.type == "cuda":
+            assert desk.dense is not None
+            return fused_gpu.train(job, resident=(desk.dense.x, desk.dense.y))
+        return fused_cpu.train(job, self.threads)
+
+    def _vectorised(self, problem: Problem, desk: "_Desk") -> Vectorised:
+        if desk.vectorised is None:
+            x, y = torch.as_tensor(problem.federation.x), torch.as_tensor(problem.federation.y)
+            desk.vectorised = Vectorised(problem.module(), problem.loss, x, y, device=self.device, memory=MEMORY)
+        return desk.vectorised
+
+    def _route(self, problem: Problem, local: Local, desk: "_Desk") -> Route:
+        kind = f"{problem.model} with {local.optimizer}"
+        if kind not in desk.routes:
+            route = choose(problem, local, self.device)
+            if self._pinned.get(kind, route.name) != route.name:
+                raise UserError(
+                    f"The study was begun on the {self._pinned[kind]} route, which is not to be had here ({route.why}): "
+                    "resume it where it was begun, or begin anew."
+                )
+            desk.routes[kind] = route
+            self.routes[kind] = route.name
+        return desk.routes[kind]
+
+    def _desk(self, problem: Problem) -> "_Desk":
+        if problem not in self._desks:
+            self._desks[problem] = _Desk(problem, self.device)
+        return self._desks[problem]
+
+
+class _Desk:
+    """What is kept for a problem: its layer sizes and data where it is a dense network, and the routes chosen."""
+
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.sizes = layer_sizes(problem)
+        self.dense = DenseDesk(problem.federation, self.sizes, device) if self.sizes else None
+        self.vectorised: Vectorised | None = None
+        self.routes: dict[str, Route] = {}
+
+
+def _together(asks: Sequence[Stamped]) -> list[list[int]]:
+    """The numbers of the asks to train, those of one problem and one optimiser together."""
+    buckets: dict[tuple[int, str], list[int]] = {}
+    for number, stamped in enumerate(asks):
+        if isinstance(stamped.ask, Train):
+            buckets.setdefault((id(stamped.problem), stamped.ask.local.optimizer), []).append(number)
+    return list(buckets.values())

@@ -1,0 +1,1 @@
+"""Whole local trainings in compiled kernels: the fused route."""

@@ -1,0 +1,93 @@
+"""The stacked state of many trainings, and one optimiser step of all of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Optimizer = Literal["sgd", "adam"]
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch.optim.Adam's
+Rows = slice | Tensor
+Shared = dict[str, Tensor]  # parts of the model that all the trainings have in common, by name
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is the same for every training of a job; terms that no training has are left out of the steps."""
+
+    optimizer: Optimizer
+    decays: bool  # whether any training has weight decay
+
+
+@dataclass(frozen=True)
+class Stack:
+    """m trainings side by side: each list has one tensor (m, size) a slice of the model, row i being training i's.
+
+    Lists of terms that no training of the stack has are empty.
+    """
+
+    weights: list[Tensor]  # trained
+    others: list[Tensor]  # buffers, each in its own type, and frozen parts that differ from training to training
+    first: list[Tensor]  # momentum's buffer, or Adam's first moment
+    second: list[Tensor]  # Adam's second moment
+    anchors: list[Tensor]
+    linear: list[Tensor]
+    settings: list[Tensor]  # lr, momentum, weight_decay, mu, each (m, 1)
+
+    def cut(self, rows: Rows) -> "Stack":
+        """These rows: views for a range, copies for numbers."""
+        return self._map(lambda tensor: tensor[rows])
+
+    def put(self, rows: Tensor, part: "Stack") -> None:
+        """Write copied rows back."""
+        for name in ("weights", "others", "first", "second"):
+            for mine, changed in zip(getattr(self, name), getattr(part, name), strict=True):
+                mine[rows] = changed
+
+    def load(self, values: "Stack") -> None:
+        """Take over another stack's numbers, in place, so that captured steps find them where they were."""
+        for field in fields(self):
+            for mine, other in zip(getattr(self, field.name), getattr(values, field.name), strict=True):
+                mine.copy_(other)
+
+    def shapes(self) -> tuple[tuple[torch.Size, ...], ...]:
+        """What must be alike for captured steps to fit."""
+        return tuple(tuple(tensor.shape for tensor in getattr(self, field.name)) for field in fields(self))
+
+    def models(self) -> list[Tensor]:
+        """What a training leaves behind."""
+        return [*self.weights, *self.others]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Stack":
+        return Stack(*([change(tensor) for tensor in getattr(self, field.name)] for field in fields(self)))
+
+
+@torch.no_grad()
+def update(stack: Stack, gradients: Sequence[Tensor | None], clock: Tensor, rule: Rule) -> None:
+    """One step in place from the gradients (m, size) of the batch losses; the clock counts steps from 1, for Adam's correction."""
+    lr, momentum, weight_decay, mu = stack.settings
+    for j, w in enumerate(stack.weights):
+        raw = gradients[j]
+        g = torch.zeros_like(w) if raw is None else raw.reshape(w.shape)  # a weight that the loss does not reach
+        if stack.anchors:
+            g = torch.addcmul(g, w - stack.anchors[j], mu)
+        if stack.linear:
+            g = g + stack.linear[j]
+        if rule.decays:
+            g = torch.addcmul(g, w, weight_decay)
+        if rule.optimizer == "adam":
+            _adam(w, g, stack.first[j], stack.second[j], lr, clock)
+            continue
+        if stack.first:
+            g = stack.first[j].mul_(momentum).add_(g)
+        w.addcmul_(g, lr, value=-1)
+
+
+def _adam(w: Tensor, g: Tensor, first: Tensor, second: Tensor, lr: Tensor, clock: Tensor) -> None:
+    first.lerp_(g, 1 - BETAS[0])
+    second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+    # The clock is float64: in float32 the first corrections would lose half their digits.
+    root = (second / (1 - BETAS[1] ** clock)).sqrt_().add_(EPSILON)
+    w.addcmul_(first / (1 - BETAS[0] ** clock) / root, lr, value=-1)
