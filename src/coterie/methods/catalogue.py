@@ -1,0 +1,80 @@
+"""The methods a user can name, and the wrappers that go behind a plus sign: ``fedavg+finetune(epochs=5)``."""
+
+from dataclasses import fields
+from typing import Any
+
+from coterie.method import Method
+from coterie.methods.cfl import CFL
+from coterie.methods.fedatt import FedAtt
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.feddane import FedDANE
+from coterie.methods.fedex import FedEx
+from coterie.methods.fedgroup import FedGroup, FedGrouProx, RandomCentres, RandomNewcomers
+from coterie.methods.fedprox import FedProx
+from coterie.methods.fedsgd import FedSGD
+from coterie.methods.fedsim import FedSim
+from coterie.methods.fesem import FeSEM
+from coterie.methods.fesem_ma import MatchedFeSEM
+from coterie.methods.fine_tuned import FineTuned
+from coterie.methods.flhc import FLHC
+from coterie.methods.ifca import IFCA, HypoCluster
+from coterie.methods.local_only import LocalOnly
+from coterie.methods.moon import Moon
+from coterie.methods.reptile import FedDist, FedDWS
+from coterie.methods.robust import Robust
+from coterie.methods.scaffold import Scaffold
+from coterie.methods.server_optimised import ServerOptimised
+from coterie.methods.simagg import SimAgg
+from coterie.methods.simprox import SimProx
+from coterie.specs import Registry, Spec, split
+
+methods: Registry[Method[Any]] = Registry("method")
+wrappers: Registry[Method[Any]] = Registry("wrapper")
+
+methods.add("fedavg", FedAvg)
+methods.add("fedprox", FedProx)
+methods.add("fedsgd", FedSGD)
+methods.add("local", LocalOnly)
+methods.add("simprox", SimProx)
+methods.add("simagg", SimAgg)
+methods.add("fedsim", FedSim)
+methods.add("fedatt", FedAtt)
+methods.add("fedgroup", FedGroup)
+methods.add("fedgrouprox", FedGrouProx)
+methods.add("rcc", RandomCentres)
+methods.add("rac", RandomNewcomers)
+methods.add("fesem", FeSEM)
+methods.add("fesem_ma", MatchedFeSEM)
+methods.add("fedex", FedEx)
+methods.add("ifca", IFCA)
+methods.add("hypocluster", HypoCluster)
+methods.add("cfl", CFL)
+methods.add("flhc", FLHC)
+methods.add("robust", Robust)
+methods.add("feddane", FedDANE)
+methods.add("feddist", FedDist)
+methods.add("feddws", FedDWS)
+methods.add("scaffold", Scaffold)
+methods.add("moon", Moon)
+
+wrappers.add("finetune", FineTuned)
+wrappers.add("server", ServerOptimised)
+
+
+def build(text: str) -> Method[Any]:
+    """The method that a spec names, with its wrappers applied from left to right."""
+    first, *rest = split(text, "+")
+    method = methods.build(first)
+    for wrapper in rest:
+        method = wrappers.build(wrapper, method=method)
+    return method
+
+
+def spec_of(method: Method[Any]) -> str:
+    """The spec that names a method object: its name and the settings that are not the defaults."""
+    inner = getattr(method, "method", None)
+    known = wrappers if isinstance(inner, Method) else methods
+    name = next((name for name in known if known[name] is type(method)), type(method).__name__.lower())
+    changed = {f.name: getattr(method, f.name) for f in fields(method) if f.name != "method" and getattr(method, f.name) != f.default}
+    own = str(Spec(name, (), changed))
+    return f"{spec_of(inner)}+{own}" if isinstance(inner, Method) else own

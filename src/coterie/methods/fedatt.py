@@ -1,0 +1,43 @@
+"""FedAtt: attentive aggregation, tensor by tensor.
+
+Ji et al., "Learning Private Neural Language Modeling with Attentive Aggregation" (2019), Algorithm 1; a baseline named by 002.
+"""
+
+from dataclasses import dataclass
+
+from scipy.special import softmax
+
+from coterie.arrays import Doubles, Floats
+from coterie.asks import Train
+from coterie.errors import UserError
+from coterie.method import Context, Round
+from coterie.methods.by_tensor import tensor_mixing
+from coterie.methods.one_model import OneModelMethod
+from coterie.similarity import lengths
+from coterie.states import Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAtt(OneModelMethod):
+    """A step of `epsilon` towards an average in which the clients that moved farthest count most."""
+
+    epsilon: float = 1.2
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise UserError(f"FedAtt cannot use epsilon={self.epsilon}: give a step above 0.")
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        trained = yield from Train(ctx.cohort(), state.models, ctx.local)
+        if not len(trained):
+            return state
+        # w <- w - eps * sum_k a_k (w - w_k) = (1 - eps) w + eps * sum_k a_k w_k, since the a_k of a tensor sum to one
+        mixing = tensor_mixing(attention, trained, state.models, ctx, step=self.epsilon)
+        ctx.record("weights", mixing.replies[0])
+        return state.with_models(ctx.mix(mixing, trained, state.models))
+
+
+def attention(replies: Floats, before: Floats) -> Doubles:
+    """(n,) a_k = softmax of ||w - w_k||: the farther, the more."""
+    weights: Doubles = softmax(lengths(replies, before))
+    return weights

@@ -1,0 +1,38 @@
+"""Federated averaging.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), Algorithm 1; with uniform weights it is
+Eq. 1 of SimProx (002).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.asks import Train, Trained
+from coterie.method import Context, Round
+from coterie.methods.one_model import OneModelMethod
+from coterie.mixing import Mixing
+from coterie.states import Models
+
+Weighting = Literal["samples", "uniform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(OneModelMethod):
+    """Train a sample of clients from the shared model and average what they send back."""
+
+    weighting: Weighting = "samples"
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        cohort = ctx.cohort()
+        trained = yield from Train(cohort, state.models, ctx.local)
+        return averaged(state, trained, self.weighting, ctx)
+
+
+def averaged(state: Models, trained: Trained, weighting: Weighting, ctx: Context) -> Models:
+    """The state with its one model replaced by the average of the replies; unchanged when nobody answered."""
+    if not len(trained):
+        return state
+    weights = trained.sizes if weighting == "samples" else np.ones(len(trained))  # n_k / n, or 1 / m
+    return state.with_models(ctx.mix(Mixing.average(trained.clients, weights), trained, state.models))

@@ -1,0 +1,25 @@
+"""FedProx: federated averaging with a proximal term, keeping the partial work of stragglers.
+
+Li et al., "Federated Optimization in Heterogeneous Networks" (2020), Algorithm 2.
+"""
+
+from dataclasses import dataclass
+
+from coterie.asks import Train
+from coterie.method import Context, Round
+from coterie.methods.fedavg import Weighting, averaged
+from coterie.methods.one_model import OneModelMethod
+from coterie.states import Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(OneModelMethod):
+    """FedAvg whose clients add mu/2 * ||w - w_t||^2 to their loss."""
+
+    mu: float = 1.0
+    weighting: Weighting = "samples"
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        cohort = ctx.cohort()
+        trained = yield from Train(cohort, state.models, ctx.local.but(mu=self.mu), partial=True)
+        return averaged(state, trained, self.weighting, ctx)

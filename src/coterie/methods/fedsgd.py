@@ -1,0 +1,25 @@
+"""FedSGD: one full-batch gradient a client, averaged, one server step (McMahan et al. 2017, Section 2).
+
+A step of the averaged gradient is the average of one full-batch step on each client, so this is FedAvg with E=1 and the full batch; it is
+written that way to share its arithmetic bit for bit.
+"""
+
+from dataclasses import dataclass
+
+from coterie.asks import Train
+from coterie.method import Context, Round
+from coterie.methods.fedavg import Weighting, averaged
+from coterie.methods.one_model import OneModelMethod
+from coterie.states import Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSGD(OneModelMethod):
+    """One full-batch step on each client of the cohort, averaged."""
+
+    weighting: Weighting = "samples"
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        cohort = ctx.cohort()
+        trained = yield from Train(cohort, state.models, ctx.local.but(epochs=1, batch_size=None))
+        return averaged(state, trained, self.weighting, ctx)

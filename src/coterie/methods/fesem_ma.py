@@ -1,0 +1,41 @@
+"""FeSEM with matched averaging (004, Section 5.1): hidden neurons are put in the centre's order before models are compared or averaged."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.arrays import Doubles, Floats, Ids
+from coterie.asks import Trained
+from coterie.errors import UserError
+from coterie.matching import aligned, chain, cost
+from coterie.method import Context, Round
+from coterie.methods.fesem import Centres, FeSEM
+from coterie.parameters import InitialModels
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedFeSEM(FeSEM):
+    """FeSEM whose E-step distance is the matching cost and whose M-step averages matched neurons.
+
+    The warm-up's models are matched with w_0, later ones with the centre they belong to.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.assign_on != "all":
+            raise UserError(f"FeSEM-MA compares whole models: leave assign_on={self.assign_on!r} away, or use fesem.")
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Centres]:
+        chain(ctx.layout)  # a model that cannot be matched is refused before anybody is asked
+        return super().start(init, ctx)
+
+    def _distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
+        layers = chain(ctx.layout)
+        costs = [[cost(vector, centre, layers, ctx.layout) for centre in centres] for vector in vectors]
+        return np.array(costs).reshape(len(vectors), len(centres))
+
+    def _aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
+        layers = chain(ctx.layout)
+        moved = [aligned(vector, centres[k], layers) for vector, k in zip(trained.vectors, own, strict=True)]
+        ctx.record("reordered", int(sum(np.any(a != b) for a, b in zip(moved, trained.vectors, strict=True))))
+        return replace(trained, vectors=np.stack(moved))

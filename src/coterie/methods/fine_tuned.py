@@ -1,0 +1,44 @@
+"""Fine-tuning: a way of serving any method. Each client trains a few epochs from the model it would be served."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coterie.arrays import Ids
+from coterie.asks import Train
+from coterie.errors import UserError
+from coterie.method import Context, Method, Round, S
+from coterie.parameters import InitialModels
+from coterie.serving import COMBINED, Panel, Serving
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(Method[S]):
+    """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
+
+    method: Method[S]
+    epochs: int = 1
+    lr: float | None = None  # the plan's rate unless given
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[S]:
+        return self.method.start(init, ctx)
+
+    def round(self, state: S, ctx: Context) -> Round[S]:
+        return self.method.round(state, ctx)
+
+    def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
+        serving = yield from self.method.serve(state, clients, ctx)
+        if np.any(serving.rows == COMBINED):
+            raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or leave fine-tuning away.")
+        local = ctx.local.but(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
+        tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune")
+        rows = serving.rows.copy()  # a client that does not answer keeps the model it was served
+        answered = np.isin(serving.clients, tuned.clients)
+        rows[answered] = len(serving.models) + np.searchsorted(tuned.clients, serving.clients[answered])
+        return replace(serving, models=np.concatenate([serving.models, tuned.vectors]), rows=rows)
+
+    def panel(self, state: S) -> Panel | None:
+        return self.method.panel(state)
+
+    def members(self, state: S) -> Ids | None:
+        return self.method.members(state)

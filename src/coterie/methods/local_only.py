@@ -1,0 +1,92 @@
+"""Local-only: every client trains alone. The control that says whether federating helps at all."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from coterie.arrays import Doubles, Floats, Ids, Ints
+from coterie.asks import Evaluate, Train
+from coterie.method import Context, Method, Round, done
+from coterie.parameters import InitialModels
+from coterie.serving import Serving
+from coterie.states import Models
+
+
+@dataclass(frozen=True)
+class Alone(Models):
+    """Each client's model, and, for early stopping, its best validation loss and how long ago that was."""
+
+    best: Floats  # (n, d) the model served
+    losses: Doubles  # (n,) validation loss of the best
+    stale: Ints  # (n,) trainings since
+    common: Floats  # (1, d) the start, for clients that come later
+
+    def grown(self, n: int) -> "Alone":
+        """With a row for each of n clients: the roster may have grown."""
+        new = n - len(self.models)
+        if new <= 0:
+            return self
+        rows = np.repeat(self.common, new, axis=0)
+        return Alone(
+            np.concatenate([self.models, rows]),
+            np.concatenate([self.best, rows]),
+            np.concatenate([self.losses, np.full(new, np.inf)]),
+            np.concatenate([self.stale, np.zeros(new, dtype=np.int64)]),
+            self.common,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(Method[Alone]):
+    """Every client trains its own model from the common start.
+
+    `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train everybody in every
+    round: "epochs" up to a fixed number of epochs, "validation" until its validation loss has not improved `patience` times, serving the
+    best.
+    """
+
+    until: Literal["participation", "epochs", "validation"] = "participation"
+    epochs: int = 100
+    patience: int = 3
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
+        n = len(ctx.roster)
+        models = np.repeat(init()[None, :], n, axis=0)
+        return done(Alone(models, models, np.full(n, np.inf), np.zeros(n, dtype=np.int64), models[:1]))
+
+    def round(self, state: Alone, ctx: Context) -> Round[Alone]:
+        state = state.grown(len(ctx.roster))
+        clients, epochs = self._who(state, ctx)
+        trained = yield from Train(clients, state.models, ctx.local, start=clients, epochs=epochs)
+        if not len(trained):
+            return state
+        models = state.models.copy()
+        models[trained.clients] = trained.vectors
+        if self.until != "validation":
+            return replace(state, models=models, best=models)
+        return (yield from self._keep_best(state, models, trained.clients))
+
+    def _who(self, state: Alone, ctx: Context) -> tuple[Ids, Ints | None]:
+        """The clients that train in this round, and for how many epochs where that is not the plan's number."""
+        if self.until == "participation":
+            return ctx.cohort(), None
+        available = ctx.roster.available
+        if self.until == "validation":
+            return available[state.stale[available] < self.patience], None
+        left = self.epochs - (ctx.round_ - 1) * ctx.local.epochs
+        return (available if left > 0 else available[:0]), np.full(len(available), min(left, ctx.local.epochs))
+
+    def _keep_best(self, state: Alone, models: Floats, clients: Ids) -> Round[Alone]:
+        """Early stopping: keep the model with the lowest validation loss so far. Each client judges only its own model."""
+        best, losses, stale = state.best.copy(), state.losses.copy(), state.stale.copy()
+        judged = yield from Evaluate(Serving(clients, models, clients), "validation")
+        # A client without validation samples has no loss (nan): it goes on, and its latest model is its best.
+        better = judged.clients[~(judged.loss >= state.losses[judged.clients])]
+        stale[judged.clients] += 1
+        best[better], stale[better] = models[better], 0
+        losses[judged.clients] = np.fmin(judged.loss, state.losses[judged.clients])
+        return replace(state, models=models, best=best, losses=losses, stale=stale)
+
+    def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
+        return done(Serving(clients, state.grown(len(ctx.roster)).best, clients))

@@ -1,0 +1,66 @@
+"""SCAFFOLD: control variates against client drift.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (2020), Algorithm 1, option II, server step 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.arrays import Doubles, Floats, Ids
+from coterie.asks import Train
+from coterie.errors import UserError
+from coterie.method import Context, Method, Round, done
+from coterie.methods.fedavg import averaged
+from coterie.parameters import InitialModels
+from coterie.serving import Panel, Serving
+from coterie.states import Models
+
+
+@dataclass(frozen=True)
+class Controlled(Models):
+    """The shared model and the control variates: the clients' own, and their mean."""
+
+    mean: Doubles  # (d,) c
+    own: Floats  # (n, d) c_k, zero until a client has taken part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Method[Controlled]):
+    """FedAvg(uniform) whose clients step along their gradient plus c - c_k."""
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Controlled]:
+        model = init()[None, :]
+        return done(Controlled(model, np.zeros(model.shape[1]), np.zeros((len(ctx.roster), model.shape[1]), dtype=np.float32)))
+
+    def round(self, state: Controlled, ctx: Context) -> Round[Controlled]:
+        local = ctx.local
+        if local.optimizer != "sgd" or local.momentum or local.mu:
+            raise UserError("SCAFFOLD reads gradients off a client's way, so it needs plain SGD: no Adam, momentum or proximal term.")
+        own = _grown(state.own, len(ctx.roster))
+        cohort = ctx.cohort()
+        linear = (state.mean - own[cohort]).astype(np.float32)  # line 10: g + c - c_k
+        trained = yield from Train(cohort, state.models, local, linear=linear if linear.any() else None)
+        if not len(trained):
+            return state
+        moved = state.models[0].astype(np.float64) - trained.vectors  # (m, d) w_t - w_k
+        slopes = moved / (np.maximum(trained.steps, 1) * local.lr)[:, None]
+        before = own[trained.clients].astype(np.float64)
+        after = np.where(ctx.layout.compared, before - state.mean + slopes, 0.0)  # line 12 (II); statistics have no gradient
+        own[trained.clients] = after
+        mean = state.mean + (after - before).sum(axis=0) / len(ctx.roster)  # line 17: c += |S|/N * mean change
+        ctx.record("control_norm", float(np.linalg.norm(mean)))
+        return Controlled(averaged(state, trained, "uniform", ctx).models, mean, own)  # line 16
+
+    def serve(self, state: Controlled, clients: Ids, ctx: Context) -> Round[Serving]:
+        return done(Serving.one(clients, state.models))
+
+    def panel(self, state: Controlled) -> Panel:
+        return Panel(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))
+
+
+def _grown(own: Floats, clients: int) -> Floats:
+    """A copy with a row for every client of the roster: newcomers begin at zero."""
+    result = np.zeros((max(clients, len(own)), own.shape[1]), dtype=np.float32)
+    result[: len(own)] = own
+    return result

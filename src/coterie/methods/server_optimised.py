@@ -1,0 +1,73 @@
+"""A server optimiser around any method's aggregate.
+
+Reddi et al., "Adaptive Federated Optimization" (2021), Algorithm 2 (FedAvgM, FedAdam): what a round changed in each model is taken for a
+(negative) gradient and goes through momentum or Adam. With learning rate 1 and no momentum the round is left as it is.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+
+from coterie.arrays import Doubles, Ids
+from coterie.method import Context, Method, Round
+from coterie.parameters import InitialModels
+from coterie.serving import Panel, Serving
+from coterie.states import Models, State
+
+M = TypeVar("M", bound=Models)
+
+
+@dataclass(frozen=True)
+class Optimised(State, Generic[M]):
+    """The method's own state with the optimiser's moments, a row a model."""
+
+    inner: M
+    first: Doubles  # (k, d)
+    second: Doubles  # (k, d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimised(Method[Optimised[M]]):
+    """Moves the models by an optimiser instead of setting them to the aggregate."""
+
+    method: Method[M]
+    optimizer: Literal["momentum", "adam"] = "momentum"
+    lr: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3  # Adam's floor of the scale, as in the paper
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Optimised[M]]:
+        inner = yield from self.method.start(init, ctx)
+        zeros = np.zeros(inner.models.shape)
+        return Optimised(inner, zeros, zeros)
+
+    def round(self, state: Optimised[M], ctx: Context) -> Round[Optimised[M]]:
+        inner = yield from self.method.round(state.inner, ctx)
+        before, after = state.inner.models, inner.models
+        if before is after:  # nobody answered: nothing moves, momentum included
+            return Optimised(inner, state.first, state.second)
+        known = min(len(before), len(after))  # a model that the round added begins without moments
+        step = after[:known].astype(np.float64) - before[:known]
+        first, second = np.zeros((2, *after.shape))
+        if self.optimizer == "momentum":
+            first[:known] = self.beta1 * state.first[:known] + step
+            move = first[:known]
+        else:
+            first[:known] = self.beta1 * state.first[:known] + (1 - self.beta1) * step
+            second[:known] = self.beta2 * state.second[:known] + (1 - self.beta2) * step**2
+            move = first[:known] / (np.sqrt(second[:known]) + self.tau)
+        models = after.copy()
+        weights = ctx.layout.compared  # statistics and counters are averaged, not optimised: a running variance may not turn negative
+        models[:known, weights] = (before[:known] + self.lr * move)[:, weights]
+        return Optimised(inner.with_models(models), first, second)
+
+    def serve(self, state: Optimised[M], clients: Ids, ctx: Context) -> Round[Serving]:
+        return self.method.serve(state.inner, clients, ctx)
+
+    def panel(self, state: Optimised[M]) -> Panel | None:
+        return self.method.panel(state.inner)
+
+    def members(self, state: Optimised[M]) -> Ids | None:
+        return self.method.members(state.inner)

@@ -1,0 +1,50 @@
+"""SimAgg: each tensor averaged by nearness to the plain mean, beside the sample counts.
+
+Khan et al., "Adaptive Weight Aggregation in Federated Learning for Brain Tumor Segmentation" (2022); a baseline of SimProx (002).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.arrays import Doubles, Floats
+from coterie.asks import Train
+from coterie.errors import UserError
+from coterie.method import Context, Round
+from coterie.methods.by_tensor import tensor_mixing
+from coterie.methods.one_model import OneModelMethod
+from coterie.similarity import lengths
+from coterie.states import Models
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimAgg(OneModelMethod):
+    """Half a client's weight comes from how near its tensor is to the cohort's mean, half from its samples."""
+
+    distance: Literal["l2", "sums"] = "l2"  # "sums" compares sums of entries, as the authors' code does
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise UserError(f"SimAgg cannot use epsilon={self.epsilon}: give a number above 0.")
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        trained = yield from Train(ctx.cohort(), state.models, ctx.local)
+        if not len(trained):
+            return state
+        samples = trained.sizes / trained.sizes.sum()  # v_i
+
+        def weigh(replies: Floats, before: Floats) -> Doubles:
+            return np.asarray((self.similar(replies) + samples) / 2)  # u_i + v_i, renormalised
+
+        mixing = tensor_mixing(weigh, trained, state.models, ctx)
+        ctx.record("weights", mixing.replies[0])
+        return state.with_models(ctx.mix(mixing, trained, state.models))
+
+    def similar(self, replies: Floats) -> Doubles:
+        """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where nobody differs from the mean."""
+        mean = replies.mean(axis=0, dtype=np.float64)
+        d = lengths(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
+        u = d.sum() / (d + self.epsilon)
+        return np.asarray(u / u.sum()) if u.sum() > 0 else np.full(len(d), 1 / len(d))

@@ -1,0 +1,112 @@
+"""SimProx: clients weighted by their similarity to the others and by how little they moved.
+
+El-Niss et al., "SimProx: A Similarity-Based Aggregation in Federated Learning With Client Weight Optimization" (2024), Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import log_softmax
+
+from coterie.arrays import Doubles
+from coterie.asks import Train, Trained
+from coterie.errors import UserError
+from coterie.method import Context, Round
+from coterie.methods.one_model import OneModelMethod
+from coterie.mixing import Mixing
+from coterie.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
+from coterie.states import Models
+
+
+class Geometry(NamedTuple):
+    """What SimProx reads from the cohort's models: n of them."""
+
+    distances: Doubles  # (n, n)
+    cosines: Doubles  # (n, n)
+    norms: Doubles  # (n,) how far each client moved, g_i
+    agreement: float  # sbar, the mean cosine with the common direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimProx(OneModelMethod):
+    """One model, averaged with weights from a hybrid similarity and the proximal norms."""
+
+    similarity_of: Literal["weights", "updates"] = "weights"
+    lambda0: float = 0.7
+    tau: float = 0.9  # not given in the paper
+    softmax: bool = True
+    temperature: float = 1.0  # inf gives every client the same weight
+    scale_norms: bool = False  # g divided by its median: exp(-g) then depends on no unit
+    times_samples: bool = False
+    robust: bool = False  # prefer norms near the median to small ones
+
+    def __post_init__(self) -> None:
+        checks = {
+            "lambda0": (0 <= self.lambda0 <= 1, "give a share from 0 to 1"),
+            "tau": (0 < self.tau <= 1, "give a cosine above 0 and at most 1"),
+            "temperature": (self.temperature > 0, "give a number above 0, or inf"),
+        }
+        for name, (fine, advice) in checks.items():
+            if not fine:
+                raise UserError(f"SimProx cannot use {name}={getattr(self, name)!r}: {advice}.")
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        trained = yield from Train(ctx.cohort(), state.models, ctx.local)
+        if not len(trained):
+            return state
+        weights = self.weights(self.geometry(trained, state, ctx), ctx)
+        if self.times_samples:
+            weights = weights * trained.sizes
+        mixing = Mixing.average(trained.clients, weights)
+        _record_flatness(mixing.replies[0], ctx)
+        return state.with_models(ctx.mix(mixing, trained, state.models))
+
+    def geometry(self, trained: Trained, state: Models, ctx: Context) -> Geometry:
+        """Everything from one Gram matrix of updates u_i; weights are w_t + u_i. Batch-norm statistics are not compared."""
+        models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
+        inner = gram(models, origin)
+        norms = np.sqrt(np.diag(inner))  # Eq. 11, the previous model being the one received
+        if self.similarity_of == "updates":
+            along, square = inner.mean(axis=1), float(inner.mean())  # against the mean update
+            compared = inner
+        else:
+            along = dots(models, origin, origin)
+            square = float(np.dot(origin.astype(np.float64), origin))
+            compared = shifted(inner, along, square)
+            along = along + square
+        lengths = np.sqrt(np.maximum(np.diag(compared), 0.0) * max(square, 0.0))
+        agreement = float(np.mean(np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)))
+        return Geometry(distances(inner), cosines(compared), norms, agreement)
+
+    def weights(self, seen: Geometry, ctx: Context) -> Doubles:
+        """(n,) the weights up to a common factor."""
+        n = len(seen.norms)
+        balance = self.lambda0 * float(np.clip(seen.agreement / self.tau, 0.0, 1.0))
+        similarity = hybrid(seen.cosines, gaussian(seen.distances), balance)  # Eq. 7-10
+        company = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
+        # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
+        log_alpha = self.proximity(seen.norms) + np.log(np.maximum(1 + company, 1e-300))
+        log_alpha = log_softmax(log_alpha)  # Eq. 13
+        ctx.record("lambda", balance)
+        ctx.record("sigma", mean_distance(seen.distances))
+        ctx.record("norms", seen.norms)
+        score = np.exp(log_alpha) if self.softmax else log_alpha  # Eq. 14 is the softmax of the weights themselves
+        return np.asarray(np.exp((score - score.max()) / self.temperature))
+
+    def proximity(self, norms: Doubles) -> Doubles:
+        """(n,) the logarithm of Eq. 12's factor exp(-g), or of its robust form exp(-|g - median| / MAD)."""
+        median = float(np.median(norms))
+        if not self.robust:
+            return -norms / median if self.scale_norms and median > 0 else -norms
+        away = np.abs(norms - median)
+        away[away <= 1e-5 * median] = 0.0  # the rounding of float32 models is no deviation
+        scale = float(np.median(away)) or float(away.mean()) or 1.0
+        return -away / scale
+
+
+def _record_flatness(weights: Doubles, ctx: Context) -> None:
+    """How flat the weights are: a softmax of numbers that sum to one differs by a factor e at most."""
+    ctx.record("weights", weights)
+    ctx.record("flatness", float(weights.max() / weights.min()) if weights.min() > 0 else np.inf)
+    ctx.record("effective_clients", float(1 / np.sum(weights**2)))

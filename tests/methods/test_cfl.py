@@ -1,0 +1,204 @@
+"""CFL: the criterion and the cut by hand; every client in exactly one group through many splits; controls and serving."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import worlds
+from by_hand import answer, context, nobody, trained
+from coterie.asks import Local, LossTable
+from coterie.errors import UserError
+from coterie.method import Plan
+from coterie.methods.cfl import CFL, Branches
+from coterie.methods.fedavg import FedAvg
+from playing import PLAN, play
+
+ABSOLUTE = CFL(relative=False, eps1=0.5, eps2=0.8)
+APART = trained([0, 1, 2, 3], [[1, 0], [1, 0.2], [-1, 0], [-1, 0.2]], [1, 3, 1, 1])
+
+
+def fresh(n: int = 4, d: int = 2) -> Branches:
+    return Branches(np.zeros((1, d), np.float32), np.zeros(n, np.int64), np.ones(n, np.bool_), np.full(1, np.nan), np.zeros(1, np.bool_))
+
+
+def test_split_by_hand() -> None:
+    # Uniformly the mean update is (0, .1): shorter than .5; the longest is sqrt(1.04): longer than .8. Cosines across the cut are about -1.
+    method = replace(ABSOLUTE, weighting="uniform")
+    ctx = context([1, 3, 1, 1])
+    after, _ = answer(method.round(fresh(), ctx), APART)
+    assert after.groups.tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(after.models, [[1, 0.1], [-1, 0.1]], rtol=1e-6)
+    assert ctx.records["splits"] == 1
+    assert ctx.records["cross_cosine 0"] < -0.9
+    # By samples it is (1 + 3 - 1 - 1, .6 + .2) / 6 = (.333, .133), of norm .359: also short; the models are weighted in each half.
+    after, _ = answer(ABSOLUTE.round(fresh(), context([1, 3, 1, 1])), APART)
+    np.testing.assert_allclose(after.models, [[1, 0.15], [-1, 0.1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("eps1", "eps2"), [(0.35, 0.8), (0.5, 1.1)])
+def test_no_split_while_moving_or_when_everybody_is_content(eps1: float, eps2: float) -> None:
+    # The mean by samples is (2, .8) / 6, of norm .359: not below .35. And no update is longer than 1.1.
+    after, _ = answer(replace(ABSOLUTE, eps1=eps1, eps2=eps2).round(fresh(), context([1, 3, 1, 1])), APART)
+    assert after.groups.tolist() == [0, 0, 0, 0]
+    assert len(after.models) == 1
+
+
+def test_relative_to_the_groups_first_round() -> None:
+    method = CFL(eps1=0.5, eps2=0.2, weighting="uniform")
+    first, _ = answer(method.round(fresh(), context([1] * 4)), trained([0, 1, 2, 3], [[3, 4]] * 4, [1] * 4))
+    assert first.scales.tolist() == [5]
+    assert first.groups.tolist() == [0, 0, 0, 0]  # as long as itself: not settled
+    # The mean update is now (0, .1), below .5 * 5, and the longest 1.02, above .2 * 5.
+    apart = replace(APART, vectors=APART.vectors + np.array([3, 4], np.float32))
+    second, _ = answer(method.round(first, context([1] * 4, round_=2)), apart)
+    assert second.groups.tolist() == [0, 0, 1, 1]
+    assert np.isnan(second.scales).all()  # both halves begin anew
+    assert len(answer(replace(method, eps2=0.21).round(first, context([1] * 4)), apart)[0].models) == 1
+
+
+def test_all_members_are_asked_before_a_split() -> None:
+    plan = Plan(cohort=2, local=Local())
+    for seed in range(20):
+        ctx = context([1] * 4, plan=plan, seed=seed)
+        one, two = ctx.cohort()
+        if one < 2 <= two:
+            break
+    method = replace(ABSOLUTE, weighting="uniform")
+    first, (ask,) = answer(method.round(fresh(), ctx), APART.of(np.array([one, two])))
+    assert ask.clients.tolist() == [one, two]
+    assert first.groups.tolist() == [0, 0, 0, 0]
+    assert first.due.tolist() == [True]
+    second, (ask,) = answer(method.round(first, context([1] * 4, plan=plan, seed=seed, round_=2)), APART)
+    assert ask.clients.tolist() == [0, 1, 2, 3]
+    assert second.groups.tolist() == [0, 0, 1, 1]
+    assert second.due.tolist() == [False, False]
+
+
+def test_a_member_that_misses_the_split_takes_the_lowest_loss_next_time() -> None:
+    method = replace(ABSOLUTE, weighting="uniform", eps1=1.0)
+    first, _ = answer(method.round(fresh(), context([1] * 4)), APART.of(np.array([0, 1, 2])))
+    assert first.groups.tolist() == [0, 0, 1, 0]  # for the time being with the larger half
+    assert first.settled.tolist() == [True, True, True, False]
+    losses = LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
+    second, (ask, train) = answer(method.round(first, context([1] * 4, round_=2)), losses, nobody(APART).of(np.array([0])))
+    assert ask.clients.tolist() == [3]
+    assert train.start.tolist() == [0, 0, 1, 1]
+    assert second is first  # nobody trained
+    still = trained([0, 1, 2, 3], first.models[[0, 0, 1, 1]], [1] * 4)
+    second, _ = answer(method.round(first, context([1] * 4, round_=2)), losses, still)
+    assert second.groups.tolist() == [0, 0, 1, 1]
+    assert second.settled.all()
+
+
+def test_single_linkage_chains_and_complete_does_not() -> None:
+    # Directions at 0, 28, 60, 88 and 123 degrees, 28, 32, 28 and 35 apart. Single linkage cuts at the widest gap, before the last. Complete
+    # linkage joins 0-28 and 60-88, then 123 to the latter (63 degrees wide, against 88 for both pairs together).
+    angles = np.deg2rad([0, 28, 60, 88, 123])
+    reply = trained(list(range(5)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 5)
+    free = CFL(relative=False, eps1=9, eps2=0)
+    single, _ = answer(free.round(fresh(5), context([1] * 5)), reply)
+    assert single.groups.tolist() == [0, 0, 0, 0, 1]
+    complete, _ = answer(replace(free, linkage="complete").round(fresh(5), context([1] * 5)), reply)
+    assert complete.groups.tolist() == [0, 0, 1, 1, 1]
+
+
+def targets() -> Any:
+    """16 clients, two at each of eight corners: 4 along the first axis parts first, then 2, then 1."""
+    bits = np.array([[int(b) for b in f"{i // 2:03b}"] for i in range(16)])
+    return (2 * bits - 1) * [4.0, 2.0, 1.0] + [0.0, 0.0, 9.0]
+
+
+def test_three_levels_of_splits_find_the_corners() -> None:
+    method, ends = CFL(relative=False, eps1=1e-3, eps2=0.1), targets()
+    state, levels = fresh(16, 3), [1]
+    order = np.random.default_rng(0).permutation(16)  # neighbours in number are no neighbours in space
+    for round_ in range(1, 9):
+        reply = trained(list(range(16)), ends[order], [1] * 16)
+        state, _ = answer(method.round(state, context([1] * 16, 3, round_=round_)), reply)
+        levels.append(len(state.models))
+    assert [n for n in (1, 2, 4, 8) if n in levels] == [1, 2, 4, 8]
+    assert levels[-1] == 8
+    for client in range(16):
+        np.testing.assert_allclose(state.models[state.groups[client]], ends[order[client]], atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(8, 14), st.floats(0, 0.5), st.sampled_from([None, 5]))
+def test_every_client_is_in_exactly_one_group(seed: int, n: int, silent: float, cohort: int | None) -> None:
+    """Splits whenever it may (a long mean is short enough), with random updates and silences, for seven rounds."""
+    rng = np.random.default_rng(seed)
+    method = CFL(relative=False, eps1=1e6, eps2=0.0)
+    state, plan = fresh(n, 3), Plan(cohort=cohort, local=Local())
+    for round_ in range(1, 8):
+        before = state
+        script = method.round(state, context([1] * n, 3, plan=plan, round_=round_, seed=seed))
+        reply: Any = None
+        try:
+            while True:
+                ask: Any = script.send(reply)
+                here = ask.clients[rng.random(len(ask.clients)) >= silent]
+                if hasattr(ask, "local"):
+                    for i, client in enumerate(ask.clients):  # each begins from the model of the group that it is in
+                        assert before.settled[client] <= (ask.start[i] == before.groups[client])
+                    reply = trained(here.tolist(), rng.normal(size=(len(here), 3)), [1] * len(here))
+                else:
+                    reply = LossTable(here, rng.random((len(here), len(ask.models))), np.ones(len(here), np.int64))
+        except StopIteration as end:
+            state = end.value
+        k = len(state.models)
+        assert state.groups.shape == (n,)
+        assert sorted(np.unique(state.groups)) == list(range(k))  # no client outside, no group without a client
+        assert len(state.scales) == len(state.due) == k >= len(before.models)
+        for j in range(len(before.models), k):  # a new group comes out of one old group
+            assert len(np.unique(before.groups[(state.groups == j) & before.settled & state.settled])) <= 1
+    if silent == 0 and cohort is None:
+        assert k >= 8  # a group of two or more is cut in every round: at least three levels
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_without_a_split_it_is_fedavg_exactly(weighting: Any, dropout: float) -> None:
+    plan = replace(PLAN, dropout=dropout)
+    ours, theirs = play(CFL(eps1=0.0, weighting=weighting), plan=plan, rounds=4), play(FedAvg(weighting=weighting), plan=plan, rounds=4)
+    assert [s.models.tobytes() for s in ours.states] == [s.models.tobytes() for s in theirs.states]  # type: ignore[attr-defined]
+    assert [r.cost for r in ours.records] == [r.cost for r in theirs.records]
+    assert len(play(CFL(eps1=9, eps2=0), plan=plan, rounds=4).states[-1].models) > 1  # type: ignore[attr-defined]
+
+
+def test_identical_clients_and_zero_updates_never_split() -> None:
+    free = CFL(relative=False, eps1=9, eps2=0)
+    same = trained([0, 1, 2, 3], [[1, 0]] * 4, [1] * 4)
+    assert len(answer(free.round(fresh(), context([1] * 4)), same)[0].models) == 1
+    still = trained([0, 1, 2, 3], [[0, 0]] * 4, [1] * 4)
+    assert len(answer(free.round(fresh(), context([1] * 4)), still)[0].models) == 1
+    plan = replace(PLAN, cohort=None, local=Local(batch_size=None))
+    last = play(free, problem=worlds.identical_problem(), plan=plan).states[-1]
+    assert isinstance(last, Branches)
+    assert len(last.models) == 1
+
+
+@pytest.mark.parametrize(("assign", "expected"), [("one", [0, 0, 0, 0]), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 1])])
+def test_controls(assign: Any, expected: list[int]) -> None:
+    method = replace(ABSOLUTE, assign=assign)
+    after, _ = answer(method.round(fresh(), context([1] * 4, groups=np.array([5, 2, 2, 7]))), APART)
+    assert after.groups.tolist() == expected
+
+
+def test_random_control_keeps_the_sizes() -> None:
+    angles = np.deg2rad([0, 2, 4, 180, 182, 184, 186, 188, 190])
+    reply = trained(list(range(9)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 9)
+    free = CFL(relative=False, eps1=9, eps2=0, assign="random")
+    seen = {tuple(answer(free.round(fresh(9), context([1] * 9, seed=seed)), reply)[0].groups.tolist()) for seed in range(5)}
+    assert len(seen) > 1
+    assert {tuple(sorted(np.bincount(labels))) for labels in seen} == {(3, 6)}
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UserError, match="eps1"):
+        CFL(eps1=-1.0)
+    with pytest.raises(UserError, match="eps2"):
+        CFL(eps2=float("inf"))

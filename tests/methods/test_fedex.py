@@ -1,0 +1,288 @@
+"""FedEx: the clustering round, experts, latecomers, the gate, the panel and serving, with numbers worked by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import worlds
+from by_hand import answer, context, nobody, trained
+from coterie.asks import Evaluate, Evaluated, Train
+from coterie.combiners import MostConfident, OwnExpert
+from coterie.engines.engine import Stamped
+from coterie.errors import UserError
+from coterie.method import Plan
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedex import Experts, FedEx, without_lone
+from coterie.serving import COMBINED, Serving
+from playing import LOOP, PLAN, Altered, as_it_is, carry, play
+from playing import context as real_context
+
+W0 = np.array([10.0, 10.0], np.float32)
+SIZES = [1, 3, 1, 1]
+# Updates along the first axis (clients 0 and 1) and along the second (2 and 3).
+APART = trained([0, 1, 2, 3], W0 + np.array([[1, 0], [5, 0.5], [0, 2], [0.1, 4]], np.float32), SIZES)
+QUIET = FedEx(groups=2, gate_part="none")
+
+
+def start(method: FedEx = QUIET, n: int = 4) -> Experts:
+    return carry(method.start(lambda i=0: W0 + np.float32(i), context([1] * n, round_=0)), worlds.problem())
+
+
+def clustered(method: FedEx = QUIET, reply: Any = APART, **options: Any) -> Experts:
+    return answer(method.round(start(method), context(SIZES, **options)), reply)[0]
+
+
+def test_clustering_round_by_hand() -> None:
+    ctx = context(SIZES)
+    state, (ask,) = answer(QUIET.round(start(), ctx), APART)
+    assert ask.clients.tolist() == [0, 1, 2, 3]
+    assert ask.local.epochs == 5
+    assert ask.purpose == "pretrain"
+    assert state.groups.tolist() == [0, 0, 1, 1]
+    assert state.models.tolist() == [W0.tolist()] * 2  # experts begin at w_0
+    assert state.centres is not None
+    np.testing.assert_allclose(state.centres, [[13, 10.25], [10.05, 13]], rtol=1e-6)
+    assert ctx.records["experts"] == 2
+    assert ctx.records["mixing"].before.tolist() == [[1], [1]]
+
+
+def test_where_experts_begin() -> None:
+    first = clustered(replace(QUIET, start_from="first_round"))
+    np.testing.assert_allclose(first.models, [[10 + (1 + 15) / 4, 10 + 1.5 / 4], [10.05, 13]], rtol=1e-6)  # by samples
+    fresh = clustered(replace(QUIET, start_from="fresh"))
+    assert fresh.models.tolist() == [[11, 11], [12, 12]]  # the keyed factory's next ones, none of them w_0
+    assert fresh.fresh is None
+
+
+def test_updates_or_raw_weights() -> None:
+    # From w_0 = (10, 0) the updates point to 90, 90, 0, 113 and 3 degrees: clients 2 and 4 are apart from the others. The models
+    # themselves point to 6, 42, 0, 45 and 0 degrees: now 1 and 3 are.
+    w0 = np.array([[10, 0]], np.float32)
+    reply = trained(list(range(5)), w0 + np.array([[0, 1], [0, 9], [1, 0], [-3, 7], [2, 0.1]], np.float32), [1] * 5)
+    before = Experts(w0, np.full(5, -1), w0, None, None, None)
+    assert answer(QUIET.round(before, context([1] * 5)), reply)[0].groups.tolist() == [0, 0, 1, 0, 1]
+    literal = answer(replace(QUIET, on="weights").round(before, context([1] * 5)), reply)[0]
+    assert literal.groups.tolist() == [0, 1, 0, 1, 0]
+
+
+def test_experts_train_on_their_own_clusters() -> None:
+    state = clustered()
+    reply = trained([0, 1, 3], [[1, 1], [3, 3], [8, 8]], [1, 3, 1])
+    after, (ask,) = answer(QUIET.round(state, context(SIZES, round_=2)), reply)
+    assert ask.start.tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(after.models, [[2.5, 2.5], [8.0, 8.0]])  # (1 + 9) / 4 by samples
+    idle, _ = answer(QUIET.round(after, context(SIZES, round_=3)), reply.of(np.array([3])))
+    assert idle.models[0].tobytes() == after.models[0].tobytes()
+
+
+def test_cohorts_of_the_experts() -> None:
+    groups = np.array([0] * 7 + [1] * 3)
+    state = Experts(np.zeros((2, 2), np.float32), groups, np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32), None, None)
+    for method, plan, expected in (
+        (replace(QUIET, fraction=0.5), Plan(), [4, 2]),  # ceil(3.5), ceil(1.5)
+        (QUIET, Plan(cohort=2), [2, 1]),  # 2 of 10 clients: ceil(1.4), ceil(.6)
+        (QUIET, Plan(), [7, 3]),
+    ):
+        ask: Any = next(method.round(state, context([1] * 10, plan=plan, round_=2)))
+        assert np.bincount(groups[ask.clients]).tolist() == expected
+    one = replace(state, models=state.models[:1], groups=np.zeros(10, np.int64))
+    for cohort in range(1, 11):  # 10 * (3 / 10) must not become 4
+        ctx = context([1] * 10, plan=Plan(cohort=cohort), round_=2)
+        ask = next(QUIET.round(one, ctx))
+        assert ask.clients.tolist() == ctx.cohort().tolist()
+
+
+def test_a_lone_client_joins_the_nearest_cluster_and_nobody_is_lost() -> None:
+    affinity = np.array(
+        [[1, 0.9, 0.2, 0.1, 0.6], [0.9, 1, 0.2, 0.1, 0.3], [0.2, 0.2, 1, 0.8, 0.5], [0.1, 0.1, 0.8, 1, 0.3], [0.6, 0.3, 0.5, 0.3, 1]]
+    )
+    # Client 4 is on average .45 like the first cluster and .4 like the second.
+    assert without_lone(np.array([0, 0, 1, 1, 2]), affinity).tolist() == [0, 0, 1, 1, 0]
+    # Everybody alone: 0 joins 1 (.9), then 2 joins 3 (.8), then 4 the first.
+    assert without_lone(np.arange(5), affinity).tolist() == [0, 0, 1, 1, 0]
+    assert without_lone(np.array([0]), affinity[:1, :1]).tolist() == [0]
+    assert without_lone(np.zeros(3, np.int64), affinity[:3, :3]).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 9])
+def test_the_wrong_number_of_groups_loses_nobody(groups: int) -> None:
+    state = clustered(replace(QUIET, groups=groups))
+    assert set(state.groups) == set(range(len(state.models)))
+    assert np.bincount(state.groups).min() > 1
+
+
+def test_identical_clients_and_zero_updates() -> None:
+    ctx = context(SIZES)
+    state, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [[11, 12]] * 4, SIZES))
+    assert state.groups.tolist() == [0] * 4
+    assert ctx.records["groups_missing"] == 1
+    still, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [W0] * 4, SIZES))  # alike to nobody: any groups will do
+    assert np.bincount(still.groups).min() > 1
+
+
+def test_automatic_number_of_groups() -> None:
+    rng = np.random.default_rng(0)
+    directions = np.repeat(np.eye(3) * 5, 4, axis=0) + rng.normal(0, 0.1, (12, 3))
+    state = Experts(np.zeros((1, 3), np.float32), np.full(12, -1), np.zeros((1, 3), np.float32), None, None, None)
+    ctx = context([1] * 12, 3)
+    found, _ = answer(replace(QUIET, groups="auto").round(state, ctx), trained(list(range(12)), directions, [1] * 12))
+    assert found.groups.tolist() == np.repeat([0, 1, 2], 4).tolist()
+    assert len(ctx.records["choice"]) >= 3
+
+
+def test_a_client_that_missed_the_clustering_is_admitted_by_its_own_update() -> None:
+    state = clustered(reply=APART.of(np.array([0, 1, 2])))
+    # Client 2 was alone and joined the others: make the clusters by hand instead.
+    state = replace(
+        state, models=np.zeros((2, 2), np.float32), groups=np.array([0, 0, 1, -1]), centres=W0 + np.array([[3, 0], [0, 2]], np.float32)
+    )
+    reply = trained([0, 1, 2, 3], [[1, 1]] * 4, SIZES)
+    ctx = context(SIZES, round_=2)
+    after, (ask, train) = answer(QUIET.round(state, ctx), APART.of(np.array([3])), reply)
+    assert ask.clients.tolist() == [3]
+    assert ask.models.tolist() == [W0.tolist()]
+    assert ask.purpose == "pretrain"
+    assert train.start.tolist() == [0, 0, 1, 1]  # (.1, 4) points along the second axis
+    assert after.groups.tolist() == [0, 0, 1, 1]
+    assert ctx.records["admitted"] == 1
+    silent, (_, train) = answer(QUIET.round(state, context(SIZES, round_=2)), nobody(APART), reply.of(np.array([0, 1, 2])))
+    assert train.clients.tolist() == [0, 1, 2]
+    assert silent.groups.tolist() == [0, 0, 1, -1]
+
+
+def test_nobody_answers() -> None:
+    before = start()
+    assert answer(QUIET.round(before, context(SIZES)), nobody(APART))[0] is before
+    state = clustered()
+    assert answer(QUIET.round(state, context(SIZES, round_=2)), nobody(APART))[0] is state
+
+
+def counts(hits: list[list[int]], predicted: list[list[int]]) -> Evaluated:
+    n = len(hits)
+    return Evaluated(np.arange(n), np.array(hits), np.array(predicted), np.array(predicted), np.zeros(n), np.zeros(n))
+
+
+def test_accuracy_gate_sums_what_clients_count() -> None:
+    method = replace(QUIET, gate_part="validation")
+    ctx = context(SIZES)
+    one, two = counts([[1, 0], [2, 1]], [[2, 1], [2, 1]]), counts([[0, 1], [0, 1]], [[0, 3], [2, 1]])
+    state, (_, first, second) = answer(method.round(start(), ctx), APART, one, two)
+    assert isinstance(first, Evaluate)
+    assert first.part == "validation"
+    assert (set(first.serving.rows), set(second.serving.rows)) == ({0}, {1})
+    # Expert 0: hits (3, 1) of (4, 2) -> 4/6, 2/4. Expert 1: hits (0, 2) of (2, 4) -> 1/4, 3/6.
+    weights = np.array([[4 / 6, 2 / 4], [1 / 4, 3 / 6]])
+    assert state.gate is not None
+    np.testing.assert_allclose(state.gate, weights / weights.sum(axis=0))
+    assert ctx.records["gate_part"] == "validation"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_one_group_from_its_first_round_is_fedavg_exactly(dropout: float) -> None:
+    """All clients every round, the clustering round with the same local training."""
+    plan = replace(PLAN, cohort=None, dropout=dropout)
+    ours = play(FedEx(groups=1, start_from="first_round", warmup=PLAN.local.epochs), plan=plan, rounds=4)
+    theirs = play(FedAvg(), plan=plan, rounds=4)
+    assert [s.models.tobytes() for s in ours.states] == [s.models.tobytes() for s in theirs.states]  # type: ignore[attr-defined]
+    if not dropout:  # who misses the clustering round is asked to warm up later
+        assert [r.cost for r in ours.records] == [r.cost for r in theirs.records]
+    other = play(FedEx(groups=1, start_from="first_round", warmup=PLAN.local.epochs + 1), plan=plan, rounds=1)
+    assert other.states[1].models.tobytes() != theirs.states[1].models.tobytes()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("assign", "expected"), [("one", [0] * 4), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 2])])
+def test_controls(assign: Any, expected: list[int]) -> None:
+    assert clustered(replace(QUIET, assign=assign), groups=np.array([5, 2, 2, 7])).groups.tolist() == expected
+
+
+def test_random_control_keeps_the_sizes() -> None:
+    sets = [clustered(replace(QUIET, assign="random"), seed=seed).groups for seed in range(8)]
+    assert {tuple(sorted(np.bincount(groups))) for groups in sets} == {(2, 2)}
+    assert len({tuple(groups) for groups in sets}) > 1
+
+
+def played(method: FedEx, rounds: int = 3) -> Experts:
+    state = play(method, rounds=rounds).states[-1]
+    assert isinstance(state, Experts)
+    return state
+
+
+def test_panel_shows_every_expert_and_every_combiner() -> None:
+    method = FedEx(groups=2)
+    plan = replace(PLAN, evaluate_every=1)
+    history = play(method, plan=plan, rounds=2)
+    assert history.records[0].central is not None
+    assert history.records[0].central[0] == ("global",)
+    assert history.records[2].central is not None
+    names, judged = history.records[2].central
+    assert names == ("group 0", "group 1", "online", "mean", "confident", "gate")
+    state = history.states[2]
+    assert isinstance(state, Experts)
+    assert state.gate is not None
+    # "confident" by its definition, from each expert's own probabilities on the ten central samples.
+    federation = worlds.problem().federation
+    assert federation.central is not None
+    desk = LOOP._desks[worlds.problem()]
+    outputs = np.stack([desk.predict(model, None)[0] for model in state.models])
+    right = MostConfident().combine(outputs, 0).argmax(1) == federation.central[1]
+    assert judged.hits[names.index("confident")].sum() == right.sum()
+    assert (judged.sizes == 10).all()
+
+
+def test_combined_rows_are_judged_client_by_client() -> None:
+    """The judge predicts once for all combined rows and cuts the outputs by client: the own expert must score as if served plainly."""
+    state, clients = played(FedEx(groups=2)), np.array([5, 0, 3])
+    rows = state.groups[clients]
+    plain = Serving(clients, state.models, rows)
+    combined = Serving(clients, state.models, np.full(3, COMBINED), OwnExpert(rows))
+    one, two = (LOOP.run([Stamped(Evaluate(serving), worlds.problem(), 0, 1)])[0] for serving in (plain, combined))
+    assert one.hits.tolist() == two.hits.tolist()
+    assert one.predicted.tolist() == two.predicted.tolist()
+    np.testing.assert_allclose(one.loss, two.loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("combiner", ["online", "mean", "confident", "gate"])
+def test_serving_a_mixture(combiner: Any) -> None:
+    method = FedEx(groups=2, combiner=combiner)
+    state = played(method)
+    for problem in (worlds.problem(), worlds.newcomer_problem()):  # newcomers need no expert of their own
+        serving = carry(method.serve(state, problem.roster.clients, real_context(problem)), problem)
+        assert set(serving.rows) == {COMBINED}
+        assert len(LOOP.run([Stamped(Evaluate(serving), problem, 0, 1)])[0]) == len(problem.roster)
+
+
+def test_serving_the_own_expert() -> None:
+    method = FedEx(groups=2, combiner="own")
+    state = played(method)
+    engine = Altered(as_it_is)
+    serving = carry(method.serve(state, np.array([3, 1]), real_context(worlds.problem())), worlds.problem(), engine=engine)
+    assert serving.rows.tolist() == state.groups[[3, 1]].tolist()
+    assert not engine.asked  # known clients need not be asked
+    grown = worlds.newcomer_problem()
+    serving = carry(method.serve(state, np.array([7]), real_context(grown)), grown, engine=engine)
+    assert len(engine.asked) == 1
+    assert serving.rows[0] in range(len(state.models))
+
+
+def test_before_the_clustering_everybody_gets_the_first_model() -> None:
+    serving = carry(QUIET.serve(start(), np.array([2, 0]), context(SIZES, round_=0)), worlds.problem())
+    assert serving.rows.tolist() == [0, 0]
+    assert serving.models.tolist() == [W0.tolist()]
+
+
+def test_costs_of_the_clustering_round_are_on_the_round_axis() -> None:
+    history = play(FedEx(groups=2, warmup=3), rounds=2)
+    assert history.records[0].cost.messages == 0
+    assert history.records[1].cost.passes == 3 * 6 + 2 * 6  # everybody, three epochs, and then both experts judged for the gate
+    engine = Altered(as_it_is)
+    play(FedEx(groups=2, warmup=3), engine=engine, rounds=2)
+    assert [(s.round_, s.ask.local.epochs) for s in engine.asked if isinstance(s.ask, Train)] == [(1, 3), (2, PLAN.local.epochs)]
+
+
+def test_bad_settings() -> None:
+    bad: list[dict[str, Any]] = [{"groups": 0}, {"warmup": 0}, {"fraction": 0.0}, {"fraction": 1.5}]
+    for settings in bad:
+        with pytest.raises(UserError, match=next(iter(settings))):
+            FedEx(**settings)

@@ -1,0 +1,191 @@
+"""FedSim: the worked numbers of Eq. 5-7, 13 and 14, the identities with FedAvg, and the edges of its clustering."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from by_hand import answer, context, gradients, layout, model, nobody, trained
+from contracts import Subject, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
+from coterie.asks import Gradient, Local, Train
+from coterie.errors import UserError
+from coterie.method import Plan
+from coterie.methods.catalogue import build
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedprox import FedProx
+from coterie.methods.fedsim import FedSim
+from playing import PLAN, Altered, absent, play
+
+# Three clients pull one way and one the other; all gradients lie on a line.
+SIZES = [1, 3, 2, 2]
+PROBES = gradients([0, 1, 2, 3], [[1, 0], [1.1, 0], [0.9, 0], [-1, 0]], losses=[1, 2, 3, 6])
+MODELS = trained([0, 1, 2, 3], [[1, 0], [5, 0], [1, 6], [0, 4]], SIZES)
+
+
+def test_one_round_by_hand() -> None:
+    """Clusters {0, 1, 2} and {3}. Eq. 13, over the cluster's own samples: (1*(1,0) + 3*(5,0) + 2*(1,6)) / 6 = (3, 2), and (0, 4).
+
+    Eq. 14: their plain mean is (1.5, 3). F_O = (1+2+3+6)/4 = 3 (Eq. 5); F_G = ((1+2+3)/3 + 6) / 2 = 4 (Eq. 6-7).
+    """
+    ctx = context(SIZES)
+    state, asks = answer(FedSim(clusters=2).round(model(0, 0), ctx), PROBES, MODELS)
+    np.testing.assert_allclose(state.models, [[1.5, 3]], rtol=1e-6)
+    assert [type(ask) for ask in asks] == [Gradient, Train]
+    assert all(ask.clients.tolist() == [0, 1, 2, 3] for ask in asks)
+    assert ctx.records["F_O"] == 3
+    assert ctx.records["F_G"] == 4
+    assert ctx.records["components"] == 1
+    assert ctx.records["clusters"].tolist() == [0, 0, 0, 1]
+    np.testing.assert_allclose(ctx.records["mixing"].replies, [[1 / 12, 3 / 12, 2 / 12, 1 / 2]])
+
+
+def test_across_by_samples_is_fedavg() -> None:
+    """Clusters count by their samples, 6 and 2 of 8: (6 * (3, 2) + 2 * (0, 4)) / 8 = (2.25, 2.5) = sum n_k w_k / 8."""
+    state, _ = answer(FedSim(clusters=2, across="samples").round(model(0, 0), context(SIZES)), PROBES, MODELS)
+    np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
+
+
+def test_a_client_without_a_probe_joins_by_its_update() -> None:
+    """Client 2 sends no gradient. Mean updates from (1, 1) are (2, -1) for {0, 1} and (-1, 3) for {3}; its own, (0, 5), is nearer {3}.
+
+    So {2, 3}: (2*(1,6) + 2*(0,4)) / 4 = (.5, 5) and {0, 1}: (1*(1,0) + 3*(5,0)) / 4 = (4, 0); their mean is (2.25, 2.5).
+    """
+    ctx = context(SIZES)
+    some = PROBES.take(np.array([0, 1, 3]))
+    state, _ = answer(FedSim(clusters=2).round(model(1, 1), ctx), some, MODELS)
+    assert ctx.records["clusters"].tolist() == [0, 0, 1, 1]
+    np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
+
+
+def test_a_client_without_a_model_is_left_out() -> None:
+    """Client 3, a cluster by itself, sends no model: the other cluster is all there is, and counts as a whole."""
+    ctx = context(SIZES)
+    state, _ = answer(FedSim(clusters=2).round(model(0, 0), ctx), PROBES, MODELS.take(np.array([0, 1, 2])))
+    np.testing.assert_allclose(state.models, [[3, 2]], rtol=1e-6)
+    assert ctx.records["clusters_found"] == 2
+
+
+def test_without_any_probe_it_is_fedavg_and_without_a_model_nothing_moves() -> None:
+    state, _ = answer(FedSim().round(model(0, 0), context(SIZES)), nobody(PROBES), MODELS)
+    np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
+    before = model(7, 7)
+    after, _ = answer(FedSim().round(before, context(SIZES)), PROBES, nobody(MODELS))
+    assert after is before
+
+
+def test_more_clusters_than_clients_or_gradients_is_capped_and_recorded() -> None:
+    ctx = context(SIZES)
+    answer(FedSim(clusters=9).round(model(0, 0), ctx), PROBES, MODELS)
+    assert ctx.records["clusters_found"] == 4
+    ctx = context(SIZES)
+    same = gradients([0, 1, 2, 3], [[1, 2]] * 4, losses=[1, 2, 3, 6])
+    state, _ = answer(FedSim(clusters=3).round(model(0, 0), ctx), same, MODELS)
+    assert ctx.records["clusters_found"] == 1
+    assert ctx.records["components"] == 0
+    np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
+
+
+def models_of(method: Any, plan: Plan = PLAN, **options: Any) -> bytes:
+    return play(method, plan=plan, rounds=3, **options).states[-1].models.tobytes()  # type: ignore[attr-defined, no-any-return]
+
+
+RAGGED = replace(PLAN, dropout=0.4, cohort=5)
+
+
+@pytest.mark.parametrize("plan", [PLAN, RAGGED, replace(RAGGED, stragglers=0.4)], ids=["all answer", "dropouts", "stragglers"])
+def test_one_cluster_is_fedavg(plan: Plan) -> None:
+    assert models_of(FedSim(clusters=1), plan) == models_of(FedAvg(), plan)
+    assert models_of(FedSim(assign="one"), plan) == models_of(FedAvg(), plan)
+
+
+def test_one_cluster_is_fedavg_whatever_is_lost() -> None:
+    gone = np.array([1, 3])
+    assert models_of(FedSim(clusters=1), engine=Altered(absent(gone, (1, 2), number=0))) == models_of(FedAvg())  # the probe only
+    without = models_of(FedAvg(), engine=Altered(absent(gone, (1, 2))))
+    assert models_of(FedSim(clusters=1), engine=Altered(absent(gone, (1, 2), number=1))) == without  # the training only
+    assert without != models_of(FedAvg())
+
+
+def test_a_cluster_for_every_client_is_uniform_fedavg() -> None:
+    assert models_of(FedSim(clusters=4)) == models_of(FedAvg(weighting="uniform"))
+    assert models_of(FedSim(clusters=2)) != models_of(FedAvg(weighting="uniform"))
+
+
+def test_across_by_samples_is_fedavg_to_rounding() -> None:
+    ours, theirs = (np.frombuffer(models_of(m), np.float32) for m in (FedSim(clusters=2, across="samples"), FedAvg()))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_proximal_term_makes_it_fedprox_with_clusters() -> None:
+    plan = replace(PLAN, stragglers=0.5)
+    assert models_of(FedSim(clusters=1, mu=0.5), plan) == models_of(FedProx(mu=0.5), plan)
+    ask = answer(FedSim(mu=0.5).round(model(0, 0), context(SIZES, plan=Plan(local=Local(mu=2.0)))), PROBES, MODELS)[1][1]
+    assert ask.local.mu == 0.5
+    assert ask.partial
+
+
+def test_controls_keep_or_change_what_they_should() -> None:
+    sizes = [1] * 6
+    probes = gradients(range(6), [[1, 0], [1.1, 0], [0.9, 0], [1.05, 0], [-1, 0], [0, 5]], [1] * 6)
+    models = trained(range(6), np.arange(12).reshape(6, 2), sizes)
+
+    def clusters(assign: str, round_: int = 1) -> list[int]:
+        ctx = context(sizes, round_=round_, groups=np.array([1, 1, 0, 0, 2, 2]))
+        answer(FedSim(clusters=3, assign=assign).round(model(0, 0), ctx), probes, models)  # type: ignore[arg-type]
+        return ctx.records["clusters"].tolist()  # type: ignore[no-any-return]
+
+    assert clusters("similar") == [0, 0, 0, 0, 1, 2]
+    drawn = [clusters("random", t) for t in range(6)]
+    assert all(sorted(np.bincount(labels)) == [1, 1, 4] for labels in drawn)  # the same sizes
+    assert len({tuple(labels) for labels in drawn}) > 1  # clusters live for a round: so do random ones
+    assert clusters("round_robin") == [0, 1, 2, 0, 1, 2]
+    assert clusters("oracle") == [0, 0, 1, 1, 2, 2]
+    assert clusters("one") == [0] * 6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["reducer=none", "reducer=random_projection", "clusterer=spectral", "clusterer=agglomerative", "clusters=auto"],
+)
+def test_switches_find_the_same_plain_clusters(settings: str) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 40))
+    vectors = np.repeat(centres, 4, axis=0) + 0.05 * rng.normal(size=(12, 40))
+    ctx = context([1] * 12, 40)
+    method = build(f"fedsim({settings})" if "auto" in settings else f"fedsim({settings},clusters=3)")
+    answer(method.round(model(*[0] * 40), ctx), gradients(range(12), vectors, [1] * 12), trained(range(12), vectors, [1] * 12))
+    assert ctx.records["clusters"].tolist() == np.repeat([0, 1, 2], 4).tolist()
+
+
+@pytest.mark.parametrize(
+    "settings", ["clusters=auto", "clusterer=spectral,clusters=2", "clusterer=agglomerative", "assign=random,clusters=2"]
+)
+def test_switches_keep_the_contracts(settings: str) -> None:
+    subject = Subject(lambda: build(f"fedsim({settings})"))
+    check_odd_cohorts(subject)
+    check_each_ask_may_lose_replies(subject)
+    check_absent_is_as_if_not_picked(subject)
+
+
+def test_auto_records_the_curve_it_chose_by() -> None:
+    ctx = context(SIZES)
+    answer(FedSim(clusters="auto").round(model(0, 0), ctx), PROBES, MODELS)
+    assert ctx.records["clusters_found"] == 2
+    assert int(np.nanargmax(ctx.records["chosen"])) + 1 == 2
+
+
+def test_batch_norm_statistics_do_not_decide() -> None:
+    """Client 2, without a probe, has the weight of cluster {0} and a statistic like cluster {1}: the weight counts."""
+    ctx = context([1, 1, 1], layout((1, "weight"), (1, "statistic")))
+    probes = gradients([0, 1], [[1, 0], [-1, 0]], losses=[1, 1])
+    models = trained([0, 1, 2], [[1, 0], [-1, 50], [0.9, 50]], [1, 1, 1])
+    state, _ = answer(FedSim(clusters=2).round(model(0, 0), ctx), probes, models)
+    assert ctx.records["clusters"].tolist() == [0, 1, 0]
+    np.testing.assert_allclose(state.models, [[(0.95 - 1) / 2, (25 + 50) / 2]], rtol=1e-5)  # averaged with the same weights
+
+
+@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"variance": 0.0}, {"mu": -1.0}, {"dimensions": 0}, {"most": 0}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        FedSim(**wrong)
