@@ -1,0 +1,179 @@
+"""Round records as tables: one set of columns, used in memory, on disk and by the digest.
+
+| table | a row is |
+| --- | --- |
+| rounds | one round of one lane: costs, discrepancy, how many replies were refused |
+| clients | one client's test part in one round: loss, and counts by class |
+| central | one named model on the server's own test set |
+| mixing | one non-zero weight of the aggregation matrix |
+| groups | one client's group |
+| notes | one thing a method recorded, or one refusal, as JSON |
+| timings | seconds by phase; kept apart, and no part of the digest |
+
+What never changes (who the clients are, how many test samples of each class they hold) is in the roster table, once.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from coterie.arrays import Array
+from coterie.asks import Evaluated
+from coterie.data.federation import Federation
+from coterie.lanes import RoundRecord
+
+TABLES = ("rounds", "clients", "central", "mixing", "groups", "notes", "timings")
+COUNTED = ("messages", "bytes_down", "bytes_up", "steps", "samples")
+
+
+def tables_of(records: Sequence[RoundRecord], classes: int) -> dict[str, pa.Table]:
+    """All the tables of some rounds, rows in the order of the records."""
+    evaluated = [(r, r.evaluated) for r in records if r.evaluated is not None]
+    central = [(r, r.central) for r in records if r.central is not None]
+    return {
+        "rounds": _rounds(records),
+        "clients": pa.table(
+            {
+                **_keys([(r, len(e)) for r, e in evaluated]),
+                "client": _stack([e.clients for _, e in evaluated], np.int32),
+                **_counts([e for _, e in evaluated], classes),
+            }
+        ),
+        "central": pa.table(
+            {
+                **_keys([(r, len(names)) for r, (names, _) in central]),
+                "model": pa.array([name for _, (names, _) in central for name in names], pa.string()),
+                **_counts([e for _, (_, e) in central], classes),
+            }
+        ),
+        "mixing": _mixing(records),
+        "groups": _groups(records),
+        "notes": _notes(records),
+        "timings": _timings(records),
+    }
+
+
+def roster_table(federation: Federation) -> pa.Table:
+    """The clients: id, sizes, true group where known, and test samples by class; last, without an id, the server's own test set."""
+    classes = len(federation.classes)
+    owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
+    actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
+    table = actual.reshape(-1, classes)
+    ids: list[str | None] = list(federation.ids)
+    sizes = federation.train.sizes
+    groups = federation.groups if federation.groups is not None else np.full(len(federation), -1)
+    if federation.central is not None:
+        table = np.vstack([table, np.bincount(federation.central[1], minlength=classes)])
+        ids, sizes, groups = [*ids, None], np.append(sizes, 0), np.append(groups, -1)
+    columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
+    return pa.table(columns | {f"actual_{c}": table[:, c].astype(np.int32) for c in range(classes)})
+
+
+def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
+    costs = [asdict(r.cost) for r in records]
+    columns: dict[str, Any] = _keys([(r, 1) for r in records])
+    columns |= {name: np.array([c[name] for c in costs], dtype=np.int64) for name in COUNTED}
+    columns["passes"] = np.array([c["passes"] for c in costs], dtype=np.float64)
+    columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
+    columns["refused"] = np.array([len(r.refused) for r in records], dtype=np.int32)
+    return pa.table(columns)
+
+
+def _counts(evaluated: Sequence[Evaluated], classes: int) -> dict[str, Array]:
+    """Loss, AUROC of two-class tasks, and a column for each class of hits and of predictions."""
+    columns = {"loss": _stack([e.loss for e in evaluated], np.float64)}
+    if classes == 2:
+        columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
+    for name in ("hits", "predicted"):
+        blocks = [getattr(e, name) for e in evaluated]
+        table = np.concatenate(blocks) if blocks else np.zeros((0, classes), dtype=np.int64)
+        columns |= {f"{name}_{c}": np.ascontiguousarray(table[:, c], dtype=np.int32) for c in range(classes)}
+    return columns
+
+
+def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
+    keys, model, source, kept, weight = [], [], [], [], []
+    for r in records:
+        if r.mixing is None:
+            continue
+        rows = 0
+        for matrix, names, is_kept in ((r.mixing.replies, r.mixing.clients, False), (r.mixing.before, None, True)):
+            j, i = np.nonzero(matrix)
+            model.append(j)
+            source.append(i if names is None else names[i])
+            kept.append(np.full(len(j), is_kept))
+            weight.append(matrix[j, i])
+            rows += len(j)
+        keys.append((r, rows))
+    return pa.table(
+        {
+            **_keys(keys),
+            "model": _stack(model, np.int32),
+            "source": _stack(source, np.int32),  # a client, or, where kept, a model of the round before
+            "kept": _stack(kept, np.bool_),
+            "weight": _stack(weight, np.float64),
+        }
+    )
+
+
+def _groups(records: Sequence[RoundRecord]) -> pa.Table:
+    grouped = [(r, r.groups) for r in records if r.groups is not None]
+    return pa.table(
+        {
+            **_keys([(r, len(g)) for r, g in grouped]),
+            "client": _stack([np.arange(len(g)) for _, g in grouped], np.int32),
+            "group": _stack([g for _, g in grouped], np.int32),
+        }
+    )
+
+
+def _notes(records: Sequence[RoundRecord]) -> pa.Table:
+    notes = [
+        (r, [*sorted(r.records.items()), *(("refused", {"client": c, "why": why}) for c, why in sorted(r.refused.items()))])
+        for r in records
+    ]
+    flat = [item for _, items in notes for item in items]
+    return pa.table(
+        {
+            **_keys([(r, len(items)) for r, items in notes]),
+            "name": pa.array([name for name, _ in flat], pa.string()),
+            "value": pa.array([json.dumps(_plain(value)) for _, value in flat], pa.string()),
+        }
+    )
+
+
+def _timings(records: Sequence[RoundRecord]) -> pa.Table:
+    phases = [(r, sorted(r.seconds.items())) for r in records]
+    flat = [item for _, items in phases for item in items]
+    return pa.table(
+        {
+            **_keys([(r, len(items)) for r, items in phases]),
+            "phase": pa.array([phase for phase, _ in flat], pa.string()),
+            "seconds": np.array([s for _, s in flat], dtype=np.float64),
+        }
+    )
+
+
+def _keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
+    sizes = [n for _, n in counts]
+    return {
+        "lane": np.repeat(np.array([r.lane for r, _ in counts], dtype=np.int32), sizes),
+        "round": np.repeat(np.array([r.round_ for r, _ in counts], dtype=np.int32), sizes),
+    }
+
+
+def _stack(blocks: Sequence[Array], dtype: Any) -> Array:
+    return np.concatenate(blocks).astype(dtype, copy=False) if len(blocks) else np.zeros(0, dtype=dtype)
+
+
+def _plain(value: Any) -> Any:
+    """A record as JSON: arrays become lists, NumPy scalars plain numbers."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
