@@ -1,0 +1,14 @@
+"""`coterie digest`: the hash that defines equality of evidence."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.evidence import Evidence
+from coterie.evidence import digest as digest_of
+
+
+def digest(folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")]) -> None:
+    """Print the hash of a study's settings and findings; equal hashes mean equal evidence."""
+    print(digest_of(Evidence.open(folder)))

@@ -1,0 +1,121 @@
+"""The commands as a user meets them: what they print, and how bad input is answered."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import main
+
+QUICK = ["--data", "digits/rotated(clients=8,groups=4)", "--rounds", "2"]
+
+
+def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    """Run a command in this process: its exit code and what it wrote."""
+    monkeypatch.setattr(sys, "argv", ["coterie", *words])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capfd.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_ends_with_a_table_and_one_json_object(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "study")
+    code, stdout, stderr = coterie(
+        capfd, monkeypatch, "run", "fedavg", "fedprox( mu=0.1 )", *QUICK, "--seeds", "0-1", "--out", out, "--json"
+    )
+    assert code == 0, stderr
+    answer = json.loads(stdout.splitlines()[-1])
+    assert answer.keys() == {"study", "seconds", "setup_seconds", "client_steps", "methods"}
+    assert answer["study"] == out
+    assert list(answer["methods"]) == ["fedavg", "fedprox( mu=0.1 )"]  # as the user wrote it
+    assert answer["methods"]["fedavg"].keys() == {"final", "last10", "mean", "seeds", "ari"}
+    assert answer["methods"]["fedavg"]["seeds"] == 2
+    assert 0 <= answer["methods"]["fedavg"]["final"] <= 1
+    assert answer["methods"]["fedavg"]["ari"] is None
+    assert answer["client_steps"] > 0
+    assert "fedprox" in stderr  # the table, beside the JSON
+
+    code, shown, _ = coterie(capfd, monkeypatch, "show", out, "--json")
+    assert code == 0
+    assert json.loads(shown.splitlines()[-1])["methods"] == answer["methods"]
+    code, hashed, _ = coterie(capfd, monkeypatch, "digest", out)
+    assert code == 0
+    assert len(hashed.strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "fedavgg"], "Unknown method 'fedavgg': did you mean 'fedavg'"),
+        (["run", "fedavg+finetun"], "Unknown wrapper 'finetun': did you mean 'finetune'"),
+        (["run", "fedprox(nu=1)"], "has no setting 'nu': did you mean 'mu'"),
+        (["run", "fedprox(mu=big)"], "mu='big' should be a number"),
+        (["run", "fedavg(weighting=sizes)"], "weighting='sizes' is not known"),
+        (["run", "fedprox(mu=1"], "Cannot read"),
+        (["run", "fedavg", "--data", "digit/rotated"], "digits"),
+        (["run", "fedavg", "--data", "digits/rotatd"], "rotated"),
+        (["run", "fedavg", "--data", "digits/rotated(client=4)"], "clients"),
+        (["run", "fedavg", "--model", "mclrr"], "did you mean 'mclr'"),
+        (["run", "fedavg", "--model", "no.such:factory"], "no.such"),
+        (["run", "fedavg", *QUICK, "--cohort", "99"], "cohort is 99 clients but the federation has only 8"),
+        (["run", "fedavg", *QUICK[:2], "--rounds", "0"], "rounds=0"),
+        (["run", "fedavg", *QUICK, "--lr", "0"], "lr=0.0"),
+        (["run", "fedavg", *QUICK, "--lr", "-1"], "lr=-1.0"),
+        (["run", "fedavg", *QUICK, "--epochs", "0"], "epochs=0"),
+        (["run", "fedavg", *QUICK, "--batch", "-2"], "batch_size=-2"),
+        (["run", "fedavg", *QUICK, "--seeds", "4-1"], "run backwards"),
+        (["run", "fedavg", *QUICK, "--dropout", "1.5"], "dropout=1.5"),
+        (["run", "fedavg", *QUICK, "--resume"], "--resume needs --out"),
+        (["run", "nothing.toml"], "There is no study file nothing.toml"),
+        (["run", "fedavg", "study.toml"], "either methods or one study file"),
+        (["show", "nowhere"], "nowhere holds no study"),
+        (["digest", "nowhere"], "nowhere holds no study"),
+        (["methods", "fedsimm"], "Unknown method 'fedsimm'"),
+        (["data", "digits"], "digits/iid"),
+        (["run", "fedavg", "--data", "mnist/iid", "--data-dir", "nowhere"], "mnist"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    words: list[str], sentence: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, stderr = coterie(capfd, monkeypatch, *words)
+    assert code == 2
+    assert sentence in stderr
+    assert "Traceback" not in stderr
+    assert stderr.startswith("coterie: ")
+    assert len(stderr.strip().splitlines()) == 1
+
+
+def test_an_unwritable_place_is_one_sentence(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, _, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--out", str(tmp_path / "file" / "study"))
+    assert code == 2
+    assert "Cannot write to" in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["methods"], ["fedavg", "fedprox", "finetune"]),
+        (["methods", "fedprox"], ["mu", "1.0", "weighting"]),
+        (["data"], ["digits", "heart", "rotated"]),
+        (["data", "heart"], ["clients", "CC BY 4.0"]),
+        (["models"], ["mclr", "mlp", "cnn"]),
+        (["--help"], ["run", "show", "digest"]),
+    ],
+)
+def test_listings(words: list[str], expected: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, stdout, stderr = coterie(capfd, monkeypatch, *words)
+    assert code == 0, stderr
+    for word in expected:
+        assert word in stdout
