@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 import worlds
-from coterie.asks import Gradient, Train
+from coterie.asks import Evaluate, Gradient, Train
 from coterie.drive import drive, waves
 from coterie.engines.engine import Stamped
+from coterie.engines.loop import LoopEngine
 from coterie.errors import UserError
 from coterie.lanes import DIVERGED, FAILED, RUNNING, Lane, RoundRecord, lanes_of
-from coterie.method import Context, Method, Round
+from coterie.method import Context, Method, Plan, Round
 from coterie.methods.fedavg import FedAvg, averaged
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.one_model import OneModelMethod
+from coterie.serving import Serving
 from coterie.states import Models, to_bytes
 from playing import LOOP, PLAN, Altered, absent
 
@@ -232,3 +234,42 @@ def test_waves_are_whole_seeds_under_the_budget() -> None:
     assert sizes(2 * seed - 1) == [2] * 5
     assert sizes(0) == [2] * 5  # at least one seed a wave
     assert list(waves([], 10)) == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeking(FedAvg):
+    """A method that looks at test data while it trains."""
+
+    def round(self, state: Models, ctx: Context) -> Round[Models]:
+        yield from Evaluate(Serving.one(ctx.cohort(), state.models), "test")
+        return state
+
+
+def test_a_method_that_looks_at_test_data_is_stopped() -> None:
+    problem = worlds.problem()
+    lanes = lanes_of([("peeking", Peeking()), ("fedavg", FedAvg())], [0], problem, Plan(rounds=2))
+    drive(lanes, LoopEngine(), 2, lambda lane, record: None)
+    assert [lane.status for lane in lanes] == [FAILED, RUNNING]
+    assert "may not look at test data" in lanes[0].reason
+    assert lanes[1].round_ == 2
+
+
+class Moody(LoopEngine):
+    """An engine that cannot answer one lane's training."""
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        if any(s.lane == 0 and isinstance(s.ask, Train) for s in asks):
+            raise RuntimeError("out of memory")
+        return super().run(asks)
+
+
+def test_an_ask_that_no_engine_can_carry_out_ends_its_own_lane_only() -> None:
+    problem = worlds.problem()
+    plan = Plan(rounds=2)
+    lanes = lanes_of([("fedavg", FedAvg()), ("uniform", FedAvg(weighting="uniform"))], [0], problem, plan)
+    drive(lanes, Moody(), 2, lambda lane, record: None)
+    assert [lane.status for lane in lanes] == [FAILED, RUNNING]
+    assert lanes[0].reason == "in round 1: RuntimeError: out of memory"
+    alone = lanes_of([("uniform", FedAvg(weighting="uniform"))], [0], problem, plan)
+    drive(alone, LoopEngine(), 2, lambda lane, record: None)
+    assert to_bytes(lanes[1].state) == to_bytes(alone[0].state)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import UserError
-from coterie.states import Models, State, flatten, from_bytes, to_bytes
+from coterie.states import Models, State, flatten, from_bytes, name_of, to_bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def test_round_trip() -> None:
 def test_flatten_names_arrays_by_their_place() -> None:
     arrays, tree = flatten(example())
     assert list(arrays)[:3] == ["inner.models", "groups", "several.0"]
-    assert tree["state"] == "Everything"
+    assert tree["state"] == name_of(Everything)
 
 
 def test_what_a_state_may_not_hold() -> None:
@@ -56,7 +56,7 @@ def test_what_a_state_may_not_hold() -> None:
 def test_unknown_state() -> None:
     data = to_bytes(example())
     renamed = data.replace(b"Everything", b"Everywhere")
-    with pytest.raises(UserError, match=r"'Everywhere' that no known method has: import the method first"):
+    with pytest.raises(UserError, match=r"Everywhere' that no known method has: import the method first"):
         from_bytes(renamed)
 
 

@@ -65,6 +65,21 @@ class _Hand:
             step = self._advance(None)
         self.ask = step
 
+    def stamp(self) -> Stamped | None:
+        """The ask as it goes out; None when the lane may not ask it, which ends the lane."""
+        assert self.ask is not None
+        try:
+            return self.lane.stamp(self.ask)
+        except PermissionError as error:
+            self.fail(error)
+            return None
+
+    def fail(self, error: Exception) -> None:
+        """End a lane whose ask could not be carried out."""
+        self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
+        self.script.close()
+        self.ask = None
+
     def _advance(self, reply: Any) -> Ask[Any] | Done | None:
         """The lane's next step; None when it has finished or failed."""
         began = perf_counter()
@@ -83,22 +98,30 @@ class _Hand:
 
 def _carry_out(hands: Sequence[_Hand], engine: Engine) -> None:
     """Run the asks of these lanes together and hand each lane its reply."""
-    stamped = [hand.lane.stamp(hand.ask) for hand in hands if hand.ask is not None]
+    stamped = [hand.stamp() for hand in hands]
     began = perf_counter()
-    replies = _run(stamped, engine)
-    share = (perf_counter() - began) / len(stamped)
-    for hand, sent, reply in zip(hands, stamped, replies, strict=True):
+    replies = _run([s for s in stamped if s is not None], engine)
+    share = (perf_counter() - began) / len(hands)
+    for hand, sent in zip(hands, stamped, strict=True):
+        if sent is None:
+            continue
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            hand.fail(reply)
+            continue
         accepted = accept(sent.ask, reply)
-        hand.lane.take_note(sent.ask, accepted, share)
-        if hand.lane.status == RUNNING:
-            hand.send(accepted)
-        else:
-            hand.script.close()
-            hand.ask = None
+        hand.lane.take_note(hand.ask, accepted, share)  # clients that were gone were asked all the same: the question costs
+        hand.send(accepted)
 
 
-def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
-    """Ask the engine; a question to nobody is answered here."""
-    empty = [isinstance(s.ask, ModelAsk) and not len(s.ask.clients) for s in stamped]
-    answers = iter(engine.run([s for s, nobody in zip(stamped, empty, strict=True) if not nobody]))
-    return [assemble(s.ask, {}) if nobody else next(answers) for s, nobody in zip(stamped, empty, strict=True)]
+def _run(stamped: Sequence[Stamped], engine: Engine) -> Iterator[Any]:
+    """Ask the engine; a question to nobody is answered here. An engine that cannot answer all is asked one by one, to spare the others."""
+    somebody = [s for s in stamped if not isinstance(s.ask, ModelAsk) or len(s.ask.clients)]
+    try:
+        answers = engine.run(somebody)
+    except UserError:
+        raise
+    except Exception as error:
+        answers = [error] if len(somebody) == 1 else [next(_run([s], engine)) for s in somebody]
+    found = dict(zip(map(id, somebody), answers, strict=True))
+    return iter([found[id(s)] if id(s) in found else assemble(s.ask, {}) for s in stamped])

@@ -1,4 +1,9 @@
-"""A lane: one seed of one method on one problem, as a script of asks; and what each of its rounds leaves behind."""
+"""A lane: one seed of one method on one problem, as a script of asks; and what each of its rounds leaves behind.
+
+The life of an ask: the script yields it, `stamp` keys it and puts it under the plan's conditions, the driver has the engine answer it and
+checks the reply, `take_note` charges it to the round, and the script goes on with the reply. When a round's generator returns its new
+state, `_close` measures it and yields the record.
+"""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,11 +74,13 @@ class Lane:
         """The ask as it goes out: keyed by this lane's seed and round, under the conditions of the plan."""
         round_ = self.round_ + 1 if self._book.context is None else self._book.context.round_
         if not self._book.measuring:
+            if getattr(ask, "part", None) in ("test", "central"):
+                raise PermissionError("a method may not look at test data while it trains")
             ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
         return Stamped(ask, self.problem, self.seed, round_, self.number)
 
     def take_note(self, ask: Any, reply: Any, seconds: float) -> None:
-        """Charge an ask to the round, and notice clients that ran away to infinity."""
+        """Charge an ask, as the method made it, to the round, and notice clients that ran away to infinity."""
         book = self._book
         book.seconds["clients"] = book.seconds.get("clients", 0.0) + seconds
         if book.measuring:

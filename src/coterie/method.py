@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from coterie.arrays import Array, Floats, Ids
 from coterie.asks import Ask, Local, Trained
-from coterie.errors import UserError
+from coterie.errors import UserError, nearest
 from coterie.mixing import Mixing, mix
 from coterie.parameters import InitialModels, Layout
 from coterie.rng import generator, key
@@ -110,6 +110,14 @@ class Method(ABC, Generic[S]):
 
     A method sees a roster and replies, never data. Subclasses are frozen dataclasses whose constructors only store.
     """
+
+    def __post_init__(self) -> None:
+        """Refuse a word that is none of a setting's choices; subclasses add checks of their own after calling this."""
+        for name, kind in get_type_hints(type(self)).items():
+            choices = [c for part in (kind, *get_args(kind)) if get_origin(part) is Literal for c in get_args(part)]
+            value = getattr(self, name, None)
+            if choices and isinstance(value, str) and value not in choices:
+                raise UserError(f"{type(self).__name__} has no {name}={value!r}: {nearest(value, map(str, choices))}")
 
     @abstractmethod
     def start(self, init: InitialModels, ctx: Context) -> Round[S]:

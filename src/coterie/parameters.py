@@ -108,8 +108,9 @@ class InitialModels(Protocol):
 @contextmanager
 def torch_seeded(seed: int) -> Iterator[None]:
     """Torch's global generator, seeded for a block and put back afterwards: the one door through which it is ever used."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+    devices = range(torch.cuda.device_count())  # none on a machine without a GPU
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
         yield
 
 

@@ -21,7 +21,12 @@ class State:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        State._known[cls.__name__] = cls
+        State._known[name_of(cls)] = cls
+
+
+def name_of(kind: type[State]) -> str:
+    """How a checkpoint names a kind of state: two modules may each have one of the same name."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
     def walk(value: Any, path: str) -> Any:
         if isinstance(value, State):
             tree = {f.name: walk(getattr(value, f.name), f"{path}{f.name}.") for f in fields(value)}
-            return {"state": type(value).__name__, "fields": tree}
+            return {"state": name_of(type(value)), "fields": tree}
         if isinstance(value, np.ndarray):
             arrays[path[:-1]] = np.asarray(value, order="C")
             return {"array": path[:-1]}

@@ -46,6 +46,7 @@ class CFL(Method[Branches]):
     assign: Assign = "similar"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("eps1", "eps2"):
             if not (getattr(self, name) >= 0 and np.isfinite(getattr(self, name))):
                 raise UserError(f"CFL cannot use {name}={getattr(self, name)!r}: give 0 or more.")

@@ -24,6 +24,7 @@ class FedAtt(OneModelMethod):
     epsilon: float = 1.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.epsilon > 0:
             raise UserError(f"FedAtt cannot use epsilon={self.epsilon}: give a step above 0.")
 

@@ -24,6 +24,7 @@ class FedDANE(OneModelMethod):
     weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.mu >= 0 and np.isfinite(self.mu)):
             raise UserError(f"FedDANE cannot use mu={self.mu!r}: give 0 or more.")
 

@@ -54,6 +54,7 @@ class FedEx(Method[Experts]):
     most: int = 10  # and up to how many
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.groups != "auto" and self.groups < 1:
             raise UserError(f"FedEx cannot make groups={self.groups!r}: give 1 or more.")
         if self.warmup < 1:

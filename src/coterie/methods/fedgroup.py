@@ -56,6 +56,7 @@ class FedGroup(Method[Grouped]):
     assign: Assign = "similar"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("groups", "alpha", "pretrain", "pretrain_steps", "directions", "restarts", "most"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:

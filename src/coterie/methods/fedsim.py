@@ -36,6 +36,7 @@ class FedSim(OneModelMethod):
     most: int = 10  # the largest number that "auto" tries
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks = {
             "clusters": (self.clusters == "auto" or self.clusters >= 1, "give 1 or more, or auto"),
             "variance": (0 < self.variance <= 1, "give a share above 0 and at most 1"),

@@ -56,6 +56,7 @@ class FeSEM(Method[Centres]):
     assign: Assign = "similar"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("groups", "warmup", "restarts", "most"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:

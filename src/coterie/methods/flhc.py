@@ -33,6 +33,7 @@ class FLHC(ClusteredOnce):
     most: int = 10  # and up to how many
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warmup < 0:
             raise UserError(f"FL+HC cannot use warmup={self.warmup!r}: give 0 or more rounds.")
         if self.groups != "auto" and self.groups < 1:

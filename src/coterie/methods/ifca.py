@@ -59,6 +59,7 @@ class IFCA(Method[Hypotheses]):
     probe: int = 100  # and by the updates of how many clients
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("groups", "starts", "trial", "most", "probe"):
             if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise UserError(f"IFCA cannot use {name}={getattr(self, name)!r}: give 1 or more.")

@@ -38,6 +38,7 @@ class Moon(Method[Neighbourly]):
     weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.gamma >= 0 and np.isfinite(self.gamma)):
             raise UserError(f"MOON cannot use gamma={self.gamma!r}: give 0 or more.")
         if self.neighbours < 1:

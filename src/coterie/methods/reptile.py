@@ -26,6 +26,7 @@ class Reptile(OneModelMethod, ABC):
     weighting: ClassVar[Weighting]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.beta > 0 and np.isfinite(self.beta)):
             raise UserError(f"Reptile's step cannot be beta={self.beta!r}: give a finite number above 0.")
 

@@ -26,6 +26,7 @@ class Robust(ClusteredOnce):
     trim: float = 0.05  # the share of clients left out of the clustering, and of values left out at each end of a coordinate
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.groups < 1:
             raise UserError(f"Robust cannot make groups={self.groups!r}: give 1 or more.")
         if not 0 <= self.trim < 0.5:

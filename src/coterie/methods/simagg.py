@@ -26,6 +26,7 @@ class SimAgg(OneModelMethod):
     epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.epsilon > 0:
             raise UserError(f"SimAgg cannot use epsilon={self.epsilon}: give a number above 0.")
 

@@ -42,6 +42,7 @@ class SimProx(OneModelMethod):
     robust: bool = False  # prefer norms near the median to small ones
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks = {
             "lambda0": (0 <= self.lambda0 <= 1, "give a share from 0 to 1"),
             "tau": (0 < self.tau <= 1, "give a cosine above 0 and at most 1"),
