@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench docs clean
+.PHONY: demo test check format bench docs pages clean
 
 demo: $(VENV)/.core  ## methods side by side on embedded data, with live progress
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local 'fedavg+finetune(epochs=5)' --data 'digits/rotated(clients=40,groups=4)' --rounds 20 --epochs 5 --lr 0.1 --seeds 0-2
@@ -21,6 +21,17 @@ check: $(VENV)/.dev  ## linter, formatter, types
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
+	$(BIN)/python scripts/make_docs.py
+
+bench: $(VENV)/.core $(VENV)-pfl/.done $(VENV)-flower/.done  ## side by side with peers
+	$(BIN)/python -m benchmarks.bench --pfl $(VENV)-pfl/bin/python --flower $(VENV)-flower/bin/python
+
+$(VENV)-%/.done: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -64,6 +64,18 @@ _RANGES = {
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which of its samples a client answers from, instead of all of them; a client with none of these does not answer.
+
+    The two halves are the client's own draw, keyed by (seed, "half", client id): they have no sample in common, and together they are all
+    its samples, the first being the larger where the number is odd. `label` keeps only the samples of one class.
+    """
+
+    half: Literal[0, 1] | None = None
+    label: int | None = None
+
+
+@dataclass(frozen=True)
 class Reply:
     """One row a client, ascending; what was refused, and why, travels along so that it reaches the record."""
 
@@ -150,6 +162,7 @@ class ModelAsk(Ask[R]):
     clients: Ids  # (n,)
     models: Floats  # (k, d)
     start: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), kw_only=True)  # (n,); all row 0 when not given
+    share: Share | None = field(default=None, kw_only=True)  # None: all samples
 
     def __post_init__(self) -> None:
         clients = np.asarray(self.clients, dtype=np.int64)
@@ -166,7 +179,9 @@ class ModelAsk(Ask[R]):
     def take(self, rows: Array) -> Self:
         """The same question to some of the clients: every per-client array is cut alike."""
         n = len(self.clients)
-        per_client = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray) and k != "models" and len(v) == n}
+        per_client: dict[str, Any] = {
+            k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray) and k != "models" and len(v) == n
+        }
         return replace(self, **per_client)
 
 
@@ -210,6 +225,7 @@ class Evaluate(Ask[Evaluated]):
 
     serving: Serving
     part: Literal["train", "validation", "test", "central"] = "test"
+    share: Share | None = None  # None: all samples of the part
 
     @property
     def clients(self) -> Ids:

@@ -27,18 +27,19 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: Watch) -> No
         _carry_out(cheap or waiting, engine)
 
 
-def waves(lanes: Sequence[Lane], budget: int) -> Iterator[list[Lane]]:
-    """Lanes in waves of whole seeds whose working memory (in bytes) fits the budget; at least one seed a wave."""
+def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Iterator[list[Lane]]:
+    """Lanes in waves of whole seeds, at most `seeds` of them, whose working memory (in bytes) fits; at least one seed a wave."""
     wave: list[Lane] = []
-    used = 0
+    used = held = 0
     for seed in dict.fromkeys(lane.seed for lane in lanes):
         group = [lane for lane in lanes if lane.seed == seed]
         size = sum(_footprint(lane) for lane in group)
-        if wave and used + size > budget:
+        if wave and (used + size > memory or held == seeds):
             yield wave
-            wave, used = [], 0
+            wave, used, held = [], 0, 0
         wave.extend(group)
         used += size
+        held += 1
     if wave:
         yield wave
 

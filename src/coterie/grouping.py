@@ -139,6 +139,12 @@ def choose(points: Doubles, rng: np.random.Generator, most: int, how: How = "sil
             return _by_stability(points, rng, most)
 
 
+def silhouette(points: Doubles, labels: Ids) -> float:
+    """The mean silhouette of a grouping; nan for one group, or one group for each point, where it is not defined."""
+    groups = len(np.unique(labels))
+    return float(silhouette_score(points, labels)) if 2 <= groups < len(points) else float("nan")
+
+
 def _by_silhouette(points: Doubles, rng: np.random.Generator, most: int) -> Choice:
     """Rousseeuw (1987): the largest mean silhouette."""
     curve = [float(silhouette_score(points, kmeans(points, k, rng))) for k in range(2, most + 1)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Ids, places
+from coterie.arrays import Doubles, Floats, Ids, places
 from coterie.asks import Ask, Evaluate, Evaluated, Train, Trained
 from coterie.conditions import under_conditions
 from coterie.costs import Cost, cost_of
@@ -20,8 +20,10 @@ from coterie.method import Context, Method, Plan
 from coterie.mixing import Mixing
 from coterie.problem import Problem
 from coterie.states import State
+from coterie.threads import cores, in_order
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+CACHED = 1 << 17  # numbers
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class RoundRecord:
     groups: Ids | None = None
     discrepancy: float = 0.0  # 003, Eq. 4: how far the cohort moved from the models it received
     evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -77,7 +80,7 @@ class Lane:
             if getattr(ask, "part", None) in ("test", "central"):
                 raise PermissionError("a method may not look at test data while it trains")
             ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
-        return Stamped(ask, self.problem, self.seed, round_, self.number)
+        return Stamped(ask, self.problem.at(round_), self.seed, round_, self.number)
 
     def take_note(self, ask: Any, reply: Any, seconds: float) -> None:
         """Charge an ask, as the method made it, to the round, and notice clients that ran away to infinity."""
@@ -133,6 +136,9 @@ class Lane:
         serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
         evaluated = yield from Evaluate(serving)
         record = replace(record, evaluated=evaluated)
+        if self.problem.federation.validation is not None:
+            validated = yield from Evaluate(serving, "validation")
+            record = replace(record, validated=validated)
         panel = self.method.panel(state) if self.problem.federation.central is not None else None
         if panel is not None:
             central = yield from Evaluate(panel.serving, "central")
@@ -157,7 +163,15 @@ class _Book:
 def _moved(ask: Train, reply: Trained) -> float:
     """The summed distance between the models sent back and the models received."""
     rows = ask.start[places(ask.clients, reply.clients)]
-    return float(sum(np.linalg.norm(w - ask.models[r]) for w, r in zip(reply.vectors.astype(np.float64), rows, strict=True)))
+    together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
+    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
+    workers = cores() if len(pieces) > 1 and together == 1 else 1
+    return float(sum(in_order(lambda p: _lengths(reply.vectors[p] - ask.models[rows[p]]).sum(), pieces, workers)))
+
+
+def _lengths(steps: Floats) -> Doubles:
+    """(n,) Euclidean lengths. By einsum: a linear-algebra library would split long sums over threads."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", steps, steps).astype(np.float64)))
 
 
 def lanes_of(methods: Sequence[tuple[str, Method[Any]]], seeds: Sequence[int], problem: Problem, plan: Plan) -> list[Lane]:

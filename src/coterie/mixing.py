@@ -5,6 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.arrays import Doubles, Floats, Ids, Ints
+from coterie.threads import cores, in_order
+
+BLOCK = 1 << 15  # columns summed at a time: what is being added up stays in the cache
+WORTH_THREADS = 8  # blocks
 
 
 @dataclass(frozen=True)
@@ -74,17 +78,22 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
         return np.concatenate([mix(piece, vectors[:, cut], before[:, cut]) for piece, cut in pieces], axis=1)
     order = np.argsort(mixing.clients, kind="stable")
     mixed = np.zeros((len(mixing.replies), before.shape[1]), dtype=np.float32)
-    total = np.empty(before.shape[1], dtype=np.float64)
-    for j in range(len(mixed)):
-        total[:] = 0.0
-        for i in order:
-            _add(total, mixing.replies[j, i], vectors[i])
-        for i in range(len(before)):
-            _add(total, mixing.before[j, i], before[i])
-        mixed[j] = total
+
+    def sum_block(block: slice) -> None:
+        for j in range(len(mixed)):
+            counted = [(mixing.replies[j, i], vectors[i, block]) for i in order if mixing.replies[j, i] != 0.0]
+            counted += [(mixing.before[j, i], before[i, block]) for i in np.flatnonzero(mixing.before[j])]
+            mixed[j, block] = _weighted_sum(counted, before[0, block].shape)
+
+    blocks = [slice(begin, begin + BLOCK) for begin in range(0, before.shape[1], BLOCK)]
+    for _ in in_order(sum_block, blocks, cores() if len(blocks) >= WORTH_THREADS else 1):
+        pass
     return mixed
 
 
-def _add(total: Doubles, weight: float, vector: Floats) -> None:
-    if weight != 0.0:
-        total += weight * vector.astype(np.float64)
+def _weighted_sum(counted: list[tuple[float, Floats]], shape: tuple[int, ...]) -> Doubles:
+    """The sum in float64, term after term."""
+    total, term = np.zeros(shape), np.empty(shape)
+    for weight, vector in counted:
+        total += np.multiply(vector, weight, out=term, dtype=np.float64)
+    return total

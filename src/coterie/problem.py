@@ -63,11 +63,25 @@ class Problem:
     def roster(self) -> Roster:
         return Roster.of(self.federation.ids, self.federation.train.sizes, self.federation.groups)
 
+    def at(self, round_: int) -> "Problem":
+        """The problem as a round finds it: itself, or, where the world drifts, the same object for every round of a phase."""
+        world = self.federation.at(round_)
+        if world is self.federation:
+            return self
+        if id(world) not in self._phases:
+            self._phases[id(world)] = replace(self, federation=world)
+        return self._phases[id(world)]
+
+    @cached_property
+    def _phases(self) -> dict[int, "Problem"]:
+        return {}
+
     def roster_at(self, round_: int) -> Roster:
         """The roster as a round finds it: clients that have not arrived yet cannot be reached."""
+        roster = self.at(round_).roster
         if self.federation.arrivals is None:
-            return self.roster
-        return replace(self.roster, reachable=self.federation.arrivals <= round_)
+            return roster
+        return replace(roster, reachable=self.federation.arrivals <= round_)
 
     def initial(self, seed: int) -> InitialModels:
         """The keyed factory of initial models of one seed."""

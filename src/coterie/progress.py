@@ -18,7 +18,7 @@ class ProgressBar(Callback):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self.accuracy: dict[str, float] = {}
-        self.steps, self.round_, self.done, self.total = 0, 0, 0, 0
+        self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
         self.began = self.spoke = monotonic()
         self.bar: Progress | None = None
         self.task = TaskID(0)
@@ -28,7 +28,7 @@ class ProgressBar(Callback):
         self.total, self.done = total_rounds, done_rounds
         if self.console.is_terminal or self.console.is_jupyter:
             self.bar = Progress(
-                TextColumn("round {task.fields[round]}"),
+                TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[scores]}"),
@@ -38,23 +38,21 @@ class ProgressBar(Callback):
                 transient=True,
             )
             self.bar.start()
-            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, round=0, scores="", speed="")
+            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="")
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         self.done += 1
         self.steps += record.cost.steps
-        self.round_ = record.round_
+        self.round_, self.seed = record.round_, lane.seed
         if record.evaluated is not None:
             self.accuracy[lane.label] = float(record.evaluated.hits.sum() / max(record.evaluated.actual.sum(), 1))
         if self.bar is not None:
-            self.bar.update(self.task, completed=self.done, round=self.round_, scores=self._scores(), speed=self._speed())
+            self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
         elif monotonic() - self.spoke > PLAIN_SECONDS:
             self.spoke = monotonic()
             left = (self.spoke - self.began) / max(self.done, 1) * (self.total - self.done)
-            self.console.print(
-                f"round {self.round_}, {self.done} of {self.total} lane rounds, {self._scores()}, {self._speed()}, about {left:.0f} s left",
-                highlight=False,
-            )
+            where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} lane rounds"
+            self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False)
 
     def on_end(self) -> None:
         if self.bar is not None:

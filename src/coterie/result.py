@@ -113,7 +113,10 @@ def _scores(frame: "pd.DataFrame", actual: Any) -> "pd.DataFrame":
     classes = actual.shape[1]
     hits = np.stack([frame[f"hits_{c}"].to_numpy() for c in range(classes)], axis=1)
     predicted = np.stack([frame[f"predicted_{c}"].to_numpy() for c in range(classes)], axis=1)
-    truth = actual[frame["client"].to_numpy()]
+    if "actual_0" in frame:  # where the world drifts, each round has its own
+        truth = np.stack([frame[f"actual_{c}"].to_numpy() for c in range(classes)], axis=1)
+    else:
+        truth = actual[frame["client"].to_numpy()]
     frame = frame[[c for c in ("method", "seed", "lane", "round", "loss", "auroc") if c in frame]].copy()
     frame["size"] = truth.sum(1)
     frame["right"] = hits.sum(1)

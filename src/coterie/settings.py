@@ -73,6 +73,7 @@ class Execution:
     threads: int | None = None
     memory: float = 2.0  # GiB of models and replies held at once: the size of a wave of lanes
     checkpoint_every: int = 10  # rounds a segment
+    seeds_per_wave: int | None = None  # at most so many seeds at once; as many as the memory holds unless given
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -81,6 +82,8 @@ class Execution:
             raise UserError(f"A study cannot use memory={self.memory}: give a number of GiB above 0.")
         if self.checkpoint_every < 1:
             raise UserError(f"A study cannot use checkpoint_every={self.checkpoint_every}: give 1 or more rounds.")
+        if self.seeds_per_wave is not None and self.seeds_per_wave < 1:
+            raise UserError(f"A study cannot use seeds_per_wave={self.seeds_per_wave}: give 1 or more, or leave it away.")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.asks import Local
+from coterie.budget import Budget
 from coterie.callbacks import Callback
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
@@ -69,8 +70,13 @@ class Study:
         execution: Execution | None = None,
         engine: Engine | None = None,
         callbacks: Iterable[Callback] = (),
+        budget: Budget | None = None,
     ) -> Result:
-        """Run all lanes to the last round. With `out`, everything is on disk as it goes, and `resume` goes on where that ended."""
+        """Run all lanes to the last round. With `out`, everything is on disk as it goes, and `resume` goes on where that ended.
+
+        A `budget` of time ends the run early and cleanly: a wave that would not fit is not begun, and one that outgrows it ends with a
+        whole segment, so that what is written holds the same rounds of all methods for every seed.
+        """
         execution = execution or Execution()
         if out is not None:
             execution = self._open(out, execution, resume)
@@ -79,7 +85,7 @@ class Study:
         engine = engine or self._engine(execution, out)
         setup = self.setup_seconds + perf_counter() - began
         lanes = lanes_of(list(zip(self.settings.methods, self.methods, strict=True)), self.settings.seeds, self.problem, self.settings.plan)
-        groups = list(waves(lanes, int(execution.memory * GIB)))
+        groups = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave))
         reached = [restore(out, number, wave) if out is not None and resume else -1 for number, wave in enumerate(groups)]
         rounds = self.settings.plan.rounds
         for watcher in watchers:
@@ -89,11 +95,13 @@ class Study:
         memory: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
         try:
             for number, wave in enumerate(groups):
-                self._run_wave(number, wave, reached[number], engine, execution, out, memory, watchers)
+                if budget is not None and reached[number] < rounds and not budget.begin_wave():
+                    break
+                self._run_wave(number, wave, reached[number], engine, execution, out, memory, watchers, budget)
         finally:
             for watcher in watchers:
                 watcher.on_end()
-        evidence = Evidence.open(out) if out is not None else Evidence(self.settings, roster_table(self.problem.federation), memory=memory)
+        evidence = Evidence.open(out) if out is not None else Evidence(self.settings, roster_table(self._last_world), memory=memory)
         troubles = {(lane.label, lane.seed): (lane.status, lane.reason) for lane in lanes if lane.status != RUNNING}
         return Result(evidence, perf_counter() - began, setup, troubles)
 
@@ -107,6 +115,7 @@ class Study:
         out: Path | None,
         memory: dict[str, list[pa.Table]],
         watchers: Sequence[Callback],
+        budget: Budget | None,
     ) -> None:
         """Advance a wave segment by segment. A segment is written when all its lanes have passed it."""
         records: list[RoundRecord] = []
@@ -116,7 +125,7 @@ class Study:
             for watcher in watchers:
                 watcher.on_round(lane, record)
 
-        while reached < self.settings.plan.rounds:
+        while reached < self.settings.plan.rounds and not (budget is not None and budget.over):
             segment = max(reached, 0) // execution.checkpoint_every + 1
             last = min(segment * execution.checkpoint_every, self.settings.plan.rounds)
             drive(wave, engine, last, watch)
@@ -125,11 +134,17 @@ class Study:
                 writer.write_routes(out, engine.routes if isinstance(engine, BatchedEngine) else {})
                 writer.write_segment(out, number, reached + 1, last, wave, records)
             else:
-                for name, table in tables_of(records, len(self.problem.federation.classes)).items():
+                federation = self.problem.federation
+                for name, table in tables_of(records, len(federation.classes), drifting=bool(federation.later)).items():
                     memory[name].append(table)
             self._log(out, wave, last)
             records.clear()
             reached = last
+
+    @property
+    def _last_world(self) -> Federation:
+        """The federation as the last round finds it: groups are compared with the true ones of that time."""
+        return self.problem.federation.at(self.settings.plan.rounds)
 
     def _engine(self, execution: Execution, out: Path | None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
@@ -144,7 +159,7 @@ class Study:
         if not resume:
             execution = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
             extras = {"execution": asdict(execution), "environment": environment()}
-            writer.create(out, self.settings, extras, roster_table(self.problem.federation))
+            writer.create(out, self.settings, extras, roster_table(self._last_world))
             return execution
         if not (out / "settings.json").exists():
             if out.exists() and any(out.iterdir()):

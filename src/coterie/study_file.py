@@ -41,6 +41,7 @@ class ExecutionTable(_Strict):
     threads: int | None = None
     memory: float = 2.0
     checkpoint_every: int = 10
+    seeds_per_wave: int | None = None
 
 
 class StudyTable(_Strict):
@@ -90,6 +91,15 @@ def read_study_file(path: Path) -> list[FileStudy]:
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     try:
         return [_study(_check(path, _with(tree, point)), point) for point in points]
+    except UserError as error:
+        sentence = str(error)
+        raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None
+
+
+def study_of(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> FileStudy:
+    """The study of a table that is part of another file (`path` names it in errors), with some keys changed."""
+    try:
+        return _study(_check(path, _with(tree, changes or {})), {})
     except UserError as error:
         sentence = str(error)
         raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None

@@ -75,7 +75,7 @@ def test_central_set_judges_every_row() -> None:
 def test_no_central_set() -> None:
     federation = worlds.tiny().with_(central=None)
     with pytest.raises(ValueError, match="no central test set"):
-        judge(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)))
+        judge(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)), None)
 
 
 def test_nobody_and_a_client_without_samples() -> None:

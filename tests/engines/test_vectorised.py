@@ -16,7 +16,7 @@ from coterie.engines.vectorised import train
 from coterie.problem import Problem
 from engines.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, oracle, problem, route, worst
 
-without_haste = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+without_haste = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 RAGGED = [9, 1, 4, 23, 2, 8]
 
 
@@ -198,14 +198,11 @@ def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: O
 def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], optimizer: Optimizer, convolutions: str) -> None:
     task = problem(model, shape, [5, 30, 9, 1, 14, 22, 17, 3, 11, 8])
     job = job_for(task, epochs=np.full(10, 5), lr=np.full(10, 0.02 if optimizer == "sgd" else 0.002), mu=np.full(10, 0.1))
-    gpu = route(task, device="cuda", convolutions=convolutions)
-    expected = oracle(task, job, optimizer)
-    tolerance = 1e-4 if optimizer == "sgd" else 2e-3  # see above
+    # Adam divides by the size of the gradient: where that is nearly nought, float32 decides which way a weight goes.
+    dtype, tolerance = (torch.float32, 1e-4) if optimizer == "sgd" else (torch.float64, 1e-6)
+    gpu, expected = route(task, device="cuda", convolutions=convolutions, dtype=dtype), oracle(task, job, optimizer)
     assert worst(gpu.train(job, optimizer), expected) < tolerance
     assert worst(gpu.train(job, optimizer), expected) < tolerance  # from the captured steps of the first time
-    if optimizer == "adam":
-        precise = route(task, device="cuda", convolutions=convolutions, dtype=torch.float64)
-        assert worst(precise.train(job, optimizer), expected) < 1e-6
 
 
 def test_the_table_holds_the_batches_of_the_loop() -> None:

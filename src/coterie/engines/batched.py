@@ -15,22 +15,24 @@ import torch
 
 from coterie.arrays import Floats, Ints
 from coterie.asks import Error, Evaluate, Gradient, Gradients, Local, Losses, Train
-from coterie.engines.dense import DenseDesk
-from coterie.engines.engine import Stamped
+from coterie.engines.dense import DenseArrays, DenseDesk, DenseTensors
+from coterie.engines.engine import Stamped, to_sharers
 from coterie.engines.judge import judge
 from coterie.engines.kernels import fused_cpu, fused_gpu
 from coterie.engines.kernels.job import FusedJob
 from coterie.engines.loop import LoopEngine
 from coterie.engines.merge import merge, share_out
-from coterie.engines.routes import Route, choose, layer_sizes
+from coterie.engines.routes import Route, choose, convolutions, layer_sizes
 from coterie.engines.surveys import errors, loss_table
+from coterie.engines.tensors import as_tensor
 from coterie.engines.threads import torch_threads
 from coterie.engines.vectorised import Vectorised
 from coterie.errors import UserError
 from coterie.problem import Problem
-from coterie.threads import cores
+from coterie.threads import cores, one_thread
 
-MEMORY = 1 << 30  # bytes that the vectorised route may stack
+# Bytes that the vectorised route may stack: on a CPU what its caches hold, on a GPU a part of its memory.
+MEMORY = {"cpu": 32 << 20, "cuda": 8 << 30}
 
 
 class BatchedEngine:
@@ -48,8 +50,11 @@ class BatchedEngine:
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        return to_sharers(asks, self._run)
+
+    def _run(self, asks: Sequence[Stamped]) -> list[Any]:
         answers: list[Any] = [None] * len(asks)
-        with torch_threads(1):
+        with torch_threads(1), one_thread():
             for numbers in _together(asks):
                 for number, answer in zip(numbers, self._train([asks[i] for i in numbers]), strict=True):
                     answers[number] = answer
@@ -75,15 +80,16 @@ class BatchedEngine:
         predict = desk.dense.predict if desk.dense is not None else self.loop.desk(stamped.problem).predict
         match ask:
             case Evaluate():
-                return judge(ask, federation, predict)
+                return judge(ask, federation, predict, stamped.judged())
             case Losses():
-                return loss_table(ask, federation, predict)
+                return loss_table(ask, stamped.parts(ask.part), predict)
             case Error():
-                return errors(ask, federation, predict)
+                return errors(ask, stamped.parts(), federation.y, predict)
             case Gradient() if desk.dense is not None:
-                found = [desk.dense.gradient(ask.models[s], federation.train[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
+                parts = stamped.parts()
+                found = [desk.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
                 vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
-                return Gradients(ask.clients, vectors, federation.train.sizes[ask.clients], losses)
+                return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
         return self.loop.answer(ask, stamped)
 
     def _train(self, stamped: Sequence[Stamped]) -> Sequence[Any]:
@@ -97,19 +103,27 @@ class BatchedEngine:
         if route.name == "fused":
             vectors, steps = self._fused(job, desk)
         else:
-            vectors, steps = self._vectorised(stamped[0].problem, desk).train(job, asks[0].local.optimizer)
+            vectors, steps = self._vectorised(stamped[0].problem, desk, exact=route.name == "exact").train(job, asks[0].local.optimizer)
         return share_out(asks, job.samples(), vectors, steps)
 
     def _fused(self, job: FusedJob, desk: "_Desk") -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
-            assert desk.dense is not None
+            assert isinstance(desk.dense, DenseTensors)
             return fused_gpu.train(job, resident=(desk.dense.x, desk.dense.y))
         return fused_cpu.train(job, self.threads)
 
-    def _vectorised(self, problem: Problem, desk: "_Desk") -> Vectorised:
+    def _vectorised(self, problem: Problem, desk: "_Desk", *, exact: bool) -> Vectorised:
         if desk.vectorised is None:
-            x, y = torch.as_tensor(problem.federation.x), torch.as_tensor(problem.federation.y)
-            desk.vectorised = Vectorised(problem.module(), problem.loss, x, y, device=self.device, memory=MEMORY)
+            desk.vectorised = Vectorised(
+                problem.module(),
+                problem.loss,
+                as_tensor(problem.federation.x),
+                as_tensor(problem.federation.y),
+                device=self.device,
+                memory=MEMORY[self.device.type],
+                exact=exact,
+                convolutions=convolutions(self.device),
+            )
         return desk.vectorised
 
     def _route(self, problem: Problem, local: Local, desk: "_Desk") -> Route:
@@ -136,7 +150,10 @@ class _Desk:
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.sizes = layer_sizes(problem)
-        self.dense = DenseDesk(problem.federation, self.sizes, device) if self.sizes else None
+        self.dense: DenseDesk | None = None
+        if self.sizes:
+            on_gpu = device.type == "cuda"
+            self.dense = DenseTensors(problem.federation, self.sizes, device) if on_gpu else DenseArrays(problem.federation, self.sizes)
         self.vectorised: Vectorised | None = None
         self.routes: dict[str, Route] = {}
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.arrays import Doubles, Floats, Ints
+from coterie.engines.tensors import as_tensor
 from coterie.parameters import write
 from coterie.problem import Problem, probabilities
 
@@ -20,11 +21,11 @@ class Desk:
         self.federation, self.loss, self.device, self.dtype = problem.federation, problem.loss, device, dtype
         self.module: nn.Module = problem.module().to(device=device, dtype=dtype)
         self.x = self.features(problem.federation.x)
-        self.y = torch.as_tensor(problem.federation.y, device=device)
+        self.y = as_tensor(problem.federation.y, device)
 
     def features(self, x: Any) -> Tensor:
         """Features on the device; whole numbers (tokens) stay whole."""
-        tensor = torch.as_tensor(x, device=self.device)
+        tensor = as_tensor(x, self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def vector(self, values: Floats) -> Tensor:
@@ -43,7 +44,7 @@ class Desk:
         if rows is None:
             assert self.federation.central is not None
             x = self.features(self.federation.central[0])
-            y = torch.as_tensor(self.federation.central[1], device=self.device)
+            y = as_tensor(self.federation.central[1], self.device)
             numbers = torch.arange(len(y), device=self.device)
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)

@@ -6,53 +6,55 @@ import numpy as np
 
 from coterie.arrays import Doubles, Floats, Ints
 from coterie.asks import Evaluate, Evaluated
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Parts
 from coterie.serving import COMBINED, Serving
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 
 
-def judge(ask: Evaluate, federation: Federation, predict: Predict) -> Evaluated:
-    """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves."""
+def judge(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
+    """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
+
+    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself.
+    """
     serving, n = ask.serving, len(ask.serving.clients)
     tally = _Tally(n, len(federation.classes))
     for row in np.unique(serving.rows):
         members = np.flatnonzero(serving.rows == row)
         if row == COMBINED:
-            samples, y = _samples(ask, federation, members)
+            samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-            for client, part in _rows(ask, federation, members):
+            for client, part in _rows(ask, parts, members):
                 tally.add(np.full(len(y[part]), client), *_combined(serving, client, stacked[:, part], y[part]), y[part])
-        elif ask.part == "central":
-            y = _samples(ask, federation, members)[1]
+        elif parts is None:
+            y = _samples(ask, federation, parts, members)[1]
             scores, losses = predict(serving.models[row], None)
             for i in members:
                 tally.add(np.full(len(y), i), scores, losses, y)
         else:
-            samples, y = _samples(ask, federation, members)
-            owners = np.repeat(members, federation.part(ask.part).sizes[serving.clients[members]])
+            samples, y = _samples(ask, federation, parts, members)
+            owners = np.repeat(members, parts.sizes[serving.clients[members]])
             tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
 
 
-def _samples(ask: Evaluate, federation: Federation, members: Ints) -> tuple[Ints | None, Ints]:
+def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:
     """Sample numbers (None: the central set) and labels of these rows of the serving, client after client."""
-    if ask.part == "central":
+    if parts is None:
         if federation.central is None:
             raise ValueError(f"federation {federation.name} has no central test set")
         return None, federation.central[1]
-    parts = federation.part(ask.part)
     samples = np.concatenate([parts[client] for client in ask.serving.clients[members]])
     return samples, federation.y[samples]
 
 
-def _rows(ask: Evaluate, federation: Federation, members: Ints) -> Iterator[tuple[int, slice]]:
+def _rows(ask: Evaluate, parts: Parts | None, members: Ints) -> Iterator[tuple[int, slice]]:
     """Each of these rows of the serving, and where its samples lie among those of `_samples`: on the central set each has them all."""
-    if ask.part == "central":
+    if parts is None:
         yield from ((int(i), slice(None)) for i in members)
         return
-    ends = np.cumsum(federation.part(ask.part).sizes[ask.serving.clients[members]])
+    ends = np.cumsum(parts.sizes[ask.serving.clients[members]])
     for i, begin, end in zip(members, np.r_[0, ends[:-1]], ends, strict=True):
         if begin < end:
             yield int(i), slice(int(begin), int(end))

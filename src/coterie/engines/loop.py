@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from coterie.arrays import Ints
 from coterie.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.data.federation import Parts
 from coterie.engines.batches import batches
 from coterie.engines.desk import Desk
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import Stamped, to_sharers
 from coterie.engines.judge import judge
 from coterie.engines.threads import torch_threads
 from coterie.parameters import read, torch_seeded, write
@@ -30,7 +31,7 @@ class LoopEngine:
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         with torch_threads(1):
-            return [self.answer(stamped.ask, stamped) for stamped in asks]
+            return to_sharers(asks, lambda some: [self.answer(stamped.ask, stamped) for stamped in some])
 
     def answer(self, ask: Ask[Any], stamped: Stamped) -> Any:
         desk = self.desk(stamped.problem)
@@ -38,13 +39,13 @@ class LoopEngine:
             case Train():
                 return _train(ask, stamped, desk)
             case Gradient():
-                return _gradients(ask, desk)
+                return _gradients(ask, desk, stamped.parts())
             case Losses():
-                return _losses(ask, desk)
+                return _losses(ask, desk, stamped.parts(ask.part))
             case Error():
-                return _errors(ask, desk)
+                return _errors(ask, desk, stamped.parts())
             case Evaluate():
-                return judge(ask, stamped.problem.federation, desk.predict)
+                return judge(ask, stamped.problem.federation, desk.predict, stamped.judged())
         raise TypeError(f"the loop engine cannot carry out {type(ask).__name__}")
 
     def desk(self, problem: Problem) -> Desk:
@@ -55,7 +56,7 @@ class LoopEngine:
 
 
 def _train(ask: Train, stamped: Stamped, desk: Desk) -> Trained:
-    parts = stamped.problem.federation.train
+    parts = stamped.parts()
     keys = stamped.keys(ask.purpose, ask.clients)
     vectors = np.empty((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
     steps = np.zeros(len(ask.clients), dtype=np.int64)
@@ -115,8 +116,7 @@ def _optimizer(weights: list[nn.Parameter], local: Local) -> torch.optim.Optimiz
     return torch.optim.SGD(weights, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
 
 
-def _gradients(ask: Gradient, desk: Desk) -> Gradients:
-    parts = desk.federation.train
+def _gradients(ask: Gradient, desk: Desk, parts: Parts) -> Gradients:
     vectors = np.zeros((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
     losses = np.zeros(len(ask.clients))
     for i, client in enumerate(ask.clients):
@@ -134,20 +134,18 @@ def _gradients(ask: Gradient, desk: Desk) -> Gradients:
     return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
 
 
-def _losses(ask: Losses, desk: Desk) -> LossTable:
-    parts = desk.federation.part(ask.part)
+def _losses(ask: Losses, desk: Desk, parts: Parts) -> LossTable:
     table = [[desk.predict(model, parts[client])[1].mean() for model in ask.models] for client in ask.clients]
     return LossTable(ask.clients, np.array(table).reshape(len(ask.clients), len(ask.models)), parts.sizes[ask.clients])
 
 
-def _errors(ask: Error, desk: Desk) -> Errors:
-    federation = desk.federation
+def _errors(ask: Error, desk: Desk, parts: Parts) -> Errors:
     labels, chances = np.zeros((2, len(ask.clients), len(ask.models)))
     for i, client in enumerate(ask.clients):
-        samples = federation.train[client]
-        actual = federation.y[samples]
+        samples = parts[client]
+        actual = desk.federation.y[samples]
         for k, model in enumerate(ask.models):
             predicted, _ = desk.predict(model, samples)
             labels[i, k] = np.sqrt(np.mean((predicted.argmax(1) - actual) ** 2.0))  # 000, Eq. 15
             chances[i, k] = np.sqrt(np.mean((predicted - np.eye(predicted.shape[1])[actual]) ** 2.0))
-    return Errors(ask.clients, labels, chances, federation.train.sizes[ask.clients])
+    return Errors(ask.clients, labels, chances, parts.sizes[ask.clients])

@@ -1,6 +1,6 @@
 """Many asks to train as one job, and the job's results as the replies to those asks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,15 +13,15 @@ from coterie.engines.kernels.job import FusedJob
 def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:
     """All the trainings of these asks, which share a problem and an optimiser, one after the other."""
     federation = stamped[0].problem.federation
-    clients = np.concatenate([ask.clients for ask in asks])
-    samples = federation.train.sizes[clients]
+    held = [s.parts() for s in stamped]
+    samples = np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
     first_model = np.cumsum([0, *(len(ask.models) for ask in asks)])
     return FusedJob(
         sizes=sizes,
         x=federation.x.reshape(len(federation.x), -1),
         y=federation.y,
         offsets=np.concatenate([[0], np.cumsum(samples)]).astype(np.int64),
-        indices=np.concatenate([federation.train[client] for client in clients]),
+        indices=np.concatenate([parts[client] for parts, ask in zip(held, asks, strict=True) for client in ask.clients]),
         models=np.concatenate([ask.models for ask in asks]),
         start=np.concatenate([ask.start + first for ask, first in zip(asks, first_model, strict=False)]),
         keys=np.concatenate([s.keys(ask.purpose, ask.clients) for s, ask in zip(stamped, asks, strict=True)]),
@@ -32,8 +32,8 @@ def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, .
         momentum=_each(asks, [ask.local.momentum for ask in asks]),
         weight_decay=_each(asks, [ask.local.weight_decay for ask in asks]),
         mu=_each(asks, [ask.local.mu if ask.mus is None else ask.mus for ask in asks]),
-        anchors=_rows(asks, [ask.anchors for ask in asks], [ask.models[ask.start] for ask in asks]),
-        linear=_rows(asks, [ask.linear for ask in asks], [np.zeros_like(ask.models[ask.start]) for ask in asks]),
+        anchors=_rows(asks, [ask.anchors for ask in asks], lambda ask: ask.models[ask.start]),
+        linear=_rows(asks, [ask.linear for ask in asks], lambda ask: np.zeros((len(ask.clients), ask.models.shape[1]), np.float32)),
     )
 
 
@@ -51,8 +51,8 @@ def _each(asks: Sequence[Train], values: Sequence[float | Ints | Doubles]) -> Do
     )
 
 
-def _rows(asks: Sequence[Train], given: Sequence[Floats | None], otherwise: Sequence[Floats]) -> Floats | None:
+def _rows(asks: Sequence[Train], given: Sequence[Floats | None], otherwise: Callable[[Train], Floats]) -> Floats | None:
     """One row for each training where any ask gives them; None where none does."""
     if all(rows is None for rows in given):
         return None
-    return np.concatenate([rows if rows is not None else default for rows, default in zip(given, otherwise, strict=True)])
+    return np.concatenate([otherwise(ask) if rows is None else rows for ask, rows in zip(asks, given, strict=True)])

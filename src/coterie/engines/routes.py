@@ -8,10 +8,11 @@ import torch
 from coterie.asks import Local
 from coterie.engines.kernels import fused_cpu, fused_gpu
 from coterie.engines.vector_trial import trial
+from coterie.engines.vectorised import Convolutions
 from coterie.models.mlp import Mlp
 from coterie.problem import Problem, cross_entropy
 
-Name = Literal["fused", "vectorised", "loop"]
+Name = Literal["fused", "vectorised", "exact", "loop"]  # exact: vectorised, but only batches of equal size together
 DEEPEST = 4  # layer sizes of the deepest network with kernels: two hidden layers
 
 
@@ -41,7 +42,14 @@ def choose(problem: Problem, local: Local, device: torch.device) -> Route:
             return Route("fused", "a dense network with SGD: whole trainings in compiled kernels")
     if device.type == "cpu" and any(isinstance(part, torch.nn.Conv2d) for part in problem.module().modules()):
         return Route("loop", "convolutions fill a CPU by themselves: stacking clients would not be faster")
-    reason = trial(problem, device=device)
+    reason = trial(problem, device=device, convolutions=convolutions(device))
     if reason is None:
         return Route("vectorised", "any module, stacked over clients; a trial agreed with the loop")
+    if trial(problem, device=device, exact=True, convolutions=convolutions(device)) is None:
+        return Route("exact", f"stacked over clients in batches of equal size, since with padded ones {reason}")
     return Route("loop", reason)
+
+
+def convolutions(device: torch.device) -> Convolutions:
+    """How stacked convolutions are carried out: as one matrix product a client on a GPU, in channel groups on a CPU."""
+    return "products" if device.type == "cuda" else "grouped"

@@ -4,22 +4,21 @@ import numpy as np
 
 from coterie.arrays import Doubles, Ids, Ints
 from coterie.asks import Error, Errors, Losses, LossTable
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import Parts
 from coterie.engines.judge import Predict
 
 
-def loss_table(ask: Losses, federation: Federation, predict: Predict) -> LossTable:
+def loss_table(ask: Losses, parts: Parts, predict: Predict) -> LossTable:
     """The mean loss of every model on every client's part."""
-    parts = federation.part(ask.part)
     samples, owners = _samples(parts, ask.clients)
     losses = np.stack([_means(predict(model, samples)[1], owners, len(ask.clients)) for model in ask.models], axis=1)
     return LossTable(ask.clients, losses, parts.sizes[ask.clients])
 
 
-def errors(ask: Error, federation: Federation, predict: Predict) -> Errors:
+def errors(ask: Error, parts: Parts, y: Ints, predict: Predict) -> Errors:
     """Root mean squared errors of every model on every client's training part (000, Eq. 15-16)."""
-    samples, owners = _samples(federation.train, ask.clients)
-    actual = federation.y[samples]
+    samples, owners = _samples(parts, ask.clients)
+    actual = y[samples]
     labels, chances = [], []
     for model in ask.models:
         predicted, _ = predict(model, samples)
@@ -27,7 +26,7 @@ def errors(ask: Error, federation: Federation, predict: Predict) -> Errors:
         gaps = (predicted - np.eye(predicted.shape[1])[actual]) ** 2.0
         chances.append(_means(gaps.mean(1), owners, len(ask.clients)))
     table = [np.sqrt(np.stack(columns, axis=1)) for columns in (labels, chances)]
-    return Errors(ask.clients, table[0], table[1], federation.train.sizes[ask.clients])
+    return Errors(ask.clients, table[0], table[1], parts.sizes[ask.clients])
 
 
 def _samples(parts: Parts, clients: Ids) -> tuple[Ints, Ints]:

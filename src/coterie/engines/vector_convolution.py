@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class as_products(TorchFunctionMode):
-    """Within the block, `conv2d` without channel groups, dilation or named padding is a matrix product."""
+    """Within the block, `conv2d` without channel groups or dilation is a matrix product."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -31,9 +31,13 @@ def _bind(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> tuple[Tensor, Tensor, Tensor | None, tuple[int, int], tuple[int, int]] | None:
     """The call's settings in pairs, or None for a convolution that is better left alone."""
-    if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or input.ndim != 4:
+    if groups != 1 or _pair(dilation) != (1, 1) or input.ndim != 4:
         return None
-    return input, weight, bias, _pair(stride), _pair(padding)
+    if padding == "same":
+        if any(side % 2 == 0 for side in weight.shape[2:]):
+            return None  # it would pad one side more than the other
+        padding = [side // 2 for side in weight.shape[2:]]
+    return input, weight, bias, _pair(stride), _pair(0 if padding == "valid" else padding)
 
 
 def _pair(value: Any) -> tuple[int, int]:

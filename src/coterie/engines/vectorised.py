@@ -85,14 +85,23 @@ class Vectorised:
 
     def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
         """The trained models (n, d) and the steps (n,) that each took."""
-        vectors = np.asarray(job.models, dtype=np.float32)[job.start]  # a training of no steps returns its start
         with _plain_float32(), self._stream():
             shared = self._shared(job)
+            # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
+            vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
             for trainings in self.chunks(job, optimizer):
                 ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
+                rows = self._numbers(trainings)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
-                    vectors[trainings, s.begin : s.end] = tensor[: len(trainings)].to(torch.float32).cpu().numpy()
-        return vectors, job.steps()
+                    vectors[rows, s.begin : s.end] = tensor[: len(trainings)].to(torch.float32)
+            host = torch.empty(vectors.shape, pin_memory=self.device.type == "cuda")  # a copy to pinned memory is many times faster
+            return host.copy_(vectors).numpy(), job.steps()
+
+    def _models(self, job: FusedJob) -> Tensor:
+        return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
+
+    def _numbers(self, rows: Ints) -> Tensor:
+        return torch.as_tensor(rows, device=self.device)
 
     def _train_chunk(self, job: FusedJob, trainings: Ints, shared: Shared, rule: Rule) -> list[Tensor]:
         """What the trainings of a chunk leave behind, as ``Stack.models()`` has it."""
@@ -129,7 +138,9 @@ class Vectorised:
         """The trainings' starts and settings on the device."""
 
         def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
-            return [self._typed(s.name, torch.as_tensor(table[which, s.begin : s.end], device=self.device)) for s in slices]
+            used, places = np.unique(which, return_inverse=True)
+            there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
+            return [self._typed(s.name, there[:, s.begin : s.end][spread]) for s in slices]
 
         models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
         trained = [s for s in self.layout.slices if s.kind == "weight"]

@@ -1,7 +1,7 @@
 """Reading evidence back: tables as data frames, states to go on from."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,19 @@ class Evidence:
         if not tables:
             raise UserError(f"{self.folder} holds no complete segment yet: let the study run to its first checkpoint.")
         return pa.concat_tables(tables)
+
+    def batches(self, name: str, columns: list[str], faults: list[str]) -> Iterator[pa.RecordBatch]:
+        """A table piece by piece, for more rows than memory should hold. A file that cannot be read becomes a sentence in `faults`."""
+        if self.folder is None:
+            for table in self.memory[name]:
+                yield from table.select(columns).to_batches()
+            return
+        for segment in segments(self.folder):
+            path = segment / f"{name}.parquet"
+            try:
+                yield from pq.ParquetFile(path).iter_batches(batch_size=1 << 18, columns=columns)
+            except (OSError, pa.ArrowException) as error:
+                faults.append(f"{path} cannot be read ({str(error).splitlines()[0]}): its rounds are left out.")
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
         """A table as a data frame, with the method and seed of each lane beside its number."""

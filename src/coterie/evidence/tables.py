@@ -2,7 +2,7 @@
 
 | table | a row is |
 | --- | --- |
-| rounds | one round of one lane: costs, discrepancy, how many replies were refused |
+| rounds | one round of one lane: costs, discrepancy, how many replies were refused, accuracy on all clients' validation parts |
 | clients | one client's test part in one round: loss, and counts by class |
 | central | one named model on the server's own test set |
 | mixing | one non-zero weight of the aggregation matrix |
@@ -30,8 +30,8 @@ TABLES = ("rounds", "clients", "central", "mixing", "groups", "notes", "timings"
 COUNTED = ("messages", "bytes_down", "bytes_up", "steps", "samples")
 
 
-def tables_of(records: Sequence[RoundRecord], classes: int) -> dict[str, pa.Table]:
-    """All the tables of some rounds, rows in the order of the records."""
+def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False) -> dict[str, pa.Table]:
+    """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
     evaluated = [(r, r.evaluated) for r in records if r.evaluated is not None]
     central = [(r, r.central) for r in records if r.central is not None]
     return {
@@ -40,7 +40,7 @@ def tables_of(records: Sequence[RoundRecord], classes: int) -> dict[str, pa.Tabl
             {
                 **_keys([(r, len(e)) for r, e in evaluated]),
                 "client": _stack([e.clients for _, e in evaluated], np.int32),
-                **_counts([e for _, e in evaluated], classes),
+                **_counts([e for _, e in evaluated], classes, drifting=drifting),
             }
         ),
         "central": pa.table(
@@ -80,15 +80,22 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns["passes"] = np.array([c["passes"] for c in costs], dtype=np.float64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["refused"] = np.array([len(r.refused) for r in records], dtype=np.int32)
+    columns["validation"] = np.array([_validation(r.validated) for r in records], dtype=np.float64)
     return pa.table(columns)
 
 
-def _counts(evaluated: Sequence[Evaluated], classes: int) -> dict[str, Array]:
+def _validation(validated: Evaluated | None) -> float:
+    """Accuracy over all clients' validation samples; nan where there are none or the round was not evaluated."""
+    total = 0 if validated is None else int(validated.sizes.sum())
+    return float(validated.hits.sum() / total) if validated is not None and total else float("nan")
+
+
+def _counts(evaluated: Sequence[Evaluated], classes: int, drifting: bool = False) -> dict[str, Array]:
     """Loss, AUROC of two-class tasks, and a column for each class of hits and of predictions."""
     columns = {"loss": _stack([e.loss for e in evaluated], np.float64)}
     if classes == 2:
         columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
-    for name in ("hits", "predicted"):
+    for name in ("hits", "predicted", "actual") if drifting else ("hits", "predicted"):
         blocks = [getattr(e, name) for e in evaluated]
         table = np.concatenate(blocks) if blocks else np.zeros((0, classes), dtype=np.int64)
         columns |= {f"{name}_{c}": np.ascontiguousarray(table[:, c], dtype=np.int32) for c in range(classes)}

@@ -51,8 +51,8 @@ def write_segment(folder: Path, wave: int, first: int, last: int, lanes: Sequenc
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        classes = len(lanes[0].problem.federation.classes)
-        for name, table in tables_of(records, classes).items():
+        federation = lanes[0].problem.federation
+        for name, table in tables_of(records, len(federation.classes), drifting=bool(federation.later)).items():
             pq.write_table(table, draft / f"{name}.parquet", compression="zstd", compression_level=1)
         _write(draft / "lanes.json", _json([_lane(lane) for lane in lanes]))
         _write(draft / "states.safetensors", _states(lanes))

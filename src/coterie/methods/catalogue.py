@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from coterie.method import Method
+from coterie.methods.at_rate import AtRate
 from coterie.methods.cfl import CFL
 from coterie.methods.fedatt import FedAtt
 from coterie.methods.fedavg import FedAvg
@@ -58,6 +59,7 @@ methods.add("scaffold", Scaffold)
 methods.add("moon", Moon)
 
 wrappers.add("finetune", FineTuned)
+wrappers.add("rate", AtRate)
 wrappers.add("server", ServerOptimised)
 
 

@@ -15,7 +15,7 @@ from coterie.asks import Local, Train, Trained
 from coterie.choosing import sampled, trial
 from coterie.controls import Assign, controlled
 from coterie.errors import UserError
-from coterie.grouping import canonical, choose, kmeans, nearest
+from coterie.grouping import canonical, choose, kmeans, nearest, silhouette
 from coterie.method import Context, Method, Round
 from coterie.methods.joining import grown, mean_model, panel_of, under_control
 from coterie.mixing import Mixing, mix
@@ -110,6 +110,7 @@ class FedGroup(Method[Grouped]):
         labels = canonical(controlled(labels, pretrained.clients, self.assign, ctx))
         sizes = np.bincount(labels)
         ctx.record("group_sizes", sizes)
+        ctx.record("silhouette", silhouette(points, labels))
         ctx.record("groups_capped", int(max(m - len(sizes), 0)))  # fewer distinct directions, or clients, than groups asked for
         means = Mixing.within(pretrained.clients, labels, np.ones(len(labels)), 1, models=len(sizes))  # Alg. 4, line 7
         unmoved = Mixing(pretrained.clients, np.zeros_like(means.replies), np.ones_like(means.before))  # Alg. 2, line 2

@@ -15,7 +15,7 @@ from coterie.asks import Local, Train, Trained
 from coterie.choosing import trial
 from coterie.controls import Assign, controlled
 from coterie.errors import UserError
-from coterie.grouping import canonical, choose, kmeans
+from coterie.grouping import canonical, choose, kmeans, silhouette
 from coterie.method import Context, Method, Round, done
 from coterie.methods.fedavg import Weighting
 from coterie.methods.joining import grown, largest, lowest_loss, panel_of, under_control
@@ -112,6 +112,7 @@ class FeSEM(Method[Centres]):
         labels = canonical(controlled(labels, trained.clients, self.assign, ctx))
         sizes = np.bincount(labels)
         ctx.record("group_sizes", sizes)
+        ctx.record("silhouette", silhouette(points, labels))
         ctx.record("groups_capped", int(max(k - len(sizes), 0)))  # fewer distinct models, or clients, than centres asked for
         members = grown(state.members, len(ctx.roster)).copy()
         members[trained.clients] = labels

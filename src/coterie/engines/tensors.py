@@ -1,0 +1,19 @@
+"""Arrays as tensors that share their memory, memory maps of files among them."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from coterie.arrays import Array
+
+
+def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
+    """``torch.as_tensor`` for data that is only read.
+
+    torch warns of arrays that cannot be written to, since it cannot mark a tensor so. The arrays of a federation are never written,
+    and a memory map must be read-only: the system would count a private copy of a large file against memory.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.as_tensor(array, device=device)

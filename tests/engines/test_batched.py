@@ -1,0 +1,227 @@
+"""The batched engine against the loop in float64, on random ragged federations and mixed questions; and its promises about bits."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from coterie.arrays import Array
+from coterie.asks import Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.data.federation import Federation, Parts
+from coterie.drive import drive
+from coterie.engines.batched import BatchedEngine
+from coterie.engines.choice import make_engine, resolve_device
+from coterie.engines.engine import Stamped
+from coterie.engines.loop import LoopEngine
+from coterie.errors import UserError
+from coterie.evidence import digest
+from coterie.lanes import lanes_of
+from coterie.method import Plan
+from coterie.methods.catalogue import build
+from coterie.problem import Problem
+from coterie.serving import COMBINED, Mixture, Serving
+from coterie.settings import Execution, Settings
+from coterie.states import to_bytes
+from coterie.study import Study
+
+ORACLE = LoopEngine(dtype=torch.float64)
+calm = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def ragged(sizes: list[int], features: int, classes: int, seed: int) -> Federation:
+    """Random clients of these sizes; every client is tested on samples of its own."""
+    rng = np.random.default_rng(seed)
+    total = 2 * sum(sizes)
+    x = rng.normal(size=(total, features)).astype(np.float32)
+    y = rng.integers(0, classes, total)
+    cuts = np.cumsum(sizes)[:-1]
+    train, test = (Parts.of(np.split(rows, cuts)) for rows in np.split(rng.permutation(total), 2))
+    names = tuple(f"client {i}" for i in range(len(sizes)))
+    return Federation("ragged", x, y, tuple(map(str, range(classes))), names, train, test, central=(x[:7], y[:7]))
+
+
+def stamped(problem: Problem, *asks: Any) -> list[Stamped]:
+    return [Stamped(ask, problem, seed=i, round_=3, lane=i) for i, ask in enumerate(asks)]
+
+
+def close(found: Array, expected: Array, tolerance: float) -> None:
+    """The worst client within a tolerance relative to the largest number there is."""
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max(initial=0) <= tolerance * max(1.0, np.abs(expected).max(initial=0))
+
+
+@calm
+@given(
+    sizes=st.lists(st.integers(1, 23), min_size=1, max_size=6),
+    model=st.sampled_from(["mclr", "mlp(7)", "mlp(6, 5)"]),
+    batch=st.sampled_from([1, 4, 10, None]),
+    seed=st.integers(0, 10**6),
+    momentum=st.sampled_from([0.0, 0.5]),
+    decay=st.sampled_from([0.0, 0.01]),
+    mu=st.sampled_from([0.0, 0.3]),
+)
+def test_lanes_of_different_methods_agree_with_the_oracle(
+    sizes: list[int], model: str, batch: int | None, seed: int, momentum: float, decay: float, mu: float
+) -> None:
+    problem = Problem.of(ragged(sizes, 5, 3, seed), model)
+    rng = np.random.default_rng(seed)
+    n, d = len(sizes), problem.layout.size
+    models = np.stack([problem.initial(seed)(i) for i in range(2)])
+    local = Local(epochs=2, batch_size=batch, lr=0.05 * (1 - momentum), momentum=momentum, weight_decay=decay, mu=mu)
+    everybody = np.arange(n)
+    some = np.flatnonzero(rng.random(n) < 0.6)
+    plain = Train(everybody, models, local, start=rng.integers(0, 2, n))
+    asks = stamped(
+        problem,
+        plain,
+        Train(some, models[:1], local.but(mu=0.0, epochs=1)),
+        replace(plain, anchors=rng.normal(size=(n, d)).astype(np.float32), mus=rng.random(n)),
+        replace(plain, linear=0.1 * rng.normal(size=(n, d)).astype(np.float32), epochs=rng.integers(0, 4, n)),
+        replace(plain, local=local.but(max_steps=3), purpose="pretrain"),
+    )
+    engine = BatchedEngine()
+    for found, expected in zip(engine.run(asks), ORACLE.run(asks), strict=True):
+        assert np.array_equal(found.clients, expected.clients)
+        assert np.array_equal(found.steps, expected.steps)
+        assert np.array_equal(found.sizes, expected.sizes)
+        close(found.vectors, expected.vectors, 1e-5 if model == "mclr" else 1e-4)
+    assert set(engine.routes.values()) == {"fused"}
+
+
+@calm
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    model=st.sampled_from(["mclr", "mlp(7)", "mlp(6, 5, 4)", "cnn"]),
+    classes=st.integers(2, 4),
+    seed=st.integers(0, 10**6),
+)
+def test_everything_else_agrees_with_the_oracle(sizes: list[int], model: str, classes: int, seed: int) -> None:
+    federation = ragged(sizes, 64, classes, seed)
+    if model == "cnn":
+        federation = replace(federation, x=federation.x.reshape(-1, 8, 8), central=None)
+    problem = Problem.of(federation, model)
+    rng = np.random.default_rng(seed)
+    n = len(sizes)
+    models = np.stack([problem.initial(seed)(i) for i in range(3)])
+    clients = np.sort(rng.permutation(n)[: max(1, n - 1)])
+    start = rng.integers(0, 3, len(clients))
+    rows = np.where(rng.random(len(clients)) < 0.3, COMBINED, start)
+    serving = Serving(clients, models, rows, Mixture(rng.dirichlet(np.ones(3), len(clients))))
+    central = Evaluate(Serving(np.arange(3), models, np.arange(3)), "central")
+    asks = stamped(
+        problem,
+        Gradient(clients, models, start=start),
+        Losses(clients, models),
+        Losses(clients, models, part="test"),
+        Error(clients, models),
+        Evaluate(serving),
+        *([central] if federation.central is not None else []),
+    )
+    # Between float32 and float64 a max-pool may take another of two nearly equal pixels: convolutions are compared in float32.
+    oracle = LoopEngine() if model == "cnn" else ORACLE
+    for found, expected in zip(BatchedEngine().run(asks), oracle.run(asks), strict=True):
+        for name, value in vars(expected).items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                assert np.array_equal(np.isnan(getattr(found, name)), np.isnan(value))
+                close(np.nan_to_num(getattr(found, name)), np.nan_to_num(value), 1e-4)
+            elif isinstance(value, np.ndarray) and name not in ("hits", "predicted"):
+                assert np.array_equal(getattr(found, name), value)
+            elif isinstance(value, np.ndarray):  # a near tie may fall the other way in float32
+                assert np.abs(getattr(found, name) - value).sum() <= 2
+
+
+def test_modules_without_kernels_go_to_other_routes_and_agree() -> None:
+    federation = replace(ragged([5, 9, 2], 64, 3, seed=1), central=None)
+    images = replace(federation, x=federation.x.reshape(-1, 8, 8))
+    for problem, route in (
+        (Problem.of(federation, "mlp(6, 5, 4)"), "vectorised"),  # three hidden layers
+        (Problem.of(images, "cnn"), "loop"),
+        (Problem.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "vectorised"),
+    ):
+        engine = BatchedEngine()
+        ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05))
+        (found,), (expected,) = engine.run(stamped(problem, ask)), ORACLE.run(stamped(problem, ask))
+        assert list(engine.routes.values()) == [route]
+        close(found.vectors, expected.vectors, 1e-4)
+
+
+def with_batch_norm(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(input_shape[0], 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, outputs))
+
+
+def with_dropout(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(input_shape[0], outputs))
+
+
+@pytest.mark.parametrize(("build", "route"), [(with_batch_norm, "exact"), (with_dropout, "loop")])
+def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str) -> None:
+    federation = ragged([6, 9, 4], 6, 3, seed=1)
+    problem = Problem(federation, build.__name__, lambda: build(federation.input_shape, 3))
+    ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05, max_steps=2))
+    engine = BatchedEngine()
+    (found,), (expected,) = engine.run(stamped(problem, ask)), LoopEngine().run(stamped(problem, ask))
+    assert list(engine.routes.values()) == [route]
+    close(found.vectors, expected.vectors, 1e-4)
+
+
+def test_adam_goes_to_the_vectorised_route() -> None:
+    problem = Problem.of(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
+    ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam"))
+    engine = BatchedEngine()
+    (found,), (expected,) = engine.run(stamped(problem, ask)), ORACLE.run(stamped(problem, ask))
+    assert engine.routes == {"mclr with adam": "vectorised"}
+    close(found.vectors, expected.vectors, 1e-4)
+
+
+def test_a_lane_has_the_same_bits_whatever_runs_beside_it_and_on_any_number_of_threads() -> None:
+    problem = Problem.of(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
+    plan = Plan(rounds=3, cohort=4, local=Local(epochs=3, batch_size=4, lr=0.1))
+    methods = [(spec, build(spec)) for spec in ("fedavg", "fedprox(mu=0.5)", "fedsim(clusters=2)", "scaffold", "ifca(groups=2)")]
+    together = lanes_of(methods, [0, 1], problem, plan)
+    losses: dict[tuple[int, int], Array] = {}
+    drive(
+        together, BatchedEngine(threads=2), 3, lambda lane, record: losses.setdefault((lane.number, record.round_), record.evaluated.loss)
+    )  # type: ignore[union-attr]
+    for lane in together:
+        alone = lanes_of([(lane.label, lane.method)], [lane.seed], problem, plan)
+        seen: list[Array] = []
+        drive(alone, BatchedEngine(threads=1), 3, lambda _, record, seen=seen: seen.append(record.evaluated.loss))  # type: ignore[misc,union-attr]
+        assert to_bytes(alone[0].state) == to_bytes(lane.state)  # type: ignore[arg-type]
+        for round_, loss in enumerate(seen):
+            assert np.array_equal(loss, losses[lane.number, round_])
+
+
+@pytest.mark.parametrize("engine", ["batched", "loop"])
+def test_the_digest_is_the_same_for_any_number_of_lanes_threads_and_resumptions(engine: Any, tmp_path: Any) -> None:
+    chosen = Settings(
+        methods=("fedavg", "fedgroup(groups=2)"),
+        data="digits/rotated(clients=8,groups=4)",
+        seeds=(0, 1),
+        plan=Plan(rounds=4, cohort=4, local=Local(epochs=2, lr=0.1)),
+    )
+    whole = Study.prepare(chosen).run(execution=Execution(engine=engine, threads=2))
+    seed_by_seed = Study.prepare(chosen).run(
+        out=tmp_path / "s", execution=Execution(engine=engine, threads=1, memory=1e-9, checkpoint_every=1)
+    )
+    again = Study.prepare(chosen).run(out=tmp_path / "s", resume=True)  # nothing left to do: it reads what is there
+    assert digest(whole.evidence) == digest(seed_by_seed.evidence) == digest(again.evidence)
+
+
+def test_a_pinned_route_that_is_not_here_is_refused() -> None:
+    problem = Problem.of(ragged([5, 9], 6, 3, seed=1), "mclr")
+    engine = BatchedEngine(pinned={"mclr with sgd": "vectorised"})
+    with pytest.raises(UserError, match="begun on the vectorised route"):
+        engine.run(stamped(problem, Train(np.arange(2), problem.initial(0)()[None], Local())))
+
+
+def test_engines_are_made_as_asked() -> None:
+    assert isinstance(make_engine(Execution(engine="loop")), LoopEngine)
+    assert isinstance(make_engine(Execution()), BatchedEngine)
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(UserError, match="'warp' is not to be had here"):
+        resolve_device("warp")
