@@ -1,6 +1,7 @@
 """Every partition and scenario is a true partition, whatever the sizes; the recipes' numbers; the errors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.assemble import split
+from coterie.data.assemble import shuffled, split, split_keys
 from coterie.data.digits import digits
-from coterie.data.federation import Federation, Samples
-from coterie.data.partitions import dirichlet, iid, powerlaw, shards
-from coterie.data.scenarios import labelswap, rotated
+from coterie.data.federation import Federation, Parts, Samples
+from coterie.data.papers import intents, powerlaw
+from coterie.data.partitions import dirichlet, iid, natural, pathological, quantity, shards
+from coterie.data.scenarios import contrast, labelsubset, labelswap, noise, rotated
+from coterie.data.troubles import arrivals, outliers
 from coterie.errors import UserError
+from coterie.rng import key, shuffle
 
 Make = Callable[..., Federation]
-ALL: list[Make] = [iid, shards, dirichlet, powerlaw, rotated, labelswap]
+WORLDS: list[Make] = [rotated, labelswap, labelsubset, noise, contrast, outliers, arrivals]
+ALL: list[Make] = [iid, shards, dirichlet, quantity, pathological, powerlaw, intents, *WORLDS]
 
 
 def numbered(labels: list[int], classes: int = 10) -> Samples:
@@ -45,33 +50,38 @@ def test_is_a_true_partition_for_any_sizes(make: Make, data: st.DataObject) -> N
     options: dict[str, Any] = {}
     if make is shards:
         options["per_client"] = data.draw(st.integers(1, 4))
-    if make is dirichlet:
+    if make in (dirichlet, quantity):
         options["alpha"] = data.draw(st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 1e9]))
-    if make in (rotated, labelswap):
+    if make is pathological:
+        options["classes"] = data.draw(st.integers(1, 4))
+    if make is intents:
+        options["fewest"], options["most"] = data.draw(st.sampled_from([(1, 1), (1, 3), (2, 5)]))
+    if make in (rotated, labelswap, labelsubset, noise, contrast):
         options["groups"] = data.draw(st.integers(1, 6))
     try:
         made = make(numbered(labels), clients=clients, test=test, validation=validation, _data_seed=data.draw(st.integers(0, 5)), **options)
     except UserError:
         # Impossible with these sizes: a sentence, never another exception; and these two are possible with a sample a client.
-        assert make not in (iid, dirichlet) or clients > len(labels)
+        assert make not in (iid, dirichlet, quantity, outliers, arrivals) or clients > len(labels)
         return
     assert len(made) == clients
     check_true_partition(made, len(labels))
 
 
-@pytest.mark.parametrize("make", [iid, dirichlet, rotated])
+@pytest.mark.parametrize("make", [iid, dirichlet, quantity, pathological, rotated, outliers])
 def test_leaves_nothing_over_when_all_can_be_shared(make: Make) -> None:
     made = make(digits(), clients=17)
     check_true_partition(made, 1797)
     assert made.provenance["left_over"] == 0
 
 
-@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("make", [make for make in ALL if make not in (intents, arrivals)])
 def test_same_data_seed_same_bytes_and_another_gives_another(make: Make) -> None:
     def parts(data_seed: int) -> bytes:
         made = make(digits(), clients=20, validation=0.1, _data_seed=data_seed)
         assert made.validation is not None
-        return b"".join(p.offsets.tobytes() + p.indices.tobytes() for p in (made.train, made.validation, made.test)) + made.x.tobytes()
+        parts = (made.train, made.validation, made.test)
+        return b"".join(p.offsets.tobytes() + p.indices.tobytes() for p in parts) + made.x.tobytes() + made.y.tobytes()
 
     assert parts(3) == parts(3)
     assert parts(3) != parts(4)
@@ -113,6 +123,68 @@ def test_dirichlet_feeds_a_client_that_drew_nothing() -> None:
     made = dirichlet(numbered([0] * 30), alpha=1e-6, clients=10, test=0.0)  # one client draws all
     assert made.provenance["moved"] == 9
     assert sorted(made.train.sizes.tolist()) == [1] * 9 + [21]
+
+
+def test_quantity_makes_sizes_unequal_and_clients_alike() -> None:
+    made = quantity(digits(), alpha=0.5, clients=10, test=0.0)
+    assert made.train.sizes.max() > 5 * made.train.sizes.min()
+    big = made.train[int(made.train.sizes.argmax())]
+    shares = np.bincount(made.y[big]) / len(big)
+    assert np.abs(shares - 0.1).max() < 0.06  # ten balanced digits
+    even = quantity(digits(), alpha=1e9, clients=10, test=0.0)
+    assert even.train.sizes.max() - even.train.sizes.min() <= 1
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 5])
+def test_pathological_has_exactly_so_many_classes(classes: int) -> None:
+    made = pathological(digits(), classes=classes, clients=20, test=0.0)
+    assert {len(np.unique(made.y[own])) for own in made.train} == {classes}
+    holders = np.bincount(np.concatenate([np.unique(made.y[own]) for own in made.train]))
+    assert holders.max() - holders.min() <= 1
+    assert made.provenance["left_over"] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_natural_is_a_true_partition_by_owner(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 60))
+    owners = np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)))
+    given_parts = np.array(data.draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n)))
+    names, owners = np.unique(owners, return_inverse=True)
+    samples = replace(numbered([0] * n), owners=owners, owner_names=tuple(map(str, names)), given=given_parts)
+    test = data.draw(st.sampled_from([None, 0.0, 0.2]))
+    validation, least = data.draw(st.sampled_from([0.0, 0.3])), data.draw(st.integers(1, 4))
+    used = given_parts >= 0 if test is None else np.ones(n, np.bool_)
+    trained = given_parts == 0 if test is None else used
+    kept = [i for i in range(len(names)) if (used & (owners == i)).sum() >= least and (trained & (owners == i)).any()]
+    if not kept:
+        with pytest.raises(UserError, match="no client of 'numbered' has"):
+            natural(samples, test, validation, least=least)
+        return
+    made = natural(samples, test, validation, least=least)
+    assert made.ids == tuple(samples.owner_names[i] for i in kept)
+    check_true_partition(made, n)
+    for client, name in enumerate(made.ids):
+        assert {samples.owner_names[owners[i]] for part in (made.train, made.test) for i in part[client]} == {name}
+    if test is None:
+        assert (given_parts[made.test.indices] == 2).all()
+
+
+def test_natural_draws_some_of_the_clients_by_key() -> None:
+    samples = replace(numbered([0, 1] * 20), owners=np.arange(40) % 8, owner_names=tuple("abcdefgh"))
+    some, same, other = (natural(samples, clients=4, _data_seed=s).ids for s in (0, 0, 1))
+    assert len(some) == 4
+    assert some == same != other
+    with pytest.raises(UserError, match="has 8 clients with at least 1 samples, not 9"):
+        natural(samples, clients=9)
+
+
+def test_all_clients_are_shuffled_as_each_would_be_alone() -> None:
+    held = Parts.of([np.arange(5), np.arange(0), np.arange(100, 107)])
+    keys = [key(3, "split", "how", name) for name in ("a", "b", "c")]
+    assert split_keys(3, "how", ("a", "b", "c")).tolist() == keys
+    made = shuffled(held, split_keys(3, "how", ("a", "b", "c")))
+    assert [own.tolist() for own in made] == [own[shuffle(k, len(own))].tolist() for own, k in zip(held, keys, strict=True)]
 
 
 def test_powerlaw_is_the_recipe_for_a_set_like_mnist() -> None:
@@ -182,7 +254,19 @@ def test_a_central_test_set_stays_with_the_server() -> None:
         (iid, {"clients": 2, "test": 0.5, "validation": 0.5}, "leave nothing to train on"),
         (rotated, {"clients": 2, "groups": 3}, "3 groups need at least 3 clients, not 2"),
         (rotated, {"clients": 2, "groups": 0}, "groups=0 should be at least 1"),
-        (labelswap, {"clients": 9, "groups": 7}, "swap 12 classes and 'numbered' has 10; use at most 6 groups"),
+        (labelswap, {"clients": 9, "groups": 7}, "swap 12 classes and 'numbered/labelswap' has 10; use at most 6 groups"),
+        (labelsubset, {"clients": 12, "groups": 11}, "11 groups cannot share the 10 classes"),
+        (quantity, {"alpha": -1.0, "clients": 2}, "alpha=-1 should be above 0"),
+        (pathological, {"classes": 3, "clients": 2}, "classes=3 is more than the 2 classes that 'numbered' has"),
+        (pathological, {"classes": 0, "clients": 2}, "classes=0 should be at least 1"),
+        (pathological, {"classes": 2, "clients": 11}, "10 samples of class '0' cannot serve 11 clients; use fewer clients"),
+        (intents, {"clients": 2, "fewest": 1, "most": 3}, "fewest=1 and most=3 should run upwards from 1 to the 2 classes"),
+        (natural, {}, "the samples of 'numbered' do not say whose they are"),
+        (noise, {"clients": 4, "kind": "blank", "strength": 2.0}, "strength=2 should be above 0 and at most 1"),
+        (contrast, {"clients": 4, "lowest": 1.0}, "lowest=1 should be from -1"),
+        (rotated, {"clients": 4, "groups": 2, "shares": (1, 2, 3)}, "shares=(1, 2, 3) should be 2 numbers above 0"),
+        (outliers, {"clients": 4, "share": 0.0}, "share=0 should be above 0 and at most 1"),
+        (arrivals, {"clients": 4, "first": 9, "last": 3}, "first=9 and last=3 should be rounds that run upwards"),
         (labelswap, {"clients": 9, "groups": 2, "pairs": 0}, "pairs=0 should be at least 1"),
     ],
 )
@@ -190,7 +274,7 @@ def test_says_in_one_sentence_what_is_impossible(make: Make, options: dict[str, 
     with pytest.raises(UserError) as error:
         make(numbered([0, 1] * 10), **options)
     assert words in str(error.value)
-    assert str(error.value).startswith(f"Partition '{make.__name__}'")
+    assert str(error.value).startswith((f"Partition '{make.__name__}'", f"Scenario '{make.__name__}'"))
     assert "\n" not in str(error.value)
 
 

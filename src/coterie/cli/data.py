@@ -1,4 +1,4 @@
-"""`coterie data`: the federations that can be named."""
+"""`coterie data`: the federations that can be named, what one looks like, and getting a set from the hub."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,32 +7,72 @@ import typer
 from rich.console import Console
 
 from coterie.cli.tables import listing
-from coterie.data.catalogue import describe, load
+from coterie.data.catalogue import SETS, describe, fetch, load
+from coterie.data.federation import Federation
+from coterie.data.figure import draw
+from coterie.data.summary import Summary
+from coterie.errors import UserError
+
+LISTED = 20  # clients up to which each has its own row
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(help="A spec, such as 'digits/rotated', to open and describe.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A spec, such as 'digits/rotated', to open and describe; or the word get.")] = None,
+    wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch from the Hugging Face hub.")] = None,
     data_seed: Annotated[int, typer.Option(help="Which draw of the partition.")] = 0,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
 ) -> None:
-    """List data sources and partitions, or open one federation and describe its clients."""
+    """List data sets, partitions and scenarios, or open one federation and describe its clients.
+
+    'coterie data get NAME' fetches a data set into the user's cache.
+    """
     console = Console()
-    if name is None:
-        rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe()]
-        console.print(listing(("name", "kind", "settings", "what it is"), rows), highlight=False)
-        console.print("\nJoin them with a slash: digits/rotated(clients=40,groups=4)", highlight=False)
-        return
-    federation = load(name, data_seed, data_dir)
-    sizes = federation.train.sizes
+    if name == "get":
+        _get(wanted, console)
+    elif wanted is not None:
+        raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a blank).")
+    elif name is None:
+        _list(console)
+    else:
+        federation = load(name, data_seed, data_dir)
+        _describe(federation, console)
+        if figure is not None:
+            draw(federation, figure)
+            console.print(f"Figure in {figure}.", highlight=False)
+
+
+def _get(wanted: str | None, console: Console) -> None:
+    if wanted is None:
+        raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.hub)}.")
+    console.print(f"{wanted} is in {fetch(wanted)}.", highlight=False)
+
+
+def _list(console: Console) -> None:
+    rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe()]
+    console.print(listing(("name", "kind", "settings", "what it is"), rows), highlight=False)
+    console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)", highlight=False)
+
+
+def _describe(federation: Federation, console: Console) -> None:
+    summary = Summary.of(federation)
+    groups = federation.groups
+    sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""
     facts = [
         ("clients", str(len(federation))),
         ("input", "x".join(map(str, federation.input_shape))),
-        ("classes", ", ".join(federation.classes[:20])),
-        ("training samples", f"{sizes.sum()} ({sizes.min()} to {sizes.max()} a client)"),
-        ("test samples", str(federation.test.sizes.sum())),
+        ("classes", ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")),
+        ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
-        ("true groups", str(len(set(federation.groups.tolist()))) if federation.groups is not None else "not known"),
+        ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
         *((key, str(value)) for key, value in federation.provenance.items()),
     ]
     console.print(f"[bold]{federation.name}[/bold]", highlight=False)
     console.print(listing(("", ""), facts), highlight=False)
+    frame = summary.clients() if len(federation) <= LISTED else summary.spread().reset_index(names="clients")
+    console.print()
+    console.print(listing([str(c) for c in frame.columns], [[_cell(value) for value in row] for row in frame.to_numpy().tolist()]))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

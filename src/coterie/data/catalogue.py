@@ -1,58 +1,144 @@
-"""The data a user may name: ``synthetic(0.5,0.5,clients=30)``, ``heart``, ``digits/rotated(clients=40,groups=4)``."""
+"""The data a user may name: ``source/partition/scenario``, such as ``mnist/dirichlet(0.1,clients=100)/rotated(groups=4)``."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from coterie.data import frames, own, papers, troubles
 from coterie.data import partitions as divisions
-from coterie.data import scenarios
+from coterie.data import scenarios as worlds
+from coterie.data.dataset import DataSet
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Samples
 from coterie.data.heart import heart
-from coterie.data.mnist import mnist
+from coterie.data.sets import crisis, fedsim, images, mnist, texts
 from coterie.data.synthetic import synthetic
-from coterie.errors import UserError
-from coterie.specs import Registry, parse_path
+from coterie.errors import UserError, nearest
+from coterie.specs import Registry, Spec, parse_path
 
-sources: Registry[Samples | Federation] = Registry("data set")
-sources.add("digits", digits)
-sources.add("heart", heart)
-sources.add("mnist", mnist)
-sources.add("synthetic", synthetic)
+T = TypeVar("T")
 
-partitions: Registry[Federation] = Registry("partition")
-partitions.add("dirichlet", divisions.dirichlet)
-partitions.add("iid", divisions.iid)
-partitions.add("powerlaw", divisions.powerlaw)
-partitions.add("shards", divisions.shards)
-partitions.add("labelswap", scenarios.labelswap)
-partitions.add("rotated", scenarios.rotated)
 
+def _named(kind: str, *makes: Callable[..., T]) -> Registry[T]:
+    """A registry of functions under their own names."""
+    registry: Registry[T] = Registry(kind)
+    for make in makes:
+        registry.add(make.__name__, make)
+    return registry
+
+
+sources: Registry[Samples | Federation] = _named(
+    "data set",
+    *(digits, heart, synthetic),
+    *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
+    *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
+    *(crisis.crisismmd, crisis.medic),
+    *(frames.csv, frames.parquet, own.leaf, own.images, own.npz, own.hub),
+)
+partitions: Registry[Federation] = _named(
+    "partition",
+    *(divisions.dirichlet, divisions.iid, divisions.natural, divisions.pathological, divisions.quantity, divisions.shards),
+    *(papers.powerlaw, papers.letters, papers.fedex_noise, papers.intents),
+)
+scenarios: Registry[Federation] = _named(
+    "scenario",
+    *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
+    *(troubles.outliers, troubles.arrivals, troubles.drift),
+)
+
+# What `coterie data get NAME` knows.
+SETS: dict[str, DataSet] = {
+    made.name: made
+    for made in (
+        *(mnist.MNIST, mnist.FASHION, mnist.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
+        *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
+        *(crisis.CRISISMMD, *crisis.MEDIC.values()),
+    )
+}
 Kind = Literal["federation", "samples", "partition", "scenario"]
 
 
 def load(spec: str, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
     """The federation a spec names; `data_dir` holds the data sets that do not come with the package."""
-    source, *rest = parse_path(spec)
-    context = {"_data_seed": data_seed, "_data_dir": data_dir}
-    name = "/".join(map(str, [source, *rest]))
-    # Whether the words fit is settled before any data are read.
-    whole = _is_whole(sources[source.name])
-    if whole and rest:
-        raise UserError(f"Data set {source.name!r} has clients of its own, so {str(rest[0])!r} cannot divide it; write {str(source)!r}.")
-    if not whole and len(rest) != 1:
-        ways = f"'{source.name}/iid(clients=10)' or '{source.name}/rotated(clients=40,groups=4)'"
-        if not rest:
-            raise UserError(f"Data set {source.name!r} has to be divided among clients: write for example {ways}.")
-        raise UserError(f"{name!r} divides {source.name!r} {len(rest)} times; name one partition, for example {ways}.")
-    for partition in rest:
-        partitions[partition.name]
-    made = sources.build(source, **_wanted(sources[source.name], context))
-    if isinstance(made, Samples):
-        made = partitions.build(rest[0], made, **_wanted(partitions[rest[0].name], context))
-    return made.with_(name=name)
+    steps = parse_path(spec)
+    _check(steps)
+    return _Maker(data_seed, data_dir).federation(steps).with_(name="/".join(map(str, steps)))
+
+
+def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
+    """The samples of a source, undivided."""
+    (step,) = parse_path(spec)
+    made = sources.build(step, **_wanted(sources[step.name], {"_data_dir": data_dir}))
+    if isinstance(made, Federation):
+        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided anew.")
+    return made
+
+
+def fetch(name: str) -> Path:
+    """Get a data set from the hub into the user's cache, and say where it is."""
+    if name not in SETS:
+        raise UserError(f"There is no data set {name!r} to get: {nearest(name, SETS)}")
+    return SETS[name].fetch()
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Builds a federation step by step; `moved` is the share of clients that a drift has put into other groups."""
+
+    data_seed: int
+    data_dir: Path | None
+    moved: float = 0.0
+
+    def federation(self, steps: Sequence[Spec]) -> Federation:
+        first, *rest = steps
+        made: Samples | Federation = sources.build(first, **self._context(sources[first.name], ()))
+        for number, step in enumerate(rest, 1):
+            registry = scenarios if step.name in scenarios else partitions
+            made = registry.build(step, made, **self._context(registry[step.name], steps[:number]))
+        if isinstance(made, Samples):
+            if made.owners is None:
+                raise UserError(_undivided(first.name))
+            made = divisions.natural(made, _data_seed=self.data_seed)
+        return made
+
+    def _context(self, make: Callable[..., Any], before: Sequence[Spec]) -> dict[str, Any]:
+        known = {
+            "_data_seed": self.data_seed,
+            "_data_dir": self.data_dir,
+            "_moved": self.moved,
+            "_load": lambda spec: load(spec, self.data_seed, self.data_dir),
+            "_source": lambda spec: load_samples(spec, self.data_dir),
+            "_redo": lambda share: _Maker(self.data_seed, self.data_dir, share).federation(before),
+        }
+        return _wanted(make, known)
+
+
+def _check(steps: Sequence[Spec]) -> None:
+    """Settle whether the words fit before any data are read: one partition at most, right after the source; then scenarios."""
+    first, *rest = steps
+    whole = _is_whole(sources[first.name])
+    for place, step in enumerate(rest):
+        if step.name not in partitions and step.name not in scenarios:
+            raise UserError(f"Unknown partition or scenario {step.name!r}: {nearest(step.name, [*partitions, *scenarios])}")
+        if step.name in partitions and whole:
+            raise UserError(f"Data set {first.name!r} has clients of its own, so {str(step)!r} cannot divide it; write {str(first)!r}.")
+        if step.name in partitions and place:
+            raise UserError(f"{str(step)!r} divides {first.name!r} again: write one partition, right after the data set, then scenarios.")
+    if "drift" in [step.name for step in rest[:-1]]:
+        raise UserError(f"{'/'.join(map(str, steps))!r}: what follows a drift would change the world before it only; write drift last.")
+    if not rest and first.name in UNDIVIDED:
+        raise UserError(_undivided(first.name))
+
+
+def _undivided(name: str) -> str:
+    ways = f"'{name}/iid(clients=10)' or '{name}/rotated(clients=40,groups=4)'"
+    return f"Data set {name!r} has to be divided among clients: write for example {ways}."
+
+
+# sets that do not say whose a sample is; of a user's own files one knows only after reading them
+UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking77"}
 
 
 @dataclass(frozen=True)
@@ -61,27 +147,23 @@ class Entry:
 
     name: str
     kind: Kind
-    settings: Mapping[str, Any]  # with their defaults
+    settings: Mapping[str, Any]  # with their defaults; none means that it must be given
     doc: str
 
 
 def describe() -> list[Entry]:
-    """All sources, then all partitions and scenarios, each with its settings and what it is."""
-    return [_entry(name, sources) for name in sources] + [_entry(name, partitions) for name in partitions]
+    """All sources, then all partitions, then all scenarios, each with its settings and what it is."""
+    return [_entry(name, registry) for registry in (sources, partitions, scenarios) for name in registry]
 
 
 def _entry(name: str, registry: Registry[Any]) -> Entry:
     make = registry[name]
     doc = (inspect.getdoc(make) or "").partition("\n")[0]
-    # A partition's samples are given by what stands before the slash: the only parameter without a default.
-    settings = {k: p.default for k, p in registry.settings(name).items() if p.default is not p.empty}
-    return Entry(name, _kind(make, registry), settings, doc)
-
-
-def _kind(make: Callable[..., Any], registry: Registry[Any]) -> Kind:
+    kind: Kind = "partition" if registry is partitions else "scenario"
     if registry is sources:
-        return "federation" if _is_whole(make) else "samples"
-    return "scenario" if make.__module__ == scenarios.__name__ else "partition"
+        kind = "federation" if _is_whole(make) else "samples"
+    parameters = list(registry.settings(name).values())[0 if registry is sources else 1 :]  # what is divided stands before the slash
+    return Entry(name, kind, {p.name: "..." if p.default is p.empty else p.default for p in parameters}, doc)
 
 
 def _is_whole(make: Callable[..., Any]) -> bool:

@@ -37,6 +37,10 @@ class Parts:
         return np.diff(self.offsets)
 
 
+# A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
+TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
+
+
 @dataclass(frozen=True)
 class Samples:
     """A data set before it is divided among clients; `central` is a test set the server may keep for itself."""
@@ -47,6 +51,9 @@ class Samples:
     classes: tuple[str, ...]
     central: tuple[Array, Ints] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    owners: Ints | None = None  # (N,) who wrote, sent or treated each sample, where that is known: a row of `owner_names`
+    owner_names: tuple[str, ...] = ()
+    given: Ints | None = None  # (N,) the part each sample is in by the set's own split, where it has one
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Federation:
     arrivals: Ints | None = None  # (n,) the first round in which each client can be reached; None: all from the start
     data_seed: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided, samples left over
+    later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -77,6 +85,8 @@ class Federation:
         if int(self.train.sizes.min()) == 0:
             empty = self.ids[int(self.train.sizes.argmin())]
             raise UserError(f"Client {empty!r} of {self.name!r} has no training samples: leave it out or use fewer clients.")
+        if any(world.ids != self.ids or (world.train.sizes != self.train.sizes).any() for _, world in self.later):
+            raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,6 +101,13 @@ class Federation:
         if parts is None:
             raise UserError(f"Federation {self.name!r} has no {name} parts: ask for them with validation=0.1 in its spec.")
         return parts
+
+    def at(self, round_: int) -> "Federation":
+        """The world as a round finds it."""
+        found = self
+        for begin, world in self.later:
+            found = world if begin <= round_ else found
+        return found
 
     def with_(self, **changes: Any) -> "Federation":
         return replace(self, **changes)

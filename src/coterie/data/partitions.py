@@ -4,15 +4,24 @@ Each is a true partition: no sample is in two places, and what nobody gets is co
 validation shares are of each client's own samples. Every draw is keyed by the data seed.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from coterie.arrays import Array, Ids, Ints
-from coterie.data.assemble import check_count, check_enough, check_fractions, check_positive, divide
-from coterie.data.federation import Federation, Samples
+from coterie.arrays import Array, Ints
+from coterie.data.assemble import (
+    check_count,
+    check_enough,
+    check_fractions,
+    check_positive,
+    divide,
+    shuffled,
+    split_keys,
+    split_parts,
+)
+from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Federation, Parts, Samples
 from coterie.errors import UserError
 from coterie.rng import generator, key, shuffle
-
-BASE = 5  # samples of each of its two classes that every client of `powerlaw` starts with
 
 
 def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:
@@ -20,9 +29,7 @@ def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: flo
     who = "Partition 'iid'"
     check_enough(who, samples, clients)
     check_fractions(who, test, validation)
-    return divide(
-        samples, shares(len(samples.y), clients, _data_seed, "iid"), "iid", test=test, validation=validation, data_seed=_data_seed
-    )
+    return shared_out(samples, "iid", clients, test, validation, _data_seed)
 
 
 def shards(
@@ -71,39 +78,141 @@ def dirichlet(
     return divide(samples, lists, "dirichlet", test=test, validation=validation, data_seed=_data_seed, provenance={"moved": moved})
 
 
-def powerlaw(
+def quantity(
+    samples: Samples, alpha: float = 0.5, clients: int = 20, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0
+) -> Federation:
+    """Random samples in amounts drawn from Dirichlet(alpha): clients are alike but for how much they hold (Li et al., 2022).
+
+    As with `dirichlet`, a client that drew nothing gets one sample of the client that has most.
+    """
+    who = "Partition 'quantity'"
+    check_positive(who, "alpha", alpha, most=1e9)
+    check_enough(who, samples, clients)
+    check_fractions(who, test, validation)
+    order = shuffle(key(_data_seed, "quantity", "order"), len(samples.y))
+    amounts = generator(key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
+    lists: list[Array] = list(np.split(order, np.rint(np.cumsum(amounts)[:-1] * len(order)).astype(np.int64)))
+    moved = _feed_the_empty(lists)
+    return divide(samples, lists, "quantity", test=test, validation=validation, data_seed=_data_seed, provenance={"moved": moved})
+
+
+def pathological(
+    samples: Samples, classes: int = 2, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0
+) -> Federation:
+    """Exactly so many classes a client, each class shared out equally among those who hold it.
+
+    The classes are dealt in turn from a random order, so each is held by as many clients as any other, to within one.
+    """
+    who = "Partition 'pathological'"
+    check_enough(who, samples, clients)
+    check_count(who, "classes", classes)
+    check_fractions(who, test, validation)
+    present = np.unique(samples.y)
+    if classes > len(present):
+        raise UserError(f"{who}: classes={classes} is more than the {len(present)} classes that {samples.name!r} has.")
+    order = present[shuffle(key(_data_seed, "pathological", "classes"), len(present))]
+    deck = order[np.arange(clients * classes) % len(order)].reshape(clients, classes)
+    dealt = deck[shuffle(key(_data_seed, "pathological", "deal"), clients)]
+    lists = by_holders(who, samples, dealt.tolist(), _data_seed)
+    return divide(samples, lists, "pathological", test=test, validation=validation, data_seed=_data_seed)
+
+
+def natural(
     samples: Samples,
-    clients: int = 1000,
-    test: float = 0.1,
+    test: float | None = None,
     validation: float = 0.0,
-    normalise: bool = True,
+    clients: int | None = None,
+    least: int = 1,
     *,
     _data_seed: int = 0,
 ) -> Federation:
-    """Two classes a client, in amounts that follow a power law: the papers' MNIST with 1000 clients (Li et al., 2020).
+    """Clients as the data have them: writers, users, hospitals, roles, events.
 
-    Client u holds classes u mod C and (u + 1) mod C: 5 samples of each, then int((N_c - 5 s_c) p) more, s_c being the number of clients
-    that hold class c and p lognormal(0, 2) normalised over them. With MNIST and 1000 clients s_c = 200 and this is the recipe's
-    int((N_digit - 1000) p). For small data sets the 5 becomes N_c // (2 s_c), at least 1, so that half of a class is left for the power
-    law to share out. C counts the classes that occur.
-
-    The recipe uses all samples: a central test set is pooled with the rest and shared out, so none is left at the server. Pixels become
-    (x - mean) / (std + .001) over all samples, in the data's own units (0 to 255 for MNIST); ``normalise=False`` leaves them alone.
-    Neighbours share a class, so the groups overlap in a ring: the true group given is the class a client has most of for training.
+    Without `test`, the set's own split is used where it has one, and a tenth is held out where it has none. `least` leaves out clients with
+    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too.
     """
-    who = "Partition 'powerlaw'"
-    pooled = _pool(samples)
-    check_enough(who, pooled, clients)
-    check_fractions(who, test, validation)
-    lists = _powerlaw_lists(who, pooled, clients, _data_seed)
-    if normalise:
-        pooled = _normalised(pooled)
-    told = {
-        "groups": "the class a client has most of among its training samples",
-        "central": "shared out among the clients with the rest" if samples.central is not None else "none",
-    }
-    made = divide(pooled, lists, "powerlaw", test=test, validation=validation, data_seed=_data_seed, provenance=told)
-    return made.with_(groups=_dominant(made))
+    who = "Partition 'natural'"
+    if samples.owners is None:
+        raise UserError(f"{who}: the samples of {samples.name!r} do not say whose they are; divide them with iid, dirichlet or another.")
+    check_count(who, "least", least)
+    check_fractions(who, test or 0.0, validation)
+    given = samples.given if test is None else None
+    rows = np.flatnonzero(samples.given != NOWHERE) if given is not None else np.arange(len(samples.y))
+    count = len(samples.owner_names)
+    held = np.bincount(samples.owners[rows], minlength=count)
+    enough = held >= least
+    if given is not None:
+        enough &= np.bincount(samples.owners[given == TRAIN], minlength=count) > 0
+    kept = np.flatnonzero(enough)
+    if clients is not None:
+        check_count(who, "clients", clients)
+        if clients > len(kept):
+            raise UserError(f"{who}: {samples.name!r} has {len(kept)} clients with at least {least} samples, not {clients}; ask for fewer.")
+        kept = np.sort(kept[shuffle(key(_data_seed, "natural", "clients"), len(kept))[:clients]])
+    if not len(kept):
+        raise UserError(f"{who}: no client of {samples.name!r} has {least} samples; use a smaller least.")
+    ids = tuple(samples.owner_names[i] for i in kept)
+    told = {"clients_left_out": count - len(kept)}
+    if given is None:
+        share = 0.1 if test is None else test
+        mine = _owned(samples.owners, rows, kept)
+        return divide(samples, mine, "natural", test=share, validation=validation, data_seed=_data_seed, ids=ids, provenance=told)
+    return _as_given(samples, given, kept, ids, validation, told, _data_seed)
+
+
+def _as_given(
+    samples: Samples, given: Ints, kept: Ints, ids: tuple[str, ...], validation: float, told: dict[str, int], data_seed: int
+) -> Federation:
+    """The set's own split. A validation part that is asked for and not given is taken from the training part."""
+    assert samples.owners is not None
+    train, held, tests = (_owned(samples.owners, np.flatnonzero(given == part), kept) for part in (TRAIN, VALIDATION, TEST))
+    if validation > 0 and not len(held.indices):
+        train, held, _ = split_parts(shuffled(train, split_keys(data_seed, "natural", ids)), 0.0, validation)
+    used = sum(len(part.indices) for part in (train, held, tests))
+    return Federation(
+        name=f"{samples.name}/natural",
+        x=samples.x,
+        y=samples.y,
+        classes=samples.classes,
+        ids=ids,
+        train=train,
+        test=tests,
+        validation=held if len(held.indices) else None,
+        central=samples.central,
+        data_seed=data_seed,
+        provenance={**samples.provenance, "partition": "natural, the set's own split", "left_over": len(samples.y) - used, **told},
+    )
+
+
+def _owned(owners: Ints, rows: Ints, kept: Ints) -> Parts:
+    """The rows of each kept owner, in their order."""
+    place = np.full(int(owners.max(initial=0)) + 1, -1)
+    place[kept] = np.arange(len(kept))
+    rows = rows[place[owners[rows]] >= 0]
+    mine = place[owners[rows]]
+    return Parts(np.r_[0, np.cumsum(np.bincount(mine, minlength=len(kept)))], rows[np.argsort(mine, kind="stable")])
+
+
+def by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int]], data_seed: int) -> list[Array]:
+    """Each class cut into equal shares, one for each client that holds it; client i holds ``classes[i]``."""
+    lists: list[list[Array]] = [[] for _ in classes]
+    for c in np.unique(samples.y).tolist():
+        holders = [i for i, own in enumerate(classes) if c in own]
+        rows = np.flatnonzero(samples.y == c)
+        if len(rows) < len(holders):
+            name = samples.classes[c]
+            raise UserError(f"{who}: {len(rows)} samples of class {name!r} cannot serve {len(holders)} clients; use fewer clients.")
+        if not holders:
+            continue
+        order = rows[shuffle(key(data_seed, "holders", c), len(rows))]
+        for i, piece in zip(holders, np.array_split(order, len(holders)), strict=True):
+            lists[i].append(piece)
+    return [np.concatenate(own) for own in lists]
+
+
+def shared_out(samples: Samples, how: str, clients: int, test: float, validation: float, data_seed: int) -> Federation:
+    """Random shares that differ by one at most; `how` keys the draw."""
+    return divide(samples, shares(len(samples.y), clients, data_seed, how), how, test=test, validation=validation, data_seed=data_seed)
 
 
 def shares(n: int, clients: int, data_seed: int, purpose: str) -> list[Ints]:
@@ -118,71 +227,3 @@ def _feed_the_empty(lists: list[Array]) -> int:
         longest = max(range(len(lists)), key=lambda j: len(lists[j]))
         lists[i], lists[longest] = lists[longest][-1:], lists[longest][:-1]
     return len(empty)
-
-
-def _slots(classes: int, clients: int) -> Ints:
-    """s_c: how many (client, place) pairs hold class c, when client u holds u mod C and (u + 1) mod C."""
-    u = np.arange(clients)
-    return np.bincount(np.concatenate([u, u + 1]) % classes, minlength=classes)
-
-
-def _powerlaw_lists(who: str, samples: Samples, clients: int, data_seed: int) -> list[Ints]:
-    present = np.unique(samples.y)
-    rows = [np.flatnonzero(samples.y == c) for c in present]
-    rows = [r[shuffle(key(data_seed, "powerlaw", "order", int(c)), len(r))] for c, r in zip(present, rows, strict=True)]
-    counts = np.array([len(r) for r in rows])
-    classes, slots = len(present), _slots(len(present), clients)
-    if (slots > counts).any():
-        c = int((slots - counts).argmax())
-        fit = max((n for n in range(1, clients) if (_slots(classes, n) <= counts).all()), default=0)
-        advice = f"use at most {fit} clients" if fit else "it needs more samples"
-        name = samples.classes[int(present[c])]
-        raise UserError(f"{who}: {counts[c]} samples of class {name!r} cannot serve {slots[c]} places of {clients} clients; {advice}.")
-    base = np.clip(counts // (2 * np.maximum(slots, 1)), 1, BASE)
-
-    # p has one entry for each (class, ring, place): client u is on ring u // C. Places without a client are struck out.
-    rings = -(-clients // classes)
-    p = generator(key(data_seed, "powerlaw", "p")).lognormal(0, 2, size=(classes, rings, 2))
-    client = (np.arange(classes)[:, None, None] - np.arange(2)) % classes + classes * np.arange(rings)[:, None]
-    p = np.where(client < clients, p, 0.0)
-    totals = p.sum(axis=(1, 2), keepdims=True)
-    extra = ((counts - base * slots)[:, None, None] * (p / np.where(totals > 0, totals, 1.0))).astype(np.int64)
-
-    lists: list[list[Ints]] = [[] for _ in range(clients)]
-    used = np.zeros(classes, np.int64)
-    for step in ("base", "extra"):
-        for u in range(clients):
-            for place in range(2):
-                c = (u + place) % classes
-                n = int(base[c] if step == "base" else extra[c, u // classes, place])
-                if used[c] + n <= counts[c]:  # otherwise the class would run out: skipped, as in the recipe
-                    lists[u].append(rows[c][used[c] : used[c] + n])
-                    used[c] += n
-    return [np.concatenate(own) for own in lists]
-
-
-def _pool(samples: Samples) -> Samples:
-    if samples.central is None:
-        return samples
-    x, y = samples.central
-    return Samples(
-        samples.name, np.concatenate([samples.x, x]), np.concatenate([samples.y, y]), samples.classes, provenance=samples.provenance
-    )
-
-
-def _normalised(samples: Samples) -> Samples:
-    """Each feature as (x - mean) / (std + .001), the .001 being in the units the data had before they were divided to lie in [0, 1]."""
-    if not np.issubdtype(samples.x.dtype, np.floating):
-        return samples  # tokens are names, not amounts
-    little = 0.001 / float(samples.provenance.get("divided_by", 1))
-    mean = samples.x.mean(axis=0, dtype=np.float64)
-    # Feature by feature in blocks of samples: the squares of all of MNIST at once in float64 would be half a gigabyte.
-    blocks = np.array_split(samples.x, 1 + len(samples.x) // 4096)
-    variance = sum(((block - mean) ** 2).sum(axis=0) for block in blocks) / len(samples.x)
-    x = (samples.x - mean.astype(np.float32)) / (np.sqrt(variance) + little).astype(np.float32)
-    told = {**samples.provenance, "normalised": "(x - mean) / (std + .001) for each feature, over all samples"}
-    return Samples(samples.name, x, samples.y, samples.classes, provenance=told)
-
-
-def _dominant(federation: Federation) -> Ids:
-    return np.array([np.bincount(federation.y[own]).argmax() for own in federation.train], dtype=np.int64)

@@ -1,87 +1,155 @@
-"""Scenarios: federations whose true groups are known, since we made them.
+"""Scenarios: federations whose true groups are known, since we made them: other inputs, other labels, other classes, other sets."""
 
-Samples are shared out at random, so that clients differ by their group alone; groups are as equal in size as can be and drawn by key. A
-central test set shows only the world as group 0 sees it, so it is left out.
-"""
-
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
 from coterie.arrays import Array, Ids
-from coterie.data.assemble import check_count, check_enough, check_fractions, divide
-from coterie.data.federation import Federation, Samples
-from coterie.data.partitions import shares
+from coterie.data.assemble import check_count, check_positive
+from coterie.data.federation import Federation, Parts
+from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
+from coterie.data.mixing import joined
 from coterie.errors import UserError
-from coterie.rng import key, shuffle
+from coterie.rng import generator, key, shuffle
+
+Shares = Sequence[float] | None
 
 
-def rotated(
-    samples: Samples,
-    clients: int = 40,
-    groups: int = 4,
-    test: float = 0.1,
-    validation: float = 0.0,
-    *,
-    _data_seed: int = 0,
-) -> Federation:
+@scenario
+def rotated(federation: Federation, groups: int = 4, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
     """Group g sees its images turned by 360 g / groups degrees: the same labels, other inputs (Ghosh et al., 2020).
 
     Turns by multiples of 90 degrees move pixels exactly; others interpolate linearly, with black corners. The turn is counter-clockwise.
     """
-    who = "Partition 'rotated'"
-    _check(who, samples, clients, groups, test, validation)
-    shape = samples.x.shape[1:]
+    shape = federation.input_shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise UserError(f"{who}: the samples of {samples.name!r} have shape {shape}, and only square images can be turned.")
-    group, lists = _shared_out(samples, clients, groups, _data_seed, "rotated")
-    x = samples.x.copy()
-    for g in range(1, groups):
-        own = np.concatenate([held for held, of in zip(lists, group, strict=True) if of == g])
-        x[own] = turn(samples.x[own], 360 * g, groups)
-    told = {"groups": f"group g is turned by {360 / groups:g} g degrees", **_central_told(samples)}
-    turned = replace(samples, x=x, central=None)
-    return divide(turned, lists, "rotated", test=test, validation=validation, data_seed=_data_seed, groups=group, provenance=told)
+        raise UserError(f"Scenario 'rotated': the samples of {federation.name!r} have shape {shape}, and only square images can be turned.")
+    group = drawn_groups("rotated", federation, groups, shares, _data_seed, _moved)
+    x = _changed(federation, group, lambda images, g: turn(images, 360 * g, groups))
+    return regrouped(federation, "rotated", group, {"groups": f"group g is turned by {360 / groups:g} g degrees"}, x=x)
 
 
+@scenario
 def labelswap(
-    samples: Samples,
-    clients: int = 40,
-    groups: int = 4,
-    pairs: int = 1,
-    test: float = 0.1,
-    validation: float = 0.0,
-    *,
-    _data_seed: int = 0,
+    federation: Federation, groups: int = 4, pairs: int = 1, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0
 ) -> Federation:
     """Group g swaps the labels of class pairs of its own: the same inputs, other labels (Sattler et al., 2020).
 
     Group 0 keeps all labels. Each other group swaps `pairs` pairs of classes, drawn by key so that no class is in two pairs, within or
     across groups. Hence any two groups contradict each other on known classes, and no model can serve both.
     """
-    who = "Partition 'labelswap'"
+    who = "Scenario 'labelswap'"
     check_count(who, "pairs", pairs)
-    _check(who, samples, clients, groups, test, validation)
-    classes = len(samples.classes)
+    check_count(who, "groups", groups)
+    classes = len(federation.classes)
     if 2 * pairs * (groups - 1) > classes:
         raise UserError(
-            f"{who}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {samples.name!r} has {classes}; "
+            f"{who}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {federation.name!r} has {classes}; "
             f"use at most {1 + classes // (2 * pairs)} groups."
         )
-    group, lists = _shared_out(samples, clients, groups, _data_seed, "labelswap")
+    group = drawn_groups("labelswap", federation, groups, shares, _data_seed, _moved)
     order = shuffle(key(_data_seed, "labelswap", "pairs"), classes)[: 2 * pairs * (groups - 1)]
     drawn = order.reshape(groups - 1, pairs, 2)  # the pairs of groups 1, 2, ...
-    y = samples.y.copy()
+    y = federation.y.copy()
     for g in range(1, groups):
         names = np.arange(classes)
         for a, b in drawn[g - 1]:
             names[a], names[b] = b, a
-        own = np.concatenate([held for held, of in zip(lists, group, strict=True) if of == g])
-        y[own] = names[samples.y[own]]
-    swapped = {g: [(samples.classes[a], samples.classes[b]) for a, b in drawn[g - 1]] for g in range(1, groups)}
-    told = {"groups": "group g swaps the labels of its pairs", "swapped": swapped, **_central_told(samples)}
-    renamed = replace(samples, y=y, central=None)
-    return divide(renamed, lists, "labelswap", test=test, validation=validation, data_seed=_data_seed, groups=group, provenance=told)
+        own = held_by(federation, np.flatnonzero(group == g))
+        y[own] = names[federation.y[own]]
+    swapped = {g: [(federation.classes[a], federation.classes[b]) for a, b in drawn[g - 1]] for g in range(1, groups)}
+    return regrouped(federation, "labelswap", group, {"groups": "group g swaps the labels of its pairs", "swapped": swapped}, y=y)
+
+
+@scenario
+def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
+    """Group g holds a subset of the classes of its own: the classes are dealt out to the groups, and clients drop the others.
+
+    What is dropped is counted in left_over.
+    """
+    classes = len(federation.classes)
+    if groups > classes:
+        raise UserError(f"Scenario 'labelsubset': {groups} groups cannot share the {classes} classes of {federation.name!r}.")
+    group = drawn_groups("labelsubset", federation, groups, shares, _data_seed, _moved)
+    owner = np.empty(classes, np.int64)  # the group that holds a class
+    owner[shuffle(key(_data_seed, "labelsubset", "classes"), classes)] = np.arange(classes) % groups
+    parts = {name: _of_classes(federation, federation.part(name), group, owner) for name in _part_names(federation)}
+    dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
+    held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
+    told = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
+    return regrouped(federation, "labelsubset", group, told, **parts)
+
+
+@scenario
+def noise(
+    federation: Federation,
+    groups: int = 2,
+    kind: Literal["gaussian", "blank"] = "gaussian",
+    strength: float = 0.5,
+    shares: Shares = None,
+    *,
+    _data_seed: int = 0,
+    _moved: float = 0.0,
+) -> Federation:
+    """Group g's features are disturbed, the more the higher g: gaussian noise is added, or features are blanked.
+
+    Group g has the share g / (groups - 1) of `strength`: the deviation of the noise, or the chance that a feature becomes 0. Every client
+    draws by its own key. Values that lay between 0 and 1 stay there.
+    """
+    who = "Scenario 'noise'"
+    check_positive(who, "strength", strength, most=1.0 if kind == "blank" else np.inf)
+    _check_numbers(who, federation)
+    group = drawn_groups("noise", federation, groups, shares, _data_seed, _moved)
+    x, pixels = np.array(federation.x), "divided_by" in federation.provenance
+    for client in np.flatnonzero(group > 0).tolist():
+        own = held_by(federation, [client])
+        level = strength * group[client] / max(groups - 1, 1)
+        rng = generator(key(_data_seed, "noise", federation.ids[client]))
+        made = x[own] + level * rng.normal(size=x[own].shape) if kind == "gaussian" else x[own] * (rng.random(x[own].shape) >= level)
+        x[own] = np.clip(made, 0, 1) if pixels else made
+    return regrouped(federation, "noise", group, {"groups": f"{kind} noise of {strength:g} g / {max(groups - 1, 1)}"}, x=x)
+
+
+@scenario
+def contrast(
+    federation: Federation, groups: int = 2, lowest: float = -1.0, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0
+) -> Federation:
+    """Group g's images have another contrast, from 1 down to `lowest`: below 0 they are negatives."""
+    who = "Scenario 'contrast'"
+    _check_numbers(who, federation)
+    if not -1 <= lowest < 1:
+        raise UserError(f"{who}: lowest={lowest:g} should be from -1 up to, but not including, 1.")
+    group = drawn_groups("contrast", federation, groups, shares, _data_seed, _moved)
+    levels = np.linspace(1, lowest, max(groups, 1)).astype(np.float32)
+    x = _changed(federation, group, lambda images, g: np.float32(0.5) + levels[g] * (images - np.float32(0.5)))
+    return regrouped(federation, "contrast", group, {"groups": f"contrast of {', '.join(f'{v:g}' for v in levels)}"}, x=x)
+
+
+@scenario
+def coloured(federation: Federation, groups: int = 3, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
+    """Group g's colour images have their red, green and blue in another order."""
+    who, orders = "Scenario 'coloured'", ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2))
+    if len(federation.input_shape) != 3 or federation.input_shape[0] != 3:
+        raise UserError(f"{who}: the samples of {federation.name!r} have shape {federation.input_shape}, not (3, height, width).")
+    if groups > len(orders):
+        raise UserError(f"{who}: three colours have {len(orders)} orders, so groups={groups} is too many.")
+    group = drawn_groups("coloured", federation, groups, shares, _data_seed, _moved)
+    x = _changed(federation, group, lambda images, g: images[:, list(orders[g])])
+    return regrouped(federation, "coloured", group, {"groups": "group g has its colours in the order g"}, x=x)
+
+
+@scenario
+def mixed(
+    federation: Federation, other: str, labels: Literal["shared", "apart"] = "shared", *, _load: Callable[[str], Federation] | None = None
+) -> Federation:
+    """Joins the clients of another federation, named by its spec: ``mixed('fashion_mnist/iid(clients=20)')``.
+
+    Group 1 are the newcomers. Classes are shared by number, or `apart` keeps those of the second set by themselves.
+    """
+    assert _load is not None
+    made = joined(federation, _load(other), "mixed", ("first", "second"), apart=labels == "apart")
+    return made.with_(provenance={**made.provenance, "scenarios": [*federation.provenance.get("scenarios", []), "mixed"]})
 
 
 def turn(images: Array, degrees: int, over: int = 1) -> Array:
@@ -94,19 +162,25 @@ def turn(images: Array, degrees: int, over: int = 1) -> Array:
     return made
 
 
-def _check(who: str, samples: Samples, clients: int, groups: int, test: float, validation: float) -> None:
-    check_enough(who, samples, clients)
-    check_count(who, "groups", groups)
-    check_fractions(who, test, validation)
-    if groups > clients:
-        raise UserError(f"{who}: {groups} groups need at least {groups} clients, not {clients}.")
+def _changed(federation: Federation, group: Ids, change: Callable[[Array, int], Array]) -> Array:
+    """The features, with those of every group but 0 changed; a copy in memory, even of a memory map."""
+    x = np.array(federation.x)
+    for g in range(1, int(group.max()) + 1):
+        own = held_by(federation, np.flatnonzero(group == g))
+        x[own] = change(federation.x[own], g)
+    return x
 
 
-def _shared_out(samples: Samples, clients: int, groups: int, data_seed: int, purpose: str) -> tuple[Ids, list[Array]]:
-    """The group of each client, and its samples."""
-    group = shuffle(key(data_seed, purpose, "groups"), clients) % groups
-    return group, list(shares(len(samples.y), clients, data_seed, purpose))
+def _of_classes(federation: Federation, part: Parts, group: Ids, owner: Array) -> Parts:
+    client = np.repeat(np.arange(len(part)), part.sizes)
+    kept = owner[federation.y[part.indices]] == group[client]
+    return Parts(np.r_[0, np.cumsum(np.bincount(client[kept], minlength=len(part)))], part.indices[kept])
 
 
-def _central_told(samples: Samples) -> dict[str, str]:
-    return {"central": "left out: it shows the world of group 0 only" if samples.central is not None else "none"}
+def _part_names(federation: Federation) -> list[str]:
+    return ["train", "test", *(["validation"] if federation.validation is not None else [])]
+
+
+def _check_numbers(who: str, federation: Federation) -> None:
+    if federation.x.dtype.kind != "f":
+        raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be changed.")

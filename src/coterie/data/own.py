@@ -1,0 +1,184 @@
+"""A user's own data: LEAF json, folders of images, NumPy files, torch data sets and any set of the hub. Tables are in `frames`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from coterie.arrays import Array, Ints
+from coterie.data.dataset import decoded
+from coterie.data.federation import Samples
+from coterie.data.files import read_npz
+from coterie.data.folder import find_path
+from coterie.data.hub import Hub
+from coterie.data.images import SUFFIXES, decode, stacked
+from coterie.data.leaf import leaf_files, read_leaf
+from coterie.data.sets.mnist import pixels_of
+from coterie.data.table import PARTS, Table, as_samples, check_labels, check_table, coded
+from coterie.data.text import Features, Wording
+from coterie.errors import UserError
+
+VERSION = 1
+TOLD = {"licence": "the user's own", "citation": "none"}
+
+
+def leaf(
+    path: str,
+    field: int | None = None,
+    features: Features = "bag",
+    width: int = 1024,
+    vocabulary: int = 4096,
+    length: int = 32,
+    words: str | None = None,
+    *,
+    _data_dir: Path | None = None,
+) -> Samples:
+    """Your LEAF json: a file, or a folder with train and test files; texts become features as in the text sets."""
+    where = find_path(path, _data_dir)
+    files = leaf_files(where)
+    wording = Wording(features, width, vocabulary, length, words)
+    wording.check("Data set 'leaf'")
+
+    def read() -> Table:
+        table = read_leaf(files, field)
+        return table if table.texts is None else wording.table(table)
+
+    return own_samples("leaf", where, [file for each in files.values() for file in each], read, field=field, **wording.settings())
+
+
+def images(path: str, side: int = 32, grey: bool = False, clients: bool = True, *, _data_dir: Path | None = None) -> Samples:
+    """Your folder of images: CLIENT/CLASS/file, or CLASS/file with clients=false; needs the extra images."""
+    where = find_path(path, _data_dir)
+    files = sorted(file for file in where.rglob("*") if file.suffix.lower() in SUFFIXES)
+    depth = 3 if clients else 2
+    if not files:
+        raise UserError(f"Data set 'images': {where} holds no images ({', '.join(SUFFIXES)}).")
+    if wrong := [file for file in files if len(file.relative_to(where).parts) != depth]:
+        form = "CLIENT/CLASS/file" if clients else "CLASS/file"
+        raise UserError(f"Data set 'images': {wrong[0]} should lie at {form} below {where}.")
+
+    def read() -> Table:
+        y, classes = coded([file.parent.name for file in files])
+        owners, names = coded([file.parent.parent.name for file in files]) if clients else (None, ())
+        values = stacked((decode(file.read_bytes(), str(file), side, grey) for file in files), len(files), str(where))
+        return pixels_of(Table(y, classes, values, owners=owners, owner_names=names))
+
+    return own_samples("images", where, files, read, side=side, grey=grey, clients=clients)
+
+
+def npz(path: str, *, _data_dir: Path | None = None) -> Samples:
+    """Your NumPy arrays x, y and, if there are, client, split and classes: an .npz file, or a folder of .npy files, mapped as they are.
+
+    The folder is never read whole, so its features are not checked either: this is the way to train on more than memory holds.
+    """
+    where = find_path(path, _data_dir)
+    if where.is_dir():
+        found = {name: _mapped(where / f"{name}.npy", name in ("x", "y")) for name in ("x", "y", "client", "split", "classes")}
+        table = _arrays({name: array for name, array in found.items() if array is not None}, str(where))
+        if found["x"] is not table.values or (table.part is not None and table.owners is None):
+            raise UserError(
+                f"{where}: to be mapped as it is, x.npy should be float32 or whole numbers, and split.npy have client.npy beside it."
+            )
+        check_labels(table, str(where))
+        return as_samples("npz", table, {"source": where.name, **TOLD})
+    return own_samples("npz", where, [where], lambda: _arrays(read_npz(where, ("x", "y")), str(where)))
+
+
+def hub(
+    name: str,
+    label: str = "label",
+    image: str | None = None,
+    text: str | None = None,
+    client: str | None = None,
+    config: str | None = None,
+    train: str = "train",
+    test: str | None = None,
+    side: int = 32,
+    grey: bool = False,
+    width: int = 1024,
+    *,
+    _data_dir: Path | None = None,
+) -> Samples:
+    """Any set of the Hugging Face hub: say which columns hold the image or text, the label and the client; needs the extra hub."""
+    if (image is None) == (text is None):
+        raise UserError("Data set 'hub': say which column to learn from: image=COLUMN or text=COLUMN, one of them.")
+    splits = {"train": train, **({"test": test} if test else {})}
+    source = Hub(repo=name, label=label, image=image, text=text, client=client, config=config, splits=splits, side=side, grey=grey)
+    columns = {"label": label, "image": image, "text": text, "client": client, "config": config, "splits": splits}
+
+    def read() -> Table:
+        table = source.table(name)
+        return pixels_of(table) if image else Wording(width=width).table(table)
+
+    return own_samples("hub", Path(name), [], read, repo=name, **columns, side=side, grey=grey, width=width)
+
+
+class Indexed(Protocol):
+    """What a torch Dataset is to us: so many pairs of features and a class number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", classes: Sequence[str] | None = None) -> Samples:
+    """Samples of a torch Dataset of (features, class number), and the id of the client who holds each: ``natural(from_torch(...))``."""
+    pairs = [dataset[i] for i in range(len(dataset))]
+    x = np.stack([np.asarray(features) for features, _ in pairs])
+    y = np.array([int(label) for _, label in pairs], dtype=np.int64)
+    owners, names = coded(clients)
+    named = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
+    table = Table(y, named, x if x.dtype.kind in "iu" else x.astype(np.float32), owners=owners, owner_names=names)
+    check_table(table, f"Data set {name!r}")
+    return as_samples(name, table, {"source": "a torch Dataset", **TOLD})
+
+
+def own_samples(kind: str, where: Path, files: Sequence[Path], read: Callable[[], Table], **settings: Any) -> Samples:
+    """A user's files: there, sound, decoded once."""
+    if missing := [file for file in files if not file.is_file()]:
+        raise UserError(f"Data set {kind!r}: there is no file {missing[0]}.")
+
+    def checked() -> Table:
+        table = read()
+        check_table(table, str(where))
+        return table
+
+    return decoded(kind, files, checked, {"source": where.name, **TOLD}, version=VERSION, path=str(where.absolute()), **settings)
+
+
+def _arrays(arrays: Mapping[str, Array], where: str) -> Table:
+    x, y = arrays["x"], arrays["y"]
+    if y.ndim != 1 or y.dtype.kind not in "iu" or x.ndim < 2 or x.dtype.kind not in "fiu":
+        raise UserError(f"{where}: x should be numbers, a row a sample, and y one whole number a sample.")
+    if len(x) != len(y):
+        raise UserError(f"{where}: x has {len(x)} rows and y has {len(y)}.")
+    owners, names = coded(arrays["client"]) if "client" in arrays else (None, ())
+    classes = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
+    return Table(
+        y=y.astype(np.int64),
+        classes=classes,
+        values=x if x.dtype.kind != "f" or x.dtype == np.float32 else x.astype(np.float32),
+        part=split_words(arrays["split"].tolist(), where) if "split" in arrays else None,
+        owners=owners,
+        owner_names=names,
+    )
+
+
+def split_words(words: Sequence[Any], where: str) -> Ints:
+    """A column of the words train, validation and test as parts."""
+    if unknown := [word for word in words if str(word) not in PARTS]:
+        raise UserError(f"{where}: {str(unknown[0])!r} is no part: the split should say {', '.join(PARTS)}.")
+    return np.array([PARTS[str(word)] for word in words], dtype=np.int64)
+
+
+def _mapped(path: Path, needed: bool) -> Array | None:
+    if not path.is_file():
+        if needed:
+            raise UserError(f"There is no file {path}: a folder of arrays should hold x.npy and y.npy.")
+        return None
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a NumPy array that can be read ({error}).") from error
+    return array

@@ -1,0 +1,151 @@
+"""Disasters in social media: CrisisMMD's image-tweet pairs and MEDIC's images, a client each event."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from coterie.data.assemble import check_count
+from coterie.data.dataset import DataSet
+from coterie.data.federation import Samples
+from coterie.data.files import read_text, unpack
+from coterie.data.hub import Hub
+from coterie.data.images import decode, resized, stacked, tar_members
+from coterie.data.sets.mnist import pixels_of
+from coterie.data.store import WHITE
+from coterie.data.table import PARTS, Table, coded
+from coterie.data.text import bag
+from coterie.errors import UserError
+
+SPLITS = {"train": "train", "validation": "dev", "test": "test"}
+STORED = 96  # pixels a side
+TASKS = ("humanitarian", "informative", "damage_severity", "disaster_types")
+MEDIC_COUNTS = {"train": 49_353, "validation": 6_157, "test": 15_688}
+
+
+def read_pairs(root: Path) -> Table:
+    """A line of JSON a pair (split, event, text, image, label), and a tar archive of the images."""
+    path, archive = root / "crisismmd" / "pairs.jsonl.gz", root / "crisismmd" / "images_96.tar"
+    ours = {theirs: part for part, theirs in SPLITS.items()}
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            row = json.loads(line)
+            rows.append((PARTS[ours[row["split"]]], row["event"], row["text"], row["image"], row["label"]))
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise UserError(f"{path}, line {number}: each line should be an object with split, event, text, image and label.") from None
+    part, events, texts, files, labels = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [], [])
+    raw = dict(tar_members(archive))
+    if missing := [file for file in files if file not in raw]:
+        raise UserError(f"{archive} has no image {missing[0]}; fetch it again.")
+    y, classes = coded(labels)
+    owners, names = coded(events)
+    images = stacked((decode(raw[file], f"{archive}: {file}", STORED) for file in files), len(files), str(archive))
+    return Table(y, classes, images, texts, np.array(part), owners, names)
+
+
+CRISISMMD = DataSet(
+    name="crisismmd",
+    title="CrisisMMD",
+    files=("crisismmd/pairs.jsonl.gz", "crisismmd/images_96.tar"),
+    counts={"train": 6_073, "validation": 986, "test": 944},
+    clients=7,
+    licence="CC BY-NC-SA 4.0",
+    citation='Alam, Ofli, Imran (2018), "CrisisMMD: multimodal Twitter datasets from natural disasters"',
+    source="the humanitarian task as lines of JSON, and 96 x 96 JPEGs",
+    read=read_pairs,
+    hub=Hub(
+        repo="QCRI/CrisisMMD",
+        config="humanitarian",
+        image="image",
+        text="tweet_text",
+        label="label",
+        client="event_name",
+        splits=SPLITS,
+        counts={"train": 13_608, "validation": 2_237, "test": 2_237},
+        side=STORED,
+    ),
+)
+
+
+def read_medic(root: Path, task: str) -> Table:
+    """Three tables of tab-separated values with the event, the image's path and a column a task; the images lie below the folder."""
+    folder = root / "medic"
+    part, events, files, labels = [], [], [], []
+    for ours, theirs in SPLITS.items():
+        path = folder / f"MEDIC_{theirs}.tsv"
+        rows = csv.DictReader(io.StringIO(read_text(path)), delimiter="\t")
+        if missing := [name for name in ("event_name", "image_path", task) if name not in (rows.fieldnames or ())]:
+            raise UserError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows.fieldnames or ())}.")
+        for row in rows:
+            part.append(PARTS[ours])
+            events.append(row["event_name"])
+            files.append(folder / row["image_path"])
+            labels.append(row[task])
+    y, classes = coded(labels)
+    owners, names = coded(events)
+    images = stacked((decode(unpack(file), str(file), STORED) for file in files), len(files), str(folder))
+    return Table(y, classes, images, None, np.array(part), owners, names)
+
+
+def _medic(task: str) -> DataSet:
+    return DataSet(
+        name="medic" if task == TASKS[0] else f"medic_{task}",
+        title=f"MEDIC ({task})",
+        files=tuple(f"medic/MEDIC_{theirs}.tsv" for theirs in SPLITS.values()),
+        counts=MEDIC_COUNTS,
+        licence="CC BY-NC-SA 4.0",
+        citation='Alam et al. (2023), "MEDIC: a multi-task learning dataset for disaster image classification"',
+        source="the tables and images of crisisnlp.qcri.org/medic",
+        read=lambda root: read_medic(root, task),
+        hub=Hub(repo="QCRI/MEDIC", image="image", label=task, client="event_name", splits=SPLITS, counts=MEDIC_COUNTS, side=STORED),
+    )
+
+
+MEDIC = {task: _medic(task) for task in TASKS}
+
+
+def medic(
+    task: Literal["humanitarian", "informative", "damage_severity", "disaster_types"] = "humanitarian",
+    side: int = 32,
+    *,
+    _data_dir: Path | None = None,
+) -> Samples:
+    """71,198 images of disasters by event, with four tasks to choose from; needs files and the extra images."""
+    check_count("Data set 'medic'", "side", side)
+
+    def made(table: Table) -> Table:
+        assert table.values is not None
+        return pixels_of(replace(table, values=resized(table.values, side, grey=False)))
+
+    return MEDIC[task].samples(made, _data_dir, side=side)
+
+
+def crisismmd(
+    features: Literal["both", "image", "text"] = "both", side: int = 32, width: int = 512, *, _data_dir: Path | None = None
+) -> Samples:
+    """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files and the extra images.
+
+    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins.
+    """
+    check_count("Data set 'crisismmd'", "side", side)
+    check_count("Data set 'crisismmd'", "width", width)
+
+    def made(table: Table) -> Table:
+        assert table.values is not None
+        assert table.texts is not None
+        images = resized(table.values, side, grey=False)
+        if features == "image":
+            return pixels_of(replace(table, values=images, texts=None))
+        words = bag(table.texts, width)
+        if features == "text":
+            return replace(table, values=words, texts=None)
+        rows = np.hstack([words, images.reshape(len(images), -1).astype(np.float32) / WHITE])
+        columns = {"text": [0, width], "image": [width, width + images[0].size], "image_shape": list(images.shape[1:])}
+        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns})
+
+    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width)

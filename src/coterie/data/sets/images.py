@@ -1,0 +1,204 @@
+"""Image sets: FEMNIST by writer, CIFAR-10 and CIFAR-100, CelebA smiles by celebrity."""
+
+import string
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data.assemble import check_count
+from coterie.data.dataset import DataSet, Finish
+from coterie.data.federation import TEST, TRAIN, Samples
+from coterie.data.files import read_npz, read_text, unpack
+from coterie.data.hub import ALL, Hub
+from coterie.data.images import decode, resized, stacked, tar_members, zip_members
+from coterie.data.sets.mnist import pixels_of
+from coterie.data.table import PARTS, Table, coded
+from coterie.errors import UserError
+
+CHARACTERS = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
+CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR_COUNTS = {"train": 50_000, "test": 10_000}
+CIFAR_RECORD = 2 + 3 * 32 * 32  # bytes an image of the binary version
+CELEBA_COUNTS = {"train": 162_770, "validation": 19_867, "test": 19_962}
+CELEBA_SIDE = 64  # pixels kept of the 178 x 218: more would be tens of gigabytes once decoded
+SMILES = ("not smiling", "smiling")
+
+
+def read_femnist(root: Path) -> Table:
+    """An archive with x_train, y_train, w_train (a row of `writers`) and the same for test."""
+    path = root / "femnist_leaf" / "femnist.npz"
+    wanted = [f"{name}_{part}" for part in ("train", "test") for name in "xyw"]
+    arrays = read_npz(path, [*wanted, "writers"])
+    images, y, writer = (np.concatenate([arrays[f"{name}_train"], arrays[f"{name}_test"]]) for name in "xyw")
+    names = tuple(map(str, arrays["writers"]))
+    if len(writer) and (writer.min() < 0 or writer.max() >= len(names)):
+        raise UserError(f"{path} holds a writer of {writer.max()} where 0 to {len(names) - 1} are expected.")
+    part = np.repeat([TRAIN, TEST], [len(arrays["y_train"]), len(arrays["y_test"])])
+    told = {"note": "39 test images of this sample are identical to a training image"}
+    return Table(y.astype(np.int64), CHARACTERS, images, part=part, owners=writer.astype(np.int64), owner_names=names, facts=told)
+
+
+def read_cifar10(root: Path) -> Table:
+    """A tar archive of JPEGs as train/CLASS/NUMBER.jpg and test/CLASS/NUMBER.jpg."""
+    path = root / "cifar10_jpeg" / "cifar10_jpeg.tar.gz"
+    images, y, part = [], [], []
+    for name, raw in tar_members(path):
+        which, label = Path(name).parts[-3:-1]
+        if which not in PARTS or label not in CIFAR_10:
+            raise UserError(f"{path} holds {name}, which is not in a folder train or test and then a class of CIFAR-10.")
+        images.append(decode(raw, f"{path}: {name}"))
+        y.append(CIFAR_10.index(label))
+        part.append(PARTS[which])
+    return Table(np.array(y, dtype=np.int64), CIFAR_10, stacked(images, len(images), str(path)), part=np.array(part))
+
+
+def read_cifar100(root: Path) -> Table:
+    """The binary version: a byte of the coarse class, one of the fine class, then 3 x 32 x 32 pixels, image after image."""
+    folder = root / "cifar100"
+    names = tuple(read_text(folder / "fine_label_names.txt").split())
+    blocks = []
+    for part in ("train", "test"):
+        raw = np.frombuffer(unpack(folder / f"{part}.bin"), np.uint8)
+        if len(raw) % CIFAR_RECORD:
+            raise UserError(f"{folder / f'{part}.bin'} is cut short: {len(raw)} bytes are not a whole number of images; fetch it again.")
+        blocks.append(raw.reshape(-1, CIFAR_RECORD))
+    both = np.concatenate(blocks)
+    part_of = np.repeat([TRAIN, TEST], [len(block) for block in blocks])
+    return Table(both[:, 1].astype(np.int64), names, both[:, 2:].reshape(-1, 3, 32, 32), part=part_of)
+
+
+def read_celeba(root: Path) -> Table:
+    """The aligned images with their attributes and identities; the official split, which is one of identities."""
+    folder = root / "celeba"
+    attributes = _celeba_table(folder / "list_attr_celeba.txt", skip=1)
+    identity = {cells[0]: cells[1] for cells in _lines(folder / "identity_CelebA.txt")}
+    split = {cells[0]: cells[1] for cells in _lines(folder / "list_eval_partition.txt")}
+    files = list(attributes)
+    if missing := [file for file in files if file not in identity or file not in split]:
+        raise UserError(f"{folder}: image {missing[0]} has no identity or no part; fetch the files again.")
+    owners, names = coded([f"celebrity-{identity[file]}" for file in files])
+    images = (decode(raw, f"{folder}: {name}", CELEBA_SIDE) for name, raw in zip_members(folder / "img_align_celeba.zip", files))
+    return Table(
+        y=np.array([attributes[file] == "1" for file in files], dtype=np.int64),
+        classes=SMILES,
+        values=stacked(images, len(files), str(folder)),
+        part=np.array([int(split[file]) for file in files]),
+        owners=owners,
+        owner_names=names,
+    )
+
+
+def _celeba_table(path: Path, skip: int) -> dict[str, str]:
+    """The attribute Smiling of each image: a count, a line of names, then a line an image."""
+    lines = _lines(path)[skip:]
+    if not lines or "Smiling" not in lines[0]:
+        raise UserError(f"{path} has no column 'Smiling': is it CelebA's list of attributes?")
+    column = lines[0].index("Smiling") + 1  # the file's name comes first in the lines, and has no name of its own
+    return {cells[0]: cells[column] for cells in lines[1:] if len(cells) > column}
+
+
+def _lines(path: Path) -> list[list[str]]:
+    return [cells for line in read_text(path).splitlines() if (cells := line.split())]
+
+
+FEMNIST = DataSet(
+    name="femnist",
+    title="FEMNIST",
+    files=("femnist_leaf/femnist.npz",),
+    counts={"train": 28_237, "test": 3_245},
+    clients=207,
+    licence="BSD-2",
+    citation='Caldas et al. (2018), "LEAF: a benchmark for federated settings"',
+    source="a LEAF sample as an archive of x, y and w (writer) for train and test",
+    read=read_femnist,
+    hub=Hub(
+        repo="flwrlabs/femnist", image="image", label="character", client="writer_id", splits=ALL, counts={"train": 814_277}, grey=True
+    ),
+)
+CIFAR10 = DataSet(
+    name="cifar10",
+    title="CIFAR-10",
+    files=("cifar10_jpeg/cifar10_jpeg.tar.gz",),
+    counts=CIFAR_COUNTS,
+    licence="none stated",
+    citation='Krizhevsky (2009), "Learning multiple layers of features from tiny images"',
+    source="a tar archive of JPEGs in folders train/CLASS and test/CLASS (lossy: the hub's are not)",
+    read=read_cifar10,
+    hub=Hub(repo="uoft-cs/cifar10", image="img", label="label", counts=CIFAR_COUNTS),
+)
+CIFAR100 = DataSet(
+    name="cifar100",
+    title="CIFAR-100",
+    files=("cifar100/train.bin", "cifar100/test.bin", "cifar100/fine_label_names.txt"),
+    counts=CIFAR_COUNTS,
+    licence="none stated",
+    citation='Krizhevsky (2009), "Learning multiple layers of features from tiny images"',
+    source="the binary version, unpacked",
+    read=read_cifar100,
+    hub=Hub(repo="uoft-cs/cifar100", image="img", label="fine_label", counts=CIFAR_COUNTS),
+)
+CELEBA = DataSet(
+    name="celeba",
+    title="CelebA",
+    files=tuple(
+        f"celeba/{file}" for file in ("img_align_celeba.zip", "list_attr_celeba.txt", "identity_CelebA.txt", "list_eval_partition.txt")
+    ),
+    counts=CELEBA_COUNTS,
+    clients=10_177,
+    licence="research only: the CelebA agreement",
+    citation='Liu et al. (2015), "Deep learning face attributes in the wild"',
+    source="the aligned images, attributes, identities and parts of mmlab.ie.cuhk.edu.hk",
+    read=read_celeba,
+    hub=Hub(
+        repo="flwrlabs/celeba",
+        config="img_align+identity+attr",
+        image="image",
+        label="Smiling",
+        client="celeb_id",
+        splits={"train": "train", "validation": "valid", "test": "test"},
+        labels={False: SMILES[0], True: SMILES[1]},
+        counts=CELEBA_COUNTS,
+        side=CELEBA_SIDE,
+    ),
+)
+
+
+def femnist(*, _data_dir: Path | None = None) -> Samples:
+    """62 characters by 207 writers (all 3,597 from the hub), 28 x 28, dark ink as high values; files needed.
+
+    LEAF's sample of writers has a split of its own in which 39 test images are identical to a training image.
+    """
+
+    def inked(table: Table) -> Table:
+        assert table.values is not None
+        return pixels_of(replace(table, values=255 - table.values, facts={**table.facts, "inverted": "ink is 1, paper is 0, as in MNIST"}))
+
+    return FEMNIST.samples(inked, _data_dir)
+
+
+def cifar10(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None) -> Samples:
+    """50,000 colour photographs of ten things, and 10,000 as the central test set; needs files and the extra images."""
+    return CIFAR10.samples(_at_size("Data set 'cifar10'", side, grey), _data_dir, side=side, grey=grey)
+
+
+def cifar100(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None) -> Samples:
+    """50,000 colour photographs of a hundred things, and 10,000 as the central test set; files needed."""
+    return CIFAR100.samples(_at_size("Data set 'cifar100'", side, grey), _data_dir, side=side, grey=grey)
+
+
+def celeba(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None) -> Samples:
+    """Does the celebrity smile? 202,599 faces of 10,177 people, a client each; needs files and the extra images."""
+    sized = _at_size("Data set 'celeba'", side, grey)
+    # the official split is one of people, so it cannot serve as a split of each person's images
+    return CELEBA.samples(lambda table: replace(sized(table), part=None), _data_dir, side=side, grey=grey)
+
+
+def _at_size(who: str, side: int, grey: bool) -> Finish:
+    check_count(who, "side", side)
+
+    def sized(table: Table) -> Table:
+        assert table.values is not None
+        return pixels_of(replace(table, values=resized(table.values, side, grey)))
+
+    return sized

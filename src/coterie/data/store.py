@@ -1,0 +1,116 @@
+"""Decoded samples on disk: one .npy file an array, opened as memory maps. A folder is there whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
+
+from coterie.arrays import Array
+from coterie.data.federation import Samples
+from coterie.data.table import BLOCK, Table
+from coterie.errors import UserError
+
+ABOUT = "about.json"
+WHITE = 255
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """A folder to write to that takes its place under its final name only when all went well."""
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+    except OSError as error:
+        raise UserError(
+            f"Cannot write to the cache {final.parent} ({error.strerror or error}): set XDG_CACHE_HOME to a folder that can be."
+        ) from error
+    try:
+        yield work
+        if not final.exists():  # another process may have been faster
+            os.replace(work, final)
+    except OSError as error:
+        raise UserError(
+            f"Cannot write to the cache {final.parent} ({error.strerror or error}): make room, or set XDG_CACHE_HOME."
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def save_samples(samples: Samples, final: Path) -> None:
+    """Write samples. Pixels as bytes become numbers in [0, 1], block by block, so that all of them need never be in memory."""
+    central_x, central_y = samples.central or (None, None)
+    arrays = {
+        "x": samples.x,
+        "y": samples.y,
+        "central_x": central_x,
+        "central_y": central_y,
+        "owners": samples.owners,
+        "given": samples.given,
+    }
+    about = {
+        "name": samples.name,
+        "classes": samples.classes,
+        "owner_names": samples.owner_names,
+        "provenance": dict(samples.provenance),
+    }
+    scaled = samples.provenance.get("divided_by") == WHITE and samples.x.dtype == np.uint8
+    with whole_folder(final) as work:
+        for name, array in arrays.items():
+            if array is not None:
+                _write(work / f"{name}.npy", array, scaled and name in ("x", "central_x"))
+        (work / ABOUT).write_text(json.dumps(about))
+
+
+def open_samples(folder: Path) -> Samples:
+    """Samples written by `save_samples`: features are read from disk as they are used."""
+    about = json.loads((folder / ABOUT).read_text())
+    y = np.load(folder / "y.npy")
+    central = (_map(folder / "central_x.npy"), np.load(folder / "central_y.npy")) if (folder / "central_x.npy").exists() else None
+    owners, given = (np.load(file) if (file := folder / f"{name}.npy").exists() else None for name in ("owners", "given"))
+    made = Samples(about["name"], _map(folder / "x.npy"), y, tuple(about["classes"]), central, about["provenance"])
+    return replace(made, owners=owners, owner_names=tuple(about["owner_names"]), given=given)
+
+
+def save_table(table: Table, final: Path) -> None:
+    """Write a table as it was fetched; its arrays may be memory maps."""
+    arrays = {"values": table.values, "y": table.y, "part": table.part, "owners": table.owners}
+    about = {"classes": table.classes, "owner_names": table.owner_names, "facts": dict(table.facts), "texts": table.texts}
+    with whole_folder(final) as work:
+        for name, array in arrays.items():
+            if array is not None:
+                _write(work / f"{name}.npy", array, scaled=False)
+        (work / ABOUT).write_text(json.dumps(about))
+
+
+def open_table(folder: Path) -> Table:
+    """A table written by `save_table`."""
+    about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
+    found = {name: _map(file) for name in ("values", "y", "part", "owners") if (file := folder / f"{name}.npy").exists()}
+    return Table(
+        classes=tuple(about["classes"]), owner_names=tuple(about["owner_names"]), facts=about["facts"], texts=about["texts"], **found
+    )
+
+
+def _write(path: Path, array: Array, scaled: bool) -> None:
+    if not scaled:
+        np.save(path, array)
+        return
+    # Written, not mapped: a full disk is then an error that can be told, where a map would end the process.
+    with path.open("wb") as file:
+        write_array_header_1_0(file, {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": array.shape})
+        for begin in range(0, len(array), BLOCK):
+            file.write((array[begin : begin + BLOCK].astype(np.float32) / np.float32(WHITE)).tobytes())
+
+
+def _map(path: Path) -> Array:
+    # Read-only, not copy-on-write: the system would count a private copy against memory, and refuse a set that is larger.
+    array: Array = np.load(path, mmap_mode="r")
+    return array

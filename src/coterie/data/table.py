@@ -1,0 +1,101 @@
+"""A table: the samples as their files have them, before pixels are scaled and words are counted; and what every set must satisfy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.arrays import Array, Ints
+from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
+from coterie.errors import UserError
+
+PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+BLOCK = 4096  # rows looked at together: a set may be larger than memory
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one data set. `values` are pixels (uint8), numbers or tokens; a set of texts has `texts` instead, one of pairs has both."""
+
+    y: Ints  # (N,)
+    classes: tuple[str, ...]
+    values: Array | None = None
+    texts: Sequence[str] | None = None
+    part: Ints | None = None  # (N,) the set's own split
+    owners: Ints | None = None  # (N,) rows of owner_names
+    owner_names: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance should tell beside source, licence and citation
+
+    def count(self, part: str) -> int:
+        """How many rows a part of the set's own split has; without such a split, all rows are train."""
+        split = self.part if self.part is not None else np.full(len(self.y), TRAIN)
+        return int((split == PARTS[part]).sum())
+
+    def rows(self, chosen: Ints) -> "Table":
+        """Some of the rows, with the clients that still have any."""
+        owners, names = self.owners, self.owner_names
+        if owners is not None:
+            kept, owners = np.unique(owners[chosen], return_inverse=True)
+            names = tuple(names[i] for i in kept)
+        return replace(
+            self,
+            y=self.y[chosen],
+            values=self.values[chosen] if self.values is not None else None,
+            texts=[self.texts[i] for i in chosen] if self.texts is not None else None,
+            part=self.part[chosen] if self.part is not None else None,
+            owners=owners,
+            owner_names=names,
+        )
+
+
+def coded(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
+    """Names as numbers, and the names in sorted order: ``owners, owner_names = coded(writers)``."""
+    found, numbers = np.unique(names, return_inverse=True)
+    return numbers.astype(np.int64), tuple(map(str, found))
+
+
+def check_table(table: Table, where: str) -> None:
+    """Refuse what no model could be trained on, in one sentence that says where."""
+    check_labels(table, where)
+    if table.values is None or table.values.dtype.kind != "f":
+        return
+    for begin in range(0, len(table.y), BLOCK):
+        block = table.values[begin : begin + BLOCK]
+        bad = ~np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+        if bad.any():
+            raise UserError(f"{where}: sample {begin + int(bad.argmax())} holds a value that is no finite number; fill it in or drop it.")
+
+
+def check_labels(table: Table, where: str) -> None:
+    """The part of the checks that reads no features."""
+    n = len(table.y)
+    lengths = {len(v) for v in (table.values, table.texts, table.part, table.owners) if v is not None} | {n}
+    if len(lengths) > 1:
+        raise UserError(f"{where} is inconsistent: its features, labels and clients number {', '.join(map(str, sorted(lengths)))}.")
+    if n == 0:
+        raise UserError(f"{where} holds no samples.")
+    if table.y.min() < 0 or table.y.max() >= len(table.classes):
+        wrong = table.y.min() if table.y.min() < 0 else table.y.max()
+        raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")
+    if len(np.unique(table.y)) < 2:
+        only = table.classes[int(table.y[0])]
+        raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
+    if table.owners is not None:
+        held = np.bincount(table.owners, minlength=len(table.owner_names))
+        if (held == 0).any():
+            raise UserError(f"{where}: client {table.owner_names[int(held.argmin())]!r} has no samples; leave it out.")
+
+
+def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
+    """The samples of a table whose values are the features.
+
+    Where clients are not known, the set's own test part becomes the server's test set.
+    """
+    assert table.values is not None
+    told, x = {**provenance, **table.facts}, table.values
+    if table.owners is not None or table.part is None:
+        return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part)
+    tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
+    central = (x[tests], table.y[tests]) if tests.any() else None
+    return Samples(name, x[rest], table.y[rest], table.classes, central, told)

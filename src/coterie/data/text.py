@@ -1,0 +1,84 @@
+"""Plain features of texts that need no download and learn nothing from the data, so that no test text can leak into them.
+
+`bag` counts hashed words; `tokens` numbers them, for models that read word by word. Both hash, so there is no vocabulary to
+draw from some clients and not from others; a word list of the user's own (for an embedding table) may stand in for the hash.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.arrays import Floats
+from coterie.data.assemble import check_count
+from coterie.data.files import read_text
+from coterie.data.folder import find_path
+from coterie.data.table import Table
+from coterie.rng import word
+
+Features = Literal["bag", "tokens"]
+PADDING, UNKNOWN = 0, 1
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How texts become features: the settings a text set has."""
+
+    features: str = "bag"
+    width: int = 1024  # columns of a bag
+    vocabulary: int = 4096  # numbers that tokens may have
+    length: int = 32  # tokens a text
+    words: str | None = None  # a file of words, one a line, in place of the hash
+
+    def check(self, who: str) -> None:
+        for setting in ("width", "vocabulary", "length"):
+            check_count(who, setting, getattr(self, setting))
+
+    def settings(self) -> dict[str, Any]:
+        """What decoded features depend on, the word list's own state among it."""
+        file = find_path(self.words).stat() if self.words is not None and find_path(self.words).is_file() else None
+        return {**asdict(self), "words_file": (file.st_size, file.st_mtime_ns) if file else None}
+
+    def table(self, table: Table) -> Table:
+        """The table with features in place of its texts."""
+        assert table.texts is not None
+        if self.features == "bag":
+            return replace(table, values=bag(table.texts, self.width), texts=None, facts={**table.facts, "features": "hashed words"})
+        told = f"the last {self.length} words as numbers; lstm and rnn need vocabulary={self.tokens_known()}"
+        values = tokens(table.texts, self.length, self.vocabulary, self._known())
+        return replace(table, values=values, texts=None, facts={**table.facts, "features": told})
+
+    def tokens_known(self) -> int:
+        known = self._known()
+        return self.vocabulary if known is None else len(known) + 2
+
+    def _known(self) -> dict[str, int] | None:
+        if self.words is None:
+            return None
+        return {line.strip(): i + 2 for i, line in enumerate(read_text(find_path(self.words)).splitlines())}
+
+
+def bag(texts: Sequence[str], width: int) -> Floats:
+    """Counts of words hashed into so many columns, each row of length one."""
+    from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, and few sets need it
+
+    maker = HashingVectorizer(n_features=width, alternate_sign=False, norm="l2", token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+    made: Floats = maker.transform(texts).toarray()
+    return made
+
+
+def tokens(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[str, int] | None = None) -> npt.NDArray[np.int32]:
+    """The last `length` words of each text as numbers, padded in front, so that a recurrent model ends on a word.
+
+    0 is padding and 1 an unknown word. A word's number is its hash into 2 .. vocabulary - 1, or the one `known` gives it.
+    """
+    made = np.full((len(texts), length), PADDING, np.int32)
+    for row, text in zip(made, texts, strict=True):
+        found = _WORD.findall(text.lower())[-length:]
+        if found:
+            row[-len(found) :] = [2 + word(w) % max(vocabulary - 2, 1) if known is None else known.get(w, UNKNOWN) for w in found]
+    return made

@@ -1,0 +1,70 @@
+"""`coterie data` as a user meets it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import main
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+
+
+def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["coterie", *words])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capfd.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ["femnist", "natural", "drift", "mnist/dirichlet(0.1,clients=100)/rotated(groups=4)"]),
+        (["digits/dirichlet(0.3,clients=8)/rotated(groups=4)"], ["client-7", "most of", "2, 2, 2, 2 clients", "left_over"]),
+        (["digits/iid(clients=50)"], ["smallest", "three quarters", "largest"]),
+    ],
+)
+def test_what_it_prints(words: list[str], expected: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = coterie(capfd, monkeypatch, "data", *words)
+    assert code == 0, err
+    for word in expected:
+        assert word in " ".join(out.split())
+
+
+def test_draws_a_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("altair")
+    code, _, err = coterie(capfd, monkeypatch, "data", "digits/iid(clients=4)", "--figure", str(tmp_path / "f.svg"))
+    assert code == 0, err
+    assert "4 clients, ordered by" in (tmp_path / "f.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["get"], "Say which data set to get: mnist"),
+        (["get", "minst"], "There is no data set 'minst' to get: did you mean"),
+        (["get", "goodreads"], "is not on the Hugging Face hub"),
+        (["digits/iid", "rotated"], "Give one spec: 'rotated' is one too many"),
+        (["mnist/iid"], "run 'coterie data get mnist'"),
+        (["digits/iid(clients=4)", "--figure", "f.gif"], "a figure is written as"),
+        (["csv('no.csv',label=y)"], "there is no file no.csv"),
+    ],
+)
+def test_bad_input(
+    words: list[str], sentence: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = coterie(capfd, monkeypatch, "data", *words)
+    assert code == 2
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
