@@ -1,0 +1,104 @@
+"""Whole studies: lanes against separate runs, memory, and what writing evidence costs."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.peers.process import ROOT
+from benchmarks.timing import heading, median, row, timed, verdict
+from benchmarks.workloads import PAPER, Images, unwatched
+
+from coterie.drive import drive, waves
+from coterie.engines.batched import BatchedEngine
+from coterie.evidence import writer
+from coterie.evidence.reader import Evidence
+from coterie.evidence.tables import roster_table
+from coterie.lanes import Lane, RoundRecord, lanes_of
+from coterie.method import Plan
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedprox import FedProx
+from coterie.problem import Problem
+from coterie.settings import Settings
+
+SEEDS, SEGMENT = range(35), 10
+METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))
+
+
+def lanes_of_study(problem: Problem, seeds: range, rounds: int, methods: int = 2, cohort: int = 20, epochs: int = 20) -> list[Lane]:
+    plan = Plan(rounds=rounds, cohort=cohort, local=PAPER.but(epochs=epochs), evaluate_every=1)
+    return lanes_of(list(METHODS[:methods]), list(seeds), problem, plan)
+
+
+def lanes(images: Images) -> None:
+    """35 seeds of FedAvg and FedProx as lanes of one study, and as 35 studies one after the other, in one warm process."""
+    rounds = 2
+    problem, engine = Problem.of(images.paper(), "mclr"), BatchedEngine()
+    heading(f"MNIST powerlaw, MCLR, FedAvg and FedProx, 35 seeds, {rounds} rounds, evaluated each round")
+
+    def together() -> None:
+        drive(lanes_of_study(problem, SEEDS, rounds), engine, rounds, unwatched)
+
+    def separate() -> None:
+        for seed in SEEDS:
+            drive(lanes_of_study(problem, range(seed, seed + 1), rounds), engine, rounds, unwatched)
+
+    together()
+    pairs = [(timed(together), timed(separate)) for _ in range(5)]
+    one, many = sorted(a for a, _ in pairs)[2], sorted(b for _, b in pairs)[2]
+    row("35 seeds as lanes", f"{one:.2f} s")
+    row("35 separate runs", f"{many:.2f} s")
+    verdict("lanes / separate runs", one / many, 0.8, least=False)
+
+
+def memory(images: Images) -> None:
+    """The most memory a process ever held while it ran 35 lanes on 1000 clients, loading and compiling included."""
+    heading("peak memory: 1000 MNIST clients, 35 lanes, MCLR")
+    for cohort, epochs in ((20, 20), (1000, 1)):
+        command = [sys.executable, "-m", "benchmarks.studies", str(cohort), str(epochs)]
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        verdict(f"cohort {cohort}, E={epochs}", float(told.split()[-1]), 4.0, least=False, unit=" GiB")
+
+
+def evidence(images: Images) -> None:
+    """What writing costs beside the rounds themselves, timed apart segment by segment, and how long the result takes to open."""
+    rounds = 30
+    problem, engine = Problem.of(images.paper(), "mclr"), BatchedEngine()
+    plan = Plan(rounds=rounds, cohort=20, local=PAPER, evaluate_every=1)
+    heading(f"evidence of 1000 clients x 35 seeds x {rounds} rounds")
+    crew = lanes_of_study(problem, SEEDS, rounds, methods=1)
+    settings = Settings(methods=("fedavg",), data="mnist/powerlaw", seeds=tuple(SEEDS), plan=plan)
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "study"
+        writer.create(out, settings, {}, roster_table(problem.federation))
+        drive(crew, engine, 0, unwatched)
+        running = writing = 0.0
+        for last in range(SEGMENT, rounds + 1, SEGMENT):
+            records: list[RoundRecord] = []
+            begin = perf_counter()
+            drive(crew, engine, last, lambda _, record: records.append(record))  # noqa: B023
+            running += perf_counter() - begin
+            begin = perf_counter()
+            writer.write_segment(out, 0, last - SEGMENT + 1, last, crew, records)
+            writing += perf_counter() - begin
+        size = sum(path.stat().st_size for path in out.rglob("*.parquet")) / 1e6
+        row("rounds", f"{running:.2f} s")
+        row("writing", f"{writing:.2f} s", f"{size:.0f} MB")
+        verdict("writing / rounds", 100 * writing / running, 5, least=False, unit=" %")
+        opening = median(lambda: Evidence.open(out).frame("clients"), 3)
+        verdict("opening the clients' table in pandas", opening, 2.0, least=False, unit=" s")
+
+
+def _remember(cohort: int, epochs: int) -> None:
+    problem = Problem.of(Images(None).paper(), "mclr")
+    crew = lanes_of_study(problem, SEEDS, 2, methods=1, cohort=cohort, epochs=epochs)
+    engine = BatchedEngine()
+    for wave in waves(crew, 2 << 30):  # a study's default budget
+        drive(wave, engine, 2, unwatched)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
+
+
+if __name__ == "__main__":
+    _remember(int(sys.argv[1]), int(sys.argv[2]))
