@@ -2,7 +2,7 @@
 
 import typer
 
-from coterie.cli import data, digest, methods, models, run, show
+from coterie.cli import compare, data, digest, inspect, methods, models, report, reproduce, run, show
 
 app = typer.Typer(
     help="Federated learning for clients that resemble each other.",
@@ -11,6 +11,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
+app.command("inspect")(inspect.inspect)
+app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)

@@ -5,12 +5,13 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from coterie.asks import Local
+from coterie.cli import options
 from coterie.cli.tables import result_table, troubles
 from coterie.errors import UserError
 from coterie.method import Plan
@@ -24,36 +25,34 @@ from coterie.study_file import FileStudy, read_study_file
 def run(
     methods: Annotated[list[str], typer.Argument(help="Methods such as 'fedavg' or 'fedprox(mu=1)', or one study file (.toml).")],
     data: Annotated[str, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = "digits/rotated",
-    model: Annotated[str, typer.Option(help="The model, such as mclr, 'mlp(128)', cnn or 'package.module:factory'.")] = "mclr",
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 30,
-    cohort: Annotated[int | None, typer.Option(help="Clients a round; all of them unless given.")] = None,
-    selection: Annotated[
-        Literal["uniform", "windows"], typer.Option(help="A fresh sample each round, or windows over a random order.")
-    ] = "uniform",
-    window: Annotated[float, typer.Option(help="Share of the clients in a window, unless --cohort is given.")] = 0.3,
-    epochs: Annotated[int, typer.Option(help="Local epochs a round.")] = 1,
-    batch: Annotated[int, typer.Option(help="Batch size; 0 is the full batch.")] = 10,
-    lr: Annotated[float, typer.Option(help="Local learning rate.")] = 0.05,
-    momentum: Annotated[float, typer.Option(help="Local momentum.")] = 0.0,
-    weight_decay: Annotated[float, typer.Option(help="Local weight decay.")] = 0.0,
-    optimizer: Annotated[Literal["sgd", "adam"], typer.Option(help="Local optimiser.")] = "sgd",
-    decay: Annotated[float, typer.Option(help="Factor on the learning rate after each round.")] = 1.0,
-    dropout: Annotated[float, typer.Option(help="Share of clients that do not answer in a round.")] = 0.0,
-    stragglers: Annotated[float, typer.Option(help="Share of clients that finish only part of their epochs.")] = 0.0,
-    evaluate_every: Annotated[int, typer.Option(help="Evaluate after every n-th round (and the last).")] = 1,
-    seeds: Annotated[str, typer.Option(help="Seeds: 0, 0-4 or 0,2,5.")] = "0",
-    data_seed: Annotated[int, typer.Option(help="Which draw of the partition.")] = 0,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")] = None,
-    engine: Annotated[Literal["auto", "batched", "loop"], typer.Option(help="How clients are carried out; auto is batched.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.")] = None,
+    model: options.Model = "mclr",
+    rounds: options.Rounds = 30,
+    cohort: options.Cohort = None,
+    selection: options.Selection = "uniform",
+    window: options.Window = 0.3,
+    epochs: options.Epochs = 1,
+    batch: options.Batch = 10,
+    lr: options.Rate = 0.05,
+    momentum: options.Momentum = 0.0,
+    weight_decay: options.WeightDecay = 0.0,
+    optimizer: options.Optimizer = "sgd",
+    decay: options.Decay = 1.0,
+    dropout: options.Dropout = 0.0,
+    stragglers: options.Stragglers = 0.0,
+    evaluate_every: options.EvaluateEvery = 1,
+    seeds: options.Seeds = "0",
+    data_seed: options.DataSeed = 0,
+    data_dir: options.DataDir = None,
+    engine: options.Engine = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    checkpoint_every: options.CheckpointEvery = 10,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     if any(name.endswith(".toml") for name in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
@@ -107,6 +106,6 @@ def _folder(out: Path | None, entry: FileStudy, *, alone: bool) -> Path | None:
     return root if root is None or alone else root / entry.name
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def stop(number: int, frame: FrameType | None) -> None:
     """SIGTERM ends a run as Ctrl-C does."""
     raise KeyboardInterrupt
