@@ -33,7 +33,7 @@ def listing() -> str:
     lines = ["# Methods", "", "| method | what it does |", "| --- | --- |"]
     pages = {name: page.name for page in sorted((DOCS / "methods").glob("*.md")) for name in MARK.findall(page.read_text())}
     for name in methods:
-        first = (inspect.getdoc(methods[name]) or "").splitlines()[0]
+        first = (inspect.getdoc(methods[name]) or "").splitlines()[0].replace("|", r"\|")
         lines.append(f"| [`{name}`]({pages[name]}) | {first} |")
     lines += ["", "Around any method, behind a plus sign (see [wrappers](wrappers.md)):", "", "| wrapper | what it does |", "| --- | --- |"]
     lines += [f"| `{name}` | {(inspect.getdoc(wrappers[name]) or '').splitlines()[0]} |" for name in wrappers]
@@ -66,6 +66,7 @@ def _cost(rounds: "pd.DataFrame", server: "pd.Series[float]") -> str:
 
 
 def write_costs() -> None:
+    """Fill the marks on the methods' pages."""
     found = costs()
     note = f"Measured on `{DATA}`, softmax regression (650 parameters), 10 of 40 clients a round, two local epochs:"
     for page in sorted((DOCS / "methods").glob("*.md")):
@@ -76,6 +77,7 @@ def write_costs() -> None:
 
 
 def main() -> None:
+    """Write, or check."""
     made = {DOCS / "commands.md": commands(), DOCS / "methods" / "README.md": listing()}
     if "--check" in sys.argv:
         stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Parts:
     def __iter__(self) -> Iterator[Ints]:
         return (self[client] for client in range(len(self)))
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         return np.diff(self.offsets)
 

@@ -91,7 +91,7 @@ class DenseArrays(DenseDesk):
     """On the CPU. The caller sees to it that linear algebra runs on one thread."""
 
     def gather(self, rows: Ints) -> Floats:
-        return self.federation.x[rows].reshape(len(rows), -1).astype(np.float32, copy=False)
+        return self.federation.x[rows].reshape(len(rows), self.sizes[0]).astype(np.float32, copy=False)
 
     def central(self) -> Floats:
         assert self.federation.central is not None

@@ -43,8 +43,8 @@ class FusedJob:
         shapes = {
             "x": self.x.shape[1:] == self.sizes[:1] and len(self.x) == len(self.y),
             "offsets": self.offsets.shape == (n + 1,) and (np.diff(self.offsets) >= 0).all() and self.offsets[0] >= 0,
-            "indices": self.offsets[-1] <= len(self.indices) and _within(self.indices, len(self.x)),
-            "y": _within(self.y, classes),
+            "indices": (readable := self.offsets[-1] <= len(self.indices) and _within(self.indices, len(self.x))),
+            "y": not readable or _within(self.y[self.indices], classes),  # only what is read: the job may be a small part of the data
             "models": self.models.shape[1:] == (d,),
             "start": _within(self.start, len(self.models)),
             "batch_size": (self.batch_size >= 1).all(),

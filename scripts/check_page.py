@@ -1,0 +1,178 @@
+"""Check pages in a real browser: drawn whole, offline, readable at several sizes; keep screenshots.
+
+python scripts/check_page.py PAGE.html ... [--shots FOLDER] [--expect TEXT ...]
+
+Needs chromium (Debian: apt-get install chromium). A copy of each page is opened with a probe that measures it from within: every chart is
+drawn and names its axes, no script failed, nothing is loaded from elsewhere, nothing is wider than the window, no axis labels overlap.
+Ends with 1 and a list of what is wrong, or with 0.
+"""
+
+import argparse
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SIZES = {"laptop": (1280, 800), "desktop": (1920, 1080), "phone": (390, 844)}
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--virtual-time-budget=60000",
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # offline
+)
+PATIENCE = 120  # seconds
+OUTSIDE = re.compile(
+    r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?https?:""", re.IGNORECASE
+)
+
+PROBE = """<script>
+const faults = [];
+addEventListener("error", (event) => faults.push("script: " + event.message));
+addEventListener("unhandledrejection", (event) => faults.push("script: " + event.reason));
+function overlaps(group) {
+  const boxes = [...group.querySelectorAll("text")].filter((t) => t.textContent && t.getAttribute("opacity") !== "0")
+    .map((t) => t.getBoundingClientRect()).filter((b) => b.width > 0);
+  return boxes.some((a, i) => boxes.slice(i + 1).some((b) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3));
+}
+async function measure() {
+  for (const figure of document.querySelectorAll("figure")) {
+    if (!figure.querySelector("svg")) faults.push(figure.id + ": not drawn");
+    for (const group of figure.querySelectorAll(".role-axis-label, .role-legend")) {
+      if (overlaps(group)) faults.push(figure.id + ": labels overlap");
+    }
+  }
+  for (const figure of document.querySelectorAll("figure")) {
+    const name = figure.querySelector(".role-legend-label text"), lines = () => [...figure.querySelectorAll(".mark-line path")];
+    if (!name || !lines().length || !JSON.parse(figure.querySelector("script").textContent).params) continue;
+    const faint = () => lines().filter((line) => parseFloat(line.getAttribute("opacity") || "1") < 0.5).length;
+    const before = faint();
+    name.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+    await new Promise((done) => setTimeout(done, 200));
+    if (faint() <= before) faults.push(figure.id + ": a click on " + name.textContent + " does not switch it off");
+  }
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  if (wide > 1) faults.push("the page is " + wide + " pixels wider than the window");
+  const texts = [...document.querySelectorAll("figure")].map((f) => [f.id, [...f.querySelectorAll("svg text")].map((t) => t.textContent)]);
+  const out = document.createElement("pre");
+  out.id = "probe"; out.hidden = true;
+  out.textContent = JSON.stringify({faults: [...new Set(faults)], width: innerWidth, height: document.documentElement.scrollHeight,
+    charts: document.documentElement.dataset.charts || "none", texts: Object.fromEntries(texts)});
+  document.body.append(out);
+}
+const wait = setInterval(() => { if (document.documentElement.dataset.charts) { clearInterval(wait); setTimeout(measure, 200); } }, 50);
+</script>"""
+
+
+def main() -> int:
+    """Check every page at every size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument(
+        "--shots", type=Path, help="a folder for screenshots: at every size, at laptop size also dark and of the whole page"
+    )
+    parser.add_argument("--expect", action="append", default=[], help="a text that the page must show")
+    given = parser.parse_args()
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        print("No browser: install chromium (Debian: apt-get install chromium).", file=sys.stderr)
+        return 2
+    troubles = [f"{page}: {trouble}" for page in given.pages for trouble in check(browser, page, given.expect, given.shots)]
+    print("\n".join(troubles) or f"{len(given.pages)} pages in order at {', '.join(f'{w} x {h}' for w, h in SIZES.values())}.")
+    return 1 if troubles else 0
+
+
+def check(browser: str, page: Path, expected: list[str], shots: Path | None) -> list[str]:
+    """What is wrong with a page."""
+    text = page.read_text(encoding="utf-8")
+    troubles = ["loads something from elsewhere: " + found.group(0)[:80] for found in OUTSIDE.finditer(_without_scripts(text))]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "page.html"
+        copy.write_text(text.replace("<head>", "<head>" + PROBE, 1), encoding="utf-8")
+        for name, size in SIZES.items():
+            shown, dom = _open(browser, copy, size)
+            troubles += [f"at {name} size: {fault}" for fault in _faults(shown, dom, text, expected)]
+            if shots is not None and shown is not None:
+                shots.mkdir(parents=True, exist_ok=True)
+                stem = f"{page.parent.name}-{page.stem}-{name}"
+                _shoot(browser, page, size, shots / f"{stem}.png")
+                if name == "laptop":
+                    _shoot(browser, page, (size[0], shown["height"]), shots / f"{stem}-whole.png")
+                    _shoot(browser, page, size, shots / f"{stem}-dark.png", "--blink-settings=preferredColorScheme=0")
+    return troubles
+
+
+def _faults(shown: dict[str, Any] | None, dom: str, text: str, expected: list[str]) -> list[str]:
+    if shown is None:
+        return ["the page did not finish drawing"]
+    found = [*shown["faults"], *([shown["charts"]] if shown["charts"].startswith("failed") else [])]
+    for figure, spec in _specs(text).items():
+        missing = _axis_titles(spec) - set(shown["texts"].get(figure, []))
+        found += [f"{figure}: the axis title {title!r} is not shown" for title in sorted(missing)]
+    words = html.unescape(dom)
+    return found + [f"the text {wanted!r} is not shown" for wanted in expected if wanted not in words]
+
+
+def _specs(text: str) -> dict[str, Any]:
+    """The charts that a page holds, by the id of their figure."""
+    pattern = re.compile(r'<figure id="([^"]+)">.*?<script type="application/json">(.*?)</script>', re.DOTALL)
+    return {name: json.loads(body) for name, body in pattern.findall(text)}
+
+
+def _axis_titles(tree: Any) -> set[str]:
+    """The titles that a chart gives its axes."""
+    if isinstance(tree, list):
+        return set().union(*map(_axis_titles, tree)) if tree else set()
+    if not isinstance(tree, dict):
+        return set()
+    own = {tree[axis]["title"] for axis in ("x", "y") if isinstance(tree.get(axis), dict) and tree[axis].get("title")}
+    return own.union(*(_axis_titles(value) for key, value in tree.items() if key not in ("data", "datasets")))
+
+
+def _without_scripts(text: str) -> str:
+    """The page's own markup: the library's code names addresses that it never loads."""
+    return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def _open(browser: str, page: Path, size: tuple[int, int]) -> tuple[dict[str, Any] | None, str]:
+    dom = _run(browser, page, size, "--dump-dom").decode("utf-8", "replace")
+    found = re.search(r'<pre id="probe"[^>]*>(.*?)</pre>', dom, re.DOTALL)
+    return (json.loads(html.unescape(found.group(1))) if found else None), dom
+
+
+def _shoot(browser: str, page: Path, size: tuple[int, int], path: Path, *more: str) -> None:
+    _run(browser, page, size, f"--screenshot={path.resolve()}", *more)
+
+
+def _run(browser: str, page: Path, size: tuple[int, int], *words: str) -> bytes:
+    """Run the browser to its end. It hangs once in a while: then it is stopped with all its children and asked once more."""
+    for _ in range(2):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+            command = [browser, *FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", *words, page.resolve().as_uri()]
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, "HOME": profile}
+            )
+            try:
+                return process.communicate(timeout=PATIENCE)[0]
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return b""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
