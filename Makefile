@@ -6,9 +6,12 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check format bench docs pages clean
 
-demo: $(VENV)/.core  ## methods side by side on embedded data, with live progress
-	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local 'fedavg+finetune(epochs=5)' --data 'digits/rotated(clients=40,groups=4)' --rounds 20 --epochs 5 --lr 0.1 --seeds 0-2
+demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
+	rm -rf runs/demo
+	$(BIN)/coterie compare 'fedgroup(groups=4,pretrain=20)' 'fesem(groups=4,warmup=20)' 'fedsim(clusters=4)' --data 'digits/rotated(clients=40,groups=4)' \
+		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --seeds 0-7 --out runs/demo
+	$(BIN)/coterie report runs/demo
 
 test: $(VENV)/.dev  ## the whole suite
 	$(BIN)/python -m pytest -n 2

@@ -70,6 +70,13 @@ def _gain(findings: Findings, finding: Finding, test: Paired) -> str:
     detail = f"{_span(test)}, {_p(finding.corrected_p)}, {test.n} seeds"
     if clearly_better(finding, test):
         return f"{name} gains {_points(test.mean)} points over {base} in {score} ({detail}){losers}."
+    tested = len(findings.roles.methods)
+    if test.low > 0 and test.smallest_p * tested >= LEVEL:
+        enough = next(n for n in range(1, 99) if 2.0**-n * tested < LEVEL)
+        return (
+            f"{name} is {_points(test.mean)} points ahead of {base} in {score} ({_span(test)}){losers}. {test.n} seeds are too few for "
+            f"Wilcoxon's test of {tested} method(s) to reach 5 %: run at least {enough} to settle it."
+        )
     if test.high < 0:
         return f"{name} loses {_points(-test.mean)} points to {base} in {score} ({_span(test)}, {test.n} seeds){losers}."
     return f"{name} shows no clear difference from {base} in {score}: {_signed(test.mean)} points ({detail}){losers}."
