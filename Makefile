@@ -25,6 +25,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+pages: demo  ## look at the demo's page in a real browser (needs chromium)
+	$(BIN)/python scripts/check_page.py runs/demo/report.html
+
 docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
 	$(BIN)/python scripts/make_docs.py
 

@@ -60,7 +60,9 @@ def _cost(rounds: "pd.DataFrame", server: "pd.Series[float]") -> str:
         "| | messages | kB down | kB up | client passes | client steps | server ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| a round, median | " + " | ".join(f"{v:,.0f}" for v in usual) + f" | {1000 * server[server.index > 2].median():.1f} |",
-        "| start and first two rounds, sum | " + " | ".join(f"{v:,.0f}" for v in begin) + f" | {1000 * server[server.index <= 2].sum():.1f} |",
+        "| start and first two rounds, sum | "
+        + " | ".join(f"{v:,.0f}" for v in begin)
+        + f" | {1000 * server[server.index <= 2].sum():.1f} |",
     ]
     return "\n".join(rows)
 

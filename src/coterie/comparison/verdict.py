@@ -40,14 +40,20 @@ def verdict(findings: Findings, finding: Finding) -> str:
 
 
 def caveats(findings: Findings) -> list[str]:
-    """What a reader should know before any finding: too few seeds, an unfinished study, a score that flatters."""
-    settings, seeds, sentences = findings.records.settings, len(findings.seeds), []
+    """What a reader should know before any finding."""
+    seeds, sentences = len(findings.seeds), []
     if seeds == 1:
         sentences.append("One seed cannot test: every difference below may be chance. Run at least 5, better 35.")
     elif seeds < 5:
         sentences.append(
             f"{seeds} seeds cannot reach 5 % in Wilcoxon's test (the least p is {2.0**-seeds:.3g}): run at least 5, better 35."
         )
+    return sentences + unfinished(findings)
+
+
+def unfinished(findings: Findings) -> list[str]:
+    """What is missing of a study, and a score that flatters."""
+    settings, seeds, sentences = findings.records.settings, len(findings.seeds), []
     if seeds < len(settings.seeds):
         sentences.append(f"Only {seeds} of {len(settings.seeds)} seeds are complete and compared.")
     if findings.scope.last < settings.plan.rounds:

@@ -1,0 +1,45 @@
+"""`coterie report`: the page of a comparison or a study, from its folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from coterie.cli import options
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie compare --out' or 'coterie run --out' made.")],
+    figures: Annotated[str, typer.Option(help="Also write every figure as pdf, svg or png, or several of them: pdf,png.")] = "",
+    score: Annotated[Literal["final", "last10", "mean", "validated", "max"], typer.Option(help="The headline score.")] = "last10",
+    baseline: Annotated[str | None, typer.Option(help="What methods are compared with; FedAvg unless given.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="The accuracy (a share) that costs are counted up to; the baseline's unless given.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
+    from coterie.report import parse_formats
+    from coterie.report import report as write  # here: it needs SciPy's statistics and Altair, for which other commands need not wait
+
+    console = Console(stderr=as_json)
+    made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target)
+    for fault in made.faults:
+        console.print(fault, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    size = made.page.stat().st_size / (1 << 20)
+    console.print(
+        f"{made.page} ({size:.1f} MiB), {len(made.tables)} tables, {len(made.figures)} figures.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if as_json:
+        names = {
+            "page": str(made.page),
+            "tables": list(map(str, made.tables)),
+            "figures": list(map(str, made.figures)),
+            "faults": list(made.faults),
+        }
+        print(json.dumps(names))

@@ -1,0 +1,73 @@
+"""Where a gain comes from, and how it is spread over the clients."""
+
+import altair as alt
+import numpy as np
+
+from coterie.report.charts.common import INTERVAL, inline, lines, side_by_side, told, zero
+from coterie.report.figure import PANEL, Figure
+from coterie.report.looks import OKABE_ITO
+from coterie.report.subject import CLIENTS, Subject, percent, thinned
+
+STEPS = {"weights": "other weights", "groups": "having groups", "similarity": "similarity"}
+TOTAL = "gain in all"
+WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
+
+
+def decomposition(subject: Subject) -> list[Figure]:
+    """The gain over FedAvg in steps, each beginning where the one before ends."""
+    rows = []
+    for label, finding in subject.methods.items():
+        parts, at = finding.decomposition, 0.0
+        if parts is None or not parts.total.n:
+            continue
+        for name, gain in [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)]:
+            begin = 0.0 if name == TOTAL else at
+            at = begin + gain.mean
+            keys = ("begin", "end", "gain", "low", "high", "from", "to")
+            values = percent([begin, at, gain.mean, gain.low, gain.high, begin + gain.low, begin + gain.high])
+            rows.append({"panel": subject.name(label), "part": name, **dict(zip(keys, values, strict=True))})
+    if not rows:
+        return []
+    order = [*STEPS.values(), TOTAL]
+    colours = [OKABE_ITO[name] for name in ("orange", "sky", "blue", "green")]
+    y = alt.Y("part:N", sort=order, title=None)
+    colour = alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=None)
+    x = alt.X("begin:Q", title="points of accuracy")
+    tooltip = told(("panel:N", "method"), "part:N", ("gain:Q", "points"), *INTERVAL)
+    bars = alt.Chart().mark_bar(height=16).encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tooltip)
+    whiskers = alt.Chart().mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="from:Q", x2="to:Q", y=y)
+    panel = alt.layer(bars, whiskers, zero("x"), data=inline(rows)).properties(width=PANEL - 20, height=alt.Step(30))
+    chart = side_by_side(panel, [subject.name(label) for label in subject.methods])
+    note = (
+        f"From {subject.baseline.name} to the method step by step: counting clients alike instead of by their samples (where the method "
+        "does), splitting clients at random into groups of the same sizes, and choosing the groups by similarity. Thin lines are 95 % "
+        "intervals."
+    )
+    return [Figure(subject.id("decomposition"), "The gain in steps", note, chart, several=True)]
+
+
+def gains(subject: Subject) -> list[Figure]:
+    """Every client's gain over the baseline, sorted: where a line crosses zero, losers end and winners begin."""
+    labels = [
+        label for label in subject.shown if label != subject.findings.roles.baseline and subject.findings.roles.of[label] != "uniform"
+    ]
+    rows, ids = [], subject.findings.records.ids
+    for label in labels:
+        gain = subject.findings.methods[label].fairness.gain
+        order = np.argsort(gain, kind="stable")[: int(np.isfinite(gain).sum())]
+        values = percent(gain[order])
+        for i in thinned(len(order), CLIENTS) if len(order) else ():
+            at = round(100 * (i + 0.5) / len(order), 2)
+            rows.append({"method": subject.name(label), "share": at, "gain": values[i], "client": ids[order[i]]})
+    if not rows:
+        return []
+    looks = [subject.looks[label] for label in labels]
+    x = alt.X("share:Q", title="clients, from the one that loses most to the one that gains most, %", scale=alt.Scale(domain=[0, 100]))
+    y = alt.Y("gain:Q", title=f"gain over {subject.baseline.name}, points")
+    drawn = lines(rows, looks, x, y, told("client:N", "method:N", ("gain:Q", "gain, points")), dots=True)
+    chart = alt.layer(zero("y"), drawn).properties(height=340)
+    note = (
+        f"Clients below zero are served worse than by {subject.baseline.name}. Each line sorts the clients anew. Hover over a point to see "
+        "which client it is; click a name to switch it off or on."
+    )
+    return [Figure(subject.id("gains"), "Every client's gain, sorted", note, chart)]

@@ -1,0 +1,57 @@
+"""`report`: from a folder of evidence to the page, the tables and the figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.comparison import open_comparison
+from coterie.errors import UserError
+from coterie.report.figure import Figure, Format, require_altair
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written."""
+
+    page: Path
+    tables: tuple[Path, ...]
+    figures: tuple[Path, ...]
+    faults: tuple[str, ...]  # files that could not be read; the report is made from the rest
+
+
+def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
+    """Write `report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
+
+    Options are those of `compare_evidence`: the headline score, the baseline, the target accuracy.
+    """
+    require_altair()
+    from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
+    from coterie.report.numbers import sheets_of
+    from coterie.report.page import page
+    from coterie.report.subject import Subject, slug
+
+    folder = Path(folder)
+    comparison = open_comparison(folder, **options)
+    several = len(comparison.federations) > 1
+    subjects = [Subject(findings, f"{slug(findings.data)}-" if several else "") for findings in comparison.federations]
+    sheets = [sheets_of(subject) for subject in subjects]
+    parts, faults = sections.sections_of(comparison, subjects, sheets)
+    try:
+        (folder / "tables").mkdir(exist_ok=True)
+        tables = [path for own in sheets for sheet in own.values() for path in sheet.write(folder / "tables")]
+        drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
+        saved = _save(folder / "figures", drawn, figures)
+        path = folder / "report.html"
+        draft = path.with_name(".report.html")
+        draft.write_text(page(sections.title(subjects), sections.lead(subjects), parts), encoding="utf-8")
+        draft.rename(path)
+    except OSError as error:
+        raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
+    return Report(path, tuple(tables), tuple(saved), tuple(faults))
+
+
+def _save(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
+    if formats:
+        folder.mkdir(exist_ok=True)
+    return [figure.save(folder, form) for figure in figures for form in formats]

@@ -1,0 +1,119 @@
+"""What the page says, in which order: the verdict, then the evidence for it, then what it was made with."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from coterie.comparison import Comparison
+from coterie.comparison.verdict import unfinished
+from coterie.report.background import settings_blocks
+from coterie.report.charts.accuracy import accuracy_figures
+from coterie.report.charts.clients import before_and_after, client_map
+from coterie.report.charts.cost import cost
+from coterie.report.charts.gains import decomposition, gains
+from coterie.report.charts.groups import agreement_matrix, groups_over_rounds
+from coterie.report.charts.ranking import ranks
+from coterie.report.charts.weights import weight_figures
+from coterie.report.page import Block, Html, Section, paragraph
+from coterie.report.sheets import Sheet
+from coterie.report.subject import Subject
+from coterie.report.words import Card, answer, cards
+
+TERMS = (
+    "A point is one right answer in 100. A repetition (a seed) draws the first model, who takes part when, and the order of the data anew; "
+    "every method meets the same draws."
+)
+
+
+def title(subjects: Sequence[Subject]) -> str:
+    """The page's title."""
+    return (
+        "Does learning in groups help these clients?"
+        if any(_grouping(subject) for subject in subjects)
+        else "Which method serves these clients best?"
+    )
+
+
+def lead(subjects: Sequence[Subject]) -> str:
+    """What was compared, in one sentence."""
+    first = subjects[0].findings
+    methods = len(first.roles.methods)
+    where = f"{len(first.records.ids):,} clients" if len(subjects) == 1 else f"{len(subjects)} federations of clients"
+    seeds = sorted({len(subject.findings.seeds) for subject in subjects})
+    times = "once" if seeds == [1] else f"{' or '.join(map(str, seeds))} times, each time for all methods alike"
+    what = "1 method" if methods == 1 else f"{methods} methods"
+    return f"{what} compared with {subjects[0].baseline.name} on {where}. Everything was run {times}."
+
+
+def sections_of(comparison: Comparison, subjects: Sequence[Subject], sheets: Sequence[dict[str, Sheet]]) -> tuple[list[Section], list[str]]:
+    """All sections, and every file that could not be read."""
+    evidence, faults = [], list(comparison.faults)
+    for subject, own in zip(subjects, sheets, strict=True):
+        found, damaged = _evidence(comparison, subject, own, several=len(subjects) > 1)
+        evidence += found
+        faults += [*subject.weighing.faults, *damaged]
+    faults = list(dict.fromkeys(faults))
+    return [_verdict(comparison, subjects, faults), *evidence], faults
+
+
+def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequence[str]) -> Section:
+    blocks: list[Block] = [_faults(faults)] if faults else []
+    said = comparison.verdicts()
+    for subject in subjects:
+        if len(subjects) > 1:
+            blocks.append(Html(f"<h3>{escape(subject.findings.data)}</h3>"))
+        blocks.append(paragraph(answer(subject), "answer"))
+        blocks += [paragraph(sentence) for sentence in unfinished(subject.findings)]
+        blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
+    blocks.append(
+        paragraph(f"{subjects[0].baseline.name} is one model shared by all clients. {TERMS}" if _is_fedavg(subjects[0]) else TERMS, "note")
+    )
+    if comparison.ranking is not None:
+        blocks.append(ranks(comparison.ranking))
+    full = "".join(f"<li>{escape(sentence)}</li>" for subject in subjects for sentence in said[subject.findings.data])
+    blocks.append(Html(f"<details><summary>The same with tests and intervals</summary><ul>{full}</ul></details>"))
+    return Section("Verdict", blocks, "verdict", "Verdict")
+
+
+def _evidence(comparison: Comparison, subject: Subject, sheets: dict[str, Sheet], several: bool) -> tuple[list[Section], list[str]]:
+    def shown(*names: str) -> list[Block]:
+        return [sheets[subject.id(name)].html() for name in names if subject.id(name) in sheets]
+
+    settings, faults = settings_blocks(subject, comparison)
+    parts: list[tuple[str, str, Iterable[Block]]] = [
+        ("accuracy", "Accuracy", [*accuracy_figures(subject), *shown("scores")]),
+        ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
+        ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("fairness")]),
+        ("grouping", "The groups", [*groups_over_rounds(subject), *agreement_matrix(subject), *client_map(subject), *shown("grouping")]),
+        ("counts", "Who counts how much", weight_figures(subject)),
+        ("costs", "What it costs", [cost(subject), *shown("cost")]),
+        ("settings", "Settings and versions", settings),
+    ]
+    made = []
+    for name, heading, blocks in parts:
+        content = list(blocks)
+        if content:
+            short = heading if not several else subject.findings.data if name == "accuracy" else ""
+            made.append(Section(f"{subject.findings.data}: {heading.lower()}" if several else heading, content, subject.id(name), short))
+    return made, faults
+
+
+def _card(card: Card) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in card.sentences)
+    return (
+        f'<article class="card {card.outcome}"><h3>{escape(card.name)}</h3><p class="tag">{escape(card.tag)}</p><ul>{items}</ul></article>'
+    )
+
+
+def _faults(faults: Sequence[str]) -> Html:
+    lines = "".join(f"<p>{escape(fault)}</p>" for fault in faults)
+    return Html(
+        f'<div class="faults"><p><strong>Part of the evidence could not be read. This page is made from the rest.</strong></p>{lines}</div>'
+    )
+
+
+def _grouping(subject: Subject) -> bool:
+    return any(finding.grouping is not None for finding in subject.methods.values())
+
+
+def _is_fedavg(subject: Subject) -> bool:
+    return subject.baseline.name == "FedAvg"

@@ -1,0 +1,113 @@
+"""Tables: every number of a comparison, for the page, for papers (Markdown, LaTeX) and for further work (CSV, unrounded)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.report.page import Html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Show = Callable[[Mapping[str, Any]], str]
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and what is written below it for a row of values."""
+
+    title: str
+    show: Show
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: unrounded values, and the columns of text that are shown, each made of one or several of them."""
+
+    name: str
+    caption: str
+    frame: "pd.DataFrame"
+    columns: tuple[Column, ...] = ()  # none: a table for further work only
+
+    def cells(self) -> list[list[str]]:
+        """The shown columns as text."""
+        return [[column.show(row) for column in self.columns] for row in self._rows()]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{str(name): value for name, value in row.items()} for row in self.frame.to_dict("records")]
+
+    def html(self) -> Html:
+        head = "".join(f"<th>{escape(column.title)}</th>" for column in self.columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.cells())
+        table = f"<caption>{escape(self.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return Html(f'<div class="table"><table>{table}</table></div>')
+
+    def markdown(self) -> str:
+        titles = [column.title for column in self.columns]
+        lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *self.cells()]
+        table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return f"{self.caption}\n\n{table}\n"
+
+    def latex(self) -> str:
+        import pandas as pd
+
+        frame = pd.DataFrame(self.cells(), columns=[column.title for column in self.columns])
+        text: str = (
+            frame.map(_latex)
+            .rename(columns=_latex)
+            .to_latex(
+                index=False, caption=_latex(self.caption), label=f"tab:{self.name}", column_format="l" + "r" * (len(self.columns) - 1)
+            )
+        )
+        return text
+
+    def write(self, folder: Path) -> list[Path]:
+        """The table in its forms."""
+        forms = {"csv": self.frame.to_csv(index=False)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
+        paths = {folder / f"{self.name}.{ending}": content for ending, content in forms.items()}
+        for path, content in paths.items():
+            path.write_text(content, encoding="utf-8")
+        return list(paths)
+
+
+def text(name: str) -> Show:
+    """A value as it is."""
+    return lambda row: str(row[name])
+
+
+def number(name: str, form: str, unit: str = "", scale: float = 1.0) -> Show:
+    """A number in one form; what is not defined is a dash."""
+    return lambda row: _number(scale * row[name], form) + unit if abs(row[name]) < float("inf") else MISSING
+
+
+def points(name: str, signed: bool = False) -> Show:
+    """A share as percent, or a difference of shares as points."""
+    return number(name, "+.1f" if signed else ".1f", scale=100)
+
+
+def span(low: str, high: str, signed: bool = False) -> Show:
+    """An interval of shares."""
+    one, two = points(low, signed), points(high, signed)
+    return lambda row: f"{one(row)} to {two(row)}" if one(row) != MISSING else MISSING
+
+
+def words_table(rows: Sequence[tuple[str, str]]) -> Html:
+    """Names and what they stand for."""
+    body = "".join(f"<tr><td>{escape(name)}</td><td><code>{escape(value)}</code></td></tr>" for name, value in rows)
+    return Html(f'<div class="table"><table class="words"><tbody>{body}</tbody></table></div>')
+
+
+def _number(value: float, form: str) -> str:
+    text = f"{value:{form}}"
+    return text.lstrip("+-") if not text.strip("+-0.") else text.replace("-", "−")  # nothing has no sign
+
+
+SIGNS = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def _latex(text: str) -> str:
+    """Text that LaTeX takes for text."""
+    return "".join(SIGNS.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)

@@ -1,0 +1,100 @@
+"""One federation as the report sees it: its findings, and how its methods are called and drawn."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coterie.arrays import Doubles, Ints
+from coterie.comparison import Finding, Findings
+from coterie.report.agreement import agreements
+from coterie.report.looks import Look, looks_of
+from coterie.report.weighing import Weighing, weighing_of
+
+CLIENTS = 300  # points drawn in one panel at most: more would be one on top of the other
+ROUNDS = 200  # rounds drawn in one curve at most
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Findings with looks. `prefix` tells the figures of several federations apart."""
+
+    findings: Findings
+    prefix: str = ""
+
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        return looks_of(self.findings)
+
+    @cached_property
+    def agreements(self) -> dict[str, Doubles]:
+        """By method that groups: (N, N) how often two clients share a group."""
+        return agreements(self.findings)
+
+    @cached_property
+    def weighing(self) -> Weighing:
+        """Aggregation weights, of one seed and of all."""
+        return weighing_of(self.findings, self.seed)
+
+    @property
+    def baseline(self) -> Look:
+        return self.looks[self.findings.roles.baseline]
+
+    @property
+    def methods(self) -> dict[str, Finding]:
+        """The methods under test that at least one seed has a score of."""
+        return {
+            label: self.findings.methods[label]
+            for label in self.findings.roles.methods
+            if self.findings.methods[label].over_baseline["final"].n
+        }
+
+    @property
+    def shown(self) -> list[str]:
+        """What most figures show: everything but the controls of single methods."""
+        return [label for label, role in self.findings.roles.of.items() if role != "control"]
+
+    @property
+    def seed(self) -> int:
+        """The place of the seed that is shown where only one can be: the first that is compared."""
+        return int(self.findings.scope.seeds[0])
+
+    def name(self, label: str) -> str:
+        return self.looks[label].name
+
+    def client(self, number: int) -> dict[str, str | int]:
+        """What a reader who points at a client is told of it."""
+        records = self.findings.records
+        told: dict[str, str | int] = {"client": records.ids[number], "samples": int(records.train[number])}
+        return told if records.truth is None else {**told, "true group": int(records.truth[number])}
+
+    @cached_property
+    def drawn(self) -> Ints:
+        """The clients that are drawn one by one."""
+        return thinned(len(self.findings.records.ids), CLIENTS)
+
+    @property
+    def left_out(self) -> str:
+        """What to say where not all of them are."""
+        count = len(self.findings.records.ids)
+        return f" {len(self.drawn)} of {count:,} clients are drawn; tables/clients.csv has all." if len(self.drawn) < count else ""
+
+    def id(self, figure: str) -> str:
+        return self.prefix + figure
+
+
+def slug(text: str) -> str:
+    """A text as a name for files and links."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", text).strip("-").lower()
+
+
+def thinned(count: int, most: int) -> Ints:
+    """At most so many of `count` places, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def percent(values: Sequence[float] | np.ndarray) -> list[float | None]:
+    """Shares as percentages with two decimals; what is not defined is None."""
+    return [round(100 * float(value), 2) if np.isfinite(value) else None for value in values]

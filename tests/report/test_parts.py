@@ -1,0 +1,152 @@
+"""The parts of a report by themselves, against numbers that can be checked by hand."""
+
+import json
+import re
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+
+from coterie.errors import UserError
+from coterie.report.agreement import order_of, together
+from coterie.report.charts.groups import steady
+from coterie.report.figure import Figure, parse_formats
+from coterie.report.looks import GREY, METHODS, OKABE_ITO
+from coterie.report.page import Section, page, paragraph
+from coterie.report.raster import colours, data_url, shades, shrunk
+from coterie.report.sheets import Column, Sheet, number, points, span, text
+from coterie.report.subject import thinned
+from coterie.report.weighing import weighing_of
+from report.made_up import subject
+
+
+def test_agreement_is_the_share_of_common_pieces_with_equal_labels() -> None:
+    everybody = np.arange(3)
+    pieces = [
+        (everybody, np.array([0, 0, 1])),
+        (everybody, np.array([1, 0, 0])),
+        (np.array([0, 1]), np.array([5, 5])),
+        (everybody, np.array([-1, 2, 2])),
+    ]
+    # 0 and 1 meet in three pieces, together in two; 0 and 2 meet in two, never together; 1 and 2 meet in three, together in two
+    expected = [[1, 2 / 3, 0], [2 / 3, 1, 2 / 3], [0, 2 / 3, 1]]
+    np.testing.assert_allclose(together(pieces, 3), expected)
+
+
+def test_clients_that_never_met_agree_in_nothing() -> None:
+    np.testing.assert_array_equal(together([(np.array([0]), np.array([0]))], 2), [[1, 0], [0, 0]])
+    np.testing.assert_array_equal(together([], 2), np.zeros((2, 2)))
+
+
+def test_order_puts_companions_side_by_side_and_true_groups_first() -> None:
+    table = np.eye(4)
+    table[0, 2] = table[2, 0] = table[1, 3] = table[3, 1] = 1.0
+    order = order_of(table, None).tolist()
+    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}
+    assert sorted(order_of(table, np.array([1, 0, 0, 1]))[:2].tolist()) == [1, 2]
+
+
+def test_groups_of_a_round_keep_their_names_as_far_as_possible() -> None:
+    everybody = np.arange(4)
+    rounds = [None, (everybody, np.array([0, 0, 1, 1])), (everybody, np.array([1, 1, 0, 0])), (np.array([1, 2]), np.array([1, 0]))]
+    expected = [[-1, -1, -1, -1], [0, 0, 1, 1], [0, 0, 1, 1], [-1, 0, 1, -1]]
+    np.testing.assert_array_equal(steady(rounds, 4), expected)
+
+
+def test_weight_is_spread_over_as_many_clients_as_count_alike() -> None:
+    levels = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}
+    found = subject(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
+    weighing = weighing_of(found.findings, 0)
+    np.testing.assert_allclose(weighing.spread["fedavg"][:, 1:], 6.0)
+    np.testing.assert_allclose(weighing.spread["fedgroup(groups=2)"][:, 1:], 3.0)  # models of 4 and of 2 clients
+    assert np.isnan(weighing.spread["fedavg"][:, 0]).all()  # nothing is mixed at the start
+    np.testing.assert_allclose(weighing.shares["fedgroup(groups=2)"][1], [0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
+
+
+def test_tables_shrink_by_averages_and_become_images() -> None:
+    table = np.arange(12, dtype=np.float64).reshape(3, 4)
+    np.testing.assert_allclose(shrunk(table, 2), [[2.5, 4.5], [8.5, 10.5]])
+    assert shades(np.array([[0.0, 1.0]]), ("#000000", "#FFFFFF")).tolist() == [[[0, 0, 0], [255, 255, 255]]]
+    assert colours(np.array([[-1, 0, 2]]), ("#010000", "#020000"), "#030000")[0, :, 0].tolist() == [3, 1, 1]
+    assert data_url(np.zeros((2, 2, 3), dtype=np.uint8)).startswith("data:image/png;base64,")
+
+
+def test_thinning_keeps_both_ends() -> None:
+    assert thinned(3, 10).tolist() == [0, 1, 2]
+    assert thinned(100, 3).tolist() == [0, 50, 99]
+
+
+def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_their_colour() -> None:
+    labels = [
+        "fedavg",
+        "local",
+        "fedsim(clusters=2)",
+        "fedsim(clusters=2,assign=random)",
+        "fedprox(mu=1)",
+        "fedprox(mu=2)",
+        "their.own:method",
+    ]
+    looks = subject({label: [0.5, 0.6] for label in labels}).looks
+    assert [look.name for look in looks.values()] == [
+        "FedAvg",
+        "Training alone",
+        "FedSim",
+        "FedSim, random groups",
+        "fedprox(mu=1)",
+        "fedprox(mu=2)",
+        "their.own:method",
+    ]
+    assert looks["fedavg"].colour == looks["local"].colour == GREY
+    assert looks["fedavg"].dash != looks["local"].dash
+    assert looks["fedsim(clusters=2)"].colour == looks["fedsim(clusters=2,assign=random)"].colour
+    assert looks["fedsim(clusters=2)"].dash != looks["fedsim(clusters=2,assign=random)"].dash
+    assert set(METHODS) < set(OKABE_ITO.values())
+
+
+def test_sheets_are_the_same_table_in_every_form() -> None:
+    frame = pd.DataFrame({"method": ["a_b & c|d", "e"], "gain": [-0.0123, np.nan], "low": [-0.02, np.nan], "high": [0.0, np.nan]})
+    columns = (
+        Column("method", text("method")),
+        Column("gain", points("gain", signed=True)),
+        Column("95 % interval", span("low", "high", signed=True)),
+    )
+    sheet = Sheet("gains", "100 % <honest>", frame, columns)
+    assert sheet.cells() == [["a_b & c|d", "−1.2", "−2.0 to 0.0"], ["e", "–", "–"]]
+    assert "| a_b & c\\|d | −1.2 | −2.0 to 0.0 |" in sheet.markdown()
+    assert r"a\_b \& c|d & $-$1.2 & $-$2.0 to 0.0 \\" in sheet.latex()
+    assert r"\caption{100 \% <honest>}" in sheet.latex()
+    assert "<td>a_b &amp; c|d</td>" in sheet.html().text
+    assert "&lt;honest&gt;" in sheet.html().text
+    assert number("gain", ".0f", " %", 100)({"gain": float("inf")}) == "–"
+
+
+def test_the_frame_escapes_what_it_is_given_and_loads_nothing() -> None:
+    chart = alt.Chart(alt.InlineData(values=[{"x": 1, "who": "</script><b>"}])).mark_point().encode(x=alt.X("x:Q", title="an axis"))
+    figure = Figure("one", "A <figure>", "", chart)
+    html = page("A & B", "lead <1>", [Section("First", [paragraph("1 < 2"), figure], "first", "First")])
+    markup = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+    assert "<title>A &amp; B</title>" in markup
+    assert "1 &lt; 2" in markup
+    assert "A &lt;figure&gt;" in markup
+    assert "<b>" not in markup
+    assert not re.search(r"(src|href)=[\"'](https?:)?//", markup)
+    spec = json.loads(re.search(r'<script type="application/json">(.*?)</script>', markup, re.DOTALL).group(1))  # type: ignore[union-attr]
+    assert spec["encoding"]["x"]["title"] == "an axis"
+    assert spec["width"] == "container"
+
+
+@pytest.mark.parametrize(("form", "begin"), [("pdf", b"%PDF"), ("svg", b"<svg"), ("png", b"\x89PNG")])
+def test_figures_for_papers(tmp_path: Path, form: str, begin: bytes) -> None:
+    chart = alt.Chart(alt.InlineData(values=[{"x": 1}])).mark_point().encode(x="x:Q")
+    path = Figure("one", "", "", chart).save(tmp_path, parse_formats(form)[0])
+    assert path.name == f"one.{form}"
+    assert path.read_bytes().startswith(begin)
+
+
+def test_formats_are_checked() -> None:
+    assert parse_formats("") == ()
+    assert parse_formats("png, PDF") == ("pdf", "png")
+    with pytest.raises(UserError, match="Unknown figure format 'tiff'"):
+        parse_formats("tiff")
