@@ -1,4 +1,4 @@
-"""How different the clients are, before any training: the privacy-preserving non-IID index (000, Section 3.3)."""
+"""The privacy-preserving non-IID index (000, Section 3.3). Only errors leave the client: neither labels nor features."""
 
 from dataclasses import dataclass
 

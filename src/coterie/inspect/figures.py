@@ -1,0 +1,166 @@
+"""The figures of an inspection, for its page and for papers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+from scipy.cluster import hierarchy
+
+from coterie.arrays import Ints
+from coterie.inspect.inspection import Inspection
+from coterie.inspect.pilot import Pilot
+from coterie.report.charts.tables import Kind, Table, draw
+from coterie.report.figure import Figure
+from coterie.report.looks import GREY, GROUPS, OKABE_ITO
+from coterie.report.raster import shades, shrunk
+
+APART = ("#D55E00", "#FFFFFF", "#0072B2")  # from opposite over unrelated to alike
+
+
+def similarity(found: Inspection) -> Figure:
+    """Who resembles whom."""
+    order = dendrogram_order(found)
+    ids = [found.ids[i] for i in order]
+    kind = Kind(
+        row="clients in dendrogram order",
+        column="clients in dendrogram order",
+        value="similarity",
+        colour=alt.Color("value:Q", scale=alt.Scale(domain=[-1, 0, 1], range=list(APART), interpolate="rgb"), legend=None),
+        paint=lambda values: shades((shrunk(values) + 1) / 2, APART),
+        show=lambda value: round(float(value), 2),
+        height=320,
+    )
+    table = Table("", found.similarity[np.ix_(order, order)], ids, ids)
+    note = (
+        "The cosine between clients in the directions that both halves of their data agree on: blue is alike, white unrelated, orange "
+        "opposite. Distinct groups are blocks with sharp edges; in a continuum blue fades."
+    )
+    return Figure("similarity", "Who resembles whom", note, draw([table], kind), several=True)
+
+
+def dendrogram_order(found: Inspection) -> Ints:
+    """Clients as Ward's tree puts them side by side."""
+    return np.asarray(hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward")), dtype=np.int64)
+
+
+def client_map(found: Inspection) -> Figure:
+    """Clients in the two directions in which they differ most."""
+    groups = found.groups
+    points = np.pad(groups.coordinates[:, ::-1], ((0, 0), (0, 1)))  # directions are kept by rising spread; a second is there in any case
+    far = set(groups.outliers.tolist())
+    data = [
+        {
+            "id": found.ids[i],
+            "x": float(points[i, 0]),
+            "y": float(points[i, 1]),
+            "group": str(groups.labels[i]),
+            "samples": int(found.sizes[i]),
+            "place": "far from its group" if i in far else "within its group",
+        }
+        for i in range(len(found.ids))
+    ]
+    chart = (
+        alt.Chart(alt.InlineData(values=data))
+        .mark_point(filled=True, size=70, opacity=0.8)
+        .encode(
+            x=alt.X("x:Q", title="first shared direction", axis=alt.Axis(labels=False, ticks=False)),
+            y=alt.Y("y:Q", title="second shared direction", axis=alt.Axis(labels=False, ticks=False)),
+            color=alt.Color("group:N", scale=_group_colours(groups.k), title="group"),
+            shape=alt.Shape("place:N", scale=alt.Scale(domain=["within its group", "far from its group"], range=["circle", "cross"])),
+            tooltip=["id:N", "group:N", "samples:Q", "place:N"],
+        )
+        .properties(height=340)
+    )
+    found_as = "distinct groups" if groups.distinct else "groups that are no more distinct than chance"
+    note = f"Colours are the {groups.k} {found_as}; clients with few samples are drawn towards the middle, as little is known of them."
+    return Figure("map", "A map of the clients", note, chart)
+
+
+def curves(found: Inspection) -> Figure:
+    """How much each number of groups accounts for, here and in one population."""
+    groups = found.groups
+    lines = {
+        "this federation": groups.common,
+        "one population of the same spread": groups.expected,
+        "agreement of the two halves' groups": groups.stability,
+    }
+    data = [
+        {"groups": k, "share": float(value), "line": name}
+        for name, values in lines.items()
+        for k, value in enumerate(values, start=2)
+        if np.isfinite(value)
+    ]
+    names = list(lines)
+    chart = (
+        alt.Chart(alt.InlineData(values=data))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("groups:O", title="number of groups", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("share:Q", title="share of the common variance; agreement"),
+            color=alt.Color("line:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["blue"], GREY, OKABE_ITO["orange"]])),
+            strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=[[1, 0], [6, 4], [2, 3]])),
+            tooltip=["line:N", "groups:O", alt.Tooltip("share:Q", format=".2f")],
+        )
+        .properties(height=280)
+    )
+    note = (
+        "Groups are found on one half of every client's data and judged on the other. Where the line of this federation rises well above "
+        "that of one population there are distinct groups; the number suggested is where, on all samples, it does so most. Agreement is "
+        "the adjusted Rand index."
+    )
+    return Figure("curves", "How many groups", note, chart)
+
+
+def pilot_arms(pilot: Pilot) -> Figure:
+    """One model, groups, and every random grouping."""
+    samples = pilot.judged.sum()
+    arms = [
+        ("one model", [pilot.one.sum()]),
+        ("groups", [pilot.grouped.sum()]),
+        ("random groups of the same sizes", pilot.random.sum(axis=1)),
+    ]
+    data = [{"arm": name, "accuracy": 100 * float(hits / samples)} for name, drawn in arms for hits in drawn]
+    names = [name for name, _ in arms]
+    chart = (
+        alt.Chart(alt.InlineData(values=data))
+        .mark_tick(thickness=3, size=26)
+        .encode(
+            x=alt.X("accuracy:Q", title="right answers, %", scale=alt.Scale(zero=False)),
+            y=alt.Y("arm:N", title=None, sort=names),
+            color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["black"], OKABE_ITO["blue"], GREY]), legend=None),
+            tooltip=["arm:N", alt.Tooltip("accuracy:Q", format=".1f")],
+        )
+        .properties(height=130)
+    )
+    return Figure("pilot", "One model, groups, random groups", f"Judged on {pilot.on}. Every grey tick is one drawing of lots.", chart)
+
+
+def client_gains(found: Inspection) -> list[Figure]:
+    """Each client's own gain from grouping."""
+    if found.pilot is None:
+        return []
+    gains = found.pilot.client_gains
+    group = dict(zip(found.ids, found.groups.labels.tolist(), strict=True))
+    data: list[dict[str, Any]] = [
+        {"rank": rank, "id": found.pilot_ids[i], "gain": 100 * float(gains[i]), "group": str(group[found.pilot_ids[i]])}
+        for rank, i in enumerate(np.argsort(gains, kind="stable"), start=1)
+    ]
+    chart = (
+        alt.Chart(alt.InlineData(values=data))
+        .mark_bar()
+        .encode(
+            x=alt.X("rank:Q", title="clients, from worst to best", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickMinStep=1)),
+            y=alt.Y("gain:Q", title="gain over one model, points"),
+            color=alt.Color("group:N", scale=_group_colours(found.groups.k), title="group"),
+            tooltip=["id:N", "group:N", alt.Tooltip("gain:Q", format="+.1f")],
+        )
+        .properties(height=240)
+    )
+    note = "Rough: every client judges on its own few samples. Look at whole groups before single clients."
+    return [Figure("gains", "Whom grouping would help", note, chart)]
+
+
+def _group_colours(k: int) -> alt.Scale:
+    numbers: Sequence[int] = range(k)
+    return alt.Scale(domain=[str(i) for i in numbers], range=[GROUPS[i % len(GROUPS)] for i in numbers])

@@ -1,0 +1,130 @@
+"""Distinct groups, or a continuum?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.arrays import Doubles, Ids
+from coterie.grouping import canonical
+from coterie.inspect.probes import Probes
+from coterie.inspect.reference import OnePopulation, company
+from coterie.inspect.structure import Structure, structure
+from coterie.inspect.views import Views, views_of
+
+DRAWS = 199
+MOST = 12  # groups looked for, and never more than half the clients
+LEAST_CLIENTS = 4
+TESTED = 300  # clients compared with the reference: a sample of more would change nothing but the time
+LEVEL = 0.05
+SCALE = 2 / 3  # see _unexplained; chosen on other seeds than docs/inspect.md reports
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The federation against one population of the same spread; curves have one number for each of 2, 3, ... groups."""
+
+    p: float  # of groups this distinct, over all views and numbers of groups; nan with too few clients to say
+    p_company: float  # of classes that keep each other's company this much; nan without label counts
+    view: int  # where the groups stand out most
+    k: int  # the number of groups that stands out most, distinct or not
+    expected: Doubles  # what groups account for in one population, on average
+    excess: Doubles  # how many of its standard deviations the federation is away from that
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The answer, the groups it suggests, and the curves behind it."""
+
+    p: float
+    p_company: float
+    view: str
+    k: int
+    labels: Ids  # (n,) the groups at k, from all samples
+    half_labels: Ids  # (2, n) from each half alone
+    stability: Doubles  # agreement (adjusted Rand index) of the groups found on either half
+    common: Doubles  # share of the common variance that groups found on one half account for in the other
+    expected: Doubles
+    excess: Doubles
+    coordinates: Doubles  # (n, r) clients in the directions that both halves share
+    outliers: Ids  # rows of clients far from their group
+
+    @property
+    def distinct(self) -> bool:
+        return bool(self.p <= LEVEL)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether there is structure without distinct groups."""
+        return not self.distinct and bool(self.p_company <= LEVEL)
+
+
+def groups_of(probes: Probes, rng: np.random.Generator, draws: int = DRAWS) -> Grouped:
+    """Look for groups, and compare with what grouping finds in one population."""
+    n = len(probes.clients)
+    sample = probes if n <= TESTED else probes.take(np.sort(rng.permutation(n)[:TESTED]))
+    compared = compare(views_of(sample), rng, draws)
+    views = views_of(probes)
+    found = structure(views.points[compared.view], views.sizes, len(compared.expected) + 1)
+    return _answer(found, views.names[compared.view], compared)
+
+
+def compare(views: Views, rng: np.random.Generator, draws: int) -> Comparison:
+    """Parametric bootstrap: the whole search for groups, again in every draw."""
+    n = views.counts.shape[1]
+    most = max(min(MOST, n // 2), 2)
+    found = [structure(points, views.sizes, most) for points in views.points]
+    if n < LEAST_CLIENTS:
+        nothing = np.full(most - 1, np.nan)
+        return Comparison(np.nan, np.nan, 0, 2, nothing, nothing)
+    population = OnePopulation(views)
+    common = np.empty((draws, len(found), most - 1))
+    within, companies = np.empty_like(common), np.empty(draws)
+    for i in range(draws):
+        points, counts = population.draw(rng)
+        drawn = [structure(view, views.sizes, most) for view in points]
+        common[i], within[i], companies[i] = [s.common for s in drawn], [s.within for s in drawn], company(counts)
+    mean, deviation = common.mean(axis=0), np.maximum(common.std(axis=0), 1e-12)
+    excess = (np.stack([s.common for s in found]) - mean) / deviation
+    highest = ((common - mean) / deviation).max(axis=(1, 2))  # over views and numbers of groups at once: one test, not many
+    best = int(excess.max(axis=1).argmax())
+    k = 2 + int(np.argmax(_unexplained(within[:, best]).mean(axis=0) - _unexplained(found[best].within)))
+    p_company = _rank(company(views.counts.sum(axis=0)), companies) if len(found) > 1 else np.nan
+    return Comparison(_rank(float(excess.max()), highest), p_company, best, k, mean[best], excess[best])
+
+
+def _unexplained(share: Doubles) -> Doubles:
+    """What groups leave over, on a scale between variance (which sees too few groups) and length (which sees too many)."""
+    return np.asarray((1 - share) ** SCALE)
+
+
+def _rank(own: float, drawn: Doubles) -> float:
+    """The share of draws at least as extreme, the observation counted as one of them."""
+    return float((1 + np.sum(drawn >= own)) / (len(drawn) + 1))
+
+
+def _answer(s: Structure, view: str, compared: Comparison) -> Grouped:
+    at = compared.k - 2
+    labels, halves = canonical(s.tree.labels()[at]), np.stack([tree.labels() for tree in s.half_trees])
+    return Grouped(
+        p=compared.p,
+        p_company=compared.p_company,
+        view=view,
+        k=compared.k,
+        labels=labels,
+        half_labels=halves[:, at],
+        stability=np.array([adjusted_rand_score(a, b) for a, b in zip(*halves, strict=True)]),
+        common=s.common,
+        expected=compared.expected,
+        excess=compared.excess,
+        coordinates=s.coordinates,
+        outliers=outliers(s.halves, labels),
+    )
+
+
+def outliers(halves: Doubles, labels: Ids) -> Ids:
+    """Rows whose distance to the middle of their own group, as both halves agree on it, is far out by Tukey's fences."""
+    middles = np.stack([np.median(halves[:, labels == g].mean(axis=0), axis=0) for g in range(labels.max() + 1)])[labels]
+    squares = np.sum((halves[0] - middles) * (halves[1] - middles), axis=1)  # without noise in its mean
+    low, high = np.quantile(squares, [0.25, 0.75])
+    return np.flatnonzero(squares > high + 3 * (high - low)).astype(np.int64)

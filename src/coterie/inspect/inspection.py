@@ -1,0 +1,138 @@
+"""What a practitioner asks before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.arrays import Doubles, Ids
+from coterie.data.catalogue import load
+from coterie.data.federation import Federation
+from coterie.engines.choice import make_engine
+from coterie.errors import UserError
+from coterie.heterogeneity.indices import from_counts, from_updates, gini
+from coterie.heterogeneity.pni import ask_pni
+from coterie.inspect.carrying import carry_out
+from coterie.inspect.differ import Difference, beyond_labels, differ, either
+from coterie.inspect.groups import DRAWS, Grouped, groups_of
+from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
+from coterie.inspect.probes import probe
+from coterie.method import Context, Plan, Round
+from coterie.parameters import InitialModels
+from coterie.problem import Problem
+from coterie.settings import Execution
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectPlan:
+    """What may be asked, and how much."""
+
+    labels: bool = True  # whether clients may be asked class by class, which tells their label counts
+    validation: bool = True  # whether clients have validation parts
+    draws: int = DRAWS
+    pilot: PilotPlan | None = field(default_factory=PilotPlan)  # None: no pilot
+
+    def __post_init__(self) -> None:
+        if self.draws < 19:
+            raise UserError(f"Inspecting cannot use draws={self.draws}: 19 is the least that can speak at the level of .05, 199 is usual.")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The answers and their evidence; rows are those of `clients`."""
+
+    data: str
+    model: str
+    ids: tuple[str, ...]  # of the clients compared
+    left_out: tuple[str, ...]
+    sizes: Ids  # (n,) training samples
+    differ: Difference
+    beyond_labels: Difference | None  # None: labels were not to leave the clients
+    groups: Grouped
+    similarity: Doubles  # (n, n) cosines of clients in the directions that both halves share
+    indices: Mapping[str, float]
+    pilot: Pilot | None = None
+    pilot_ids: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the similarity matrix, in plain numbers."""
+        tree = asdict(self)
+        tree.pop("similarity")
+        if self.pilot is not None:
+            one, grouped, random = self.pilot.accuracies
+            summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
+            tree["pilot"] |= summary | {"accuracy": {"one": one, "grouped": grouped, "random": random}}
+        plain: dict[str, Any] = _plain(tree)
+        return plain
+
+
+def inspection(init: InitialModels, classes: int, names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
+    """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
+    clients, model = ctx.roster.available, init()
+    probes = yield from probe(model, clients, classes, ctx, labels=plan.labels)
+    found = yield from ask_pni(clients, init)
+    first = differ(probes, ctx.rng("inspect differ"))
+    second = beyond_labels(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
+    groups = groups_of(probes, ctx.rng("inspect groups"), plan.draws)
+    whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
+    indices = {"gini": gini(ctx.roster.sizes[clients]), "pni": found.literal, "pni_normalised": found.normalised}
+    indices |= from_updates(whole.astype(np.float32)) | (from_counts(probes.counts.sum(axis=0)) if plan.labels else {})
+    trial = None
+    if plan.pilot is not None:
+        # Judged on a half, the groups must not have seen it.
+        labels = groups.labels if plan.validation else groups.half_labels[0]
+        judged = Judged.on(plan.validation)
+        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"))
+    ids = ctx.roster.ids
+    return Inspection(
+        *names,
+        ids=tuple(ids[c] for c in probes.clients),
+        left_out=tuple(ids[c] for c in probes.left_out),
+        sizes=ctx.roster.sizes[probes.clients],
+        differ=either(first, second),
+        beyond_labels=second,
+        groups=groups,
+        similarity=_cosines(groups.coordinates),
+        indices=indices,
+        pilot=trial,
+        pilot_ids=tuple(ids[c] for c in trial.clients) if trial is not None else (),
+    )
+
+
+def inspect_data(
+    data: str | Federation,
+    *,
+    model: str = "mclr",
+    seed: int = 0,
+    data_seed: int = 0,
+    data_dir: Path | None = None,
+    plan: InspectPlan | None = None,
+    execution: Execution | None = None,
+) -> Inspection:
+    """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine."""
+    federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
+    problem = Problem.of(federation, model)
+    plan = plan or InspectPlan()
+    if federation.validation is None:
+        plan = InspectPlan(labels=plan.labels, validation=False, draws=plan.draws, pilot=plan.pilot)
+    ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
+    script = inspection(problem.initial(seed), len(federation.classes), (federation.name, model), ctx, plan)
+    return carry_out(script, make_engine(execution or Execution()), problem, seed)
+
+
+def _cosines(points: Doubles) -> Doubles:
+    norms = np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
+    return np.asarray(np.clip((points / norms) @ (points / norms).T, -1.0, 1.0))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON knows: lists for arrays, null for what is not a number."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,49 @@
+"""The page of an inspection: one file, no network."""
+
+from html import escape
+
+from coterie.heterogeneity.indices import INDICES
+from coterie.inspect.answers import Answer, answers
+from coterie.inspect.figures import client_gains, client_map, curves, pilot_arms, similarity
+from coterie.inspect.inspection import Inspection
+from coterie.report.page import Block, Html, Section, page, paragraph
+
+HOW = (
+    "Every client sent its mean gradient at one random model, on two halves of its data. No sample moved. What the two halves of a client "
+    "have in common is the client; what differs is chance. The tests are explained in docs/inspect.md."
+)
+
+
+def inspection_page(found: Inspection) -> str:
+    """The whole page as text."""
+    title = f"Are there groups here? {found.data}"
+    lead = f"{len(found.ids)} clients, model {found.model}."
+    return page(title, lead, sections(found))
+
+
+def sections(found: Inspection) -> list[Section]:
+    """Answers first, then what they rest on."""
+    told: list[Block] = [Html("".join(map(_card, answers(found)))), paragraph(HOW, "note")]
+    if found.left_out:
+        told.append(paragraph(f"Left out, for want of samples or of an answer: {len(found.left_out)} clients.", "note"))
+    made = [
+        Section("The answers", told, "answers", "Answers"),
+        Section("The clients", [similarity(found), client_map(found)], "clients", "Clients"),
+        Section("The groups", [curves(found)], "groups", "Groups"),
+    ]
+    if found.pilot is not None:
+        made.append(Section("The pilot", [pilot_arms(found.pilot), *client_gains(found)], "help", "Pilot"))
+    return [*made, Section("How different the clients are", [_indices(found)], "indices", "Indices")]
+
+
+def _card(answer: Answer) -> str:
+    return f"<p>{escape(answer.question)} <strong>{escape(answer.short)}</strong><br>{escape(answer.evidence)}</p>"
+
+
+def _indices(found: Inspection) -> Html:
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{value:.3g}</td><td>{escape(INDICES[name].leaves)}</td><td>{escape(INDICES[name].meaning)}</td></tr>"
+        for name, value in found.indices.items()
+    )
+    head = "<thead><tr><th>index</th><th>value</th><th>what leaves the client</th><th>meaning</th></tr></thead>"
+    return Html(f'<div class="table"><table>{head}<tbody>{rows}</tbody></table></div>')

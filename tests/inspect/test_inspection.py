@@ -1,0 +1,136 @@
+"""The three answers and the pilot on federations of which we know the truth; how often they are right is benchmarked, not tested."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.data.federation import Federation
+from coterie.engines.loop import LoopEngine
+from coterie.errors import UserError
+from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data, inspection
+from coterie.inspect.answers import answers
+from coterie.inspect.carrying import carry_out
+from coterie.method import Context, Plan
+from coterie.problem import Problem
+from inspect_federations import dirichlet, even, federation, subsets
+
+GROUPS = np.arange(24) % 3
+QUICK = InspectPlan(draws=39, pilot=None)
+
+
+def look(made: Federation, plan: InspectPlan = QUICK, seed: int = 0) -> Inspection:
+    return inspect_data(made, plan=plan, seed=seed)
+
+
+def test_clients_that_differ_in_nothing() -> None:
+    found = [look(federation(even(24), seed=seed), seed=seed) for seed in range(3)]
+    assert sum(f.differ.p <= 0.05 for f in found) <= 1
+    assert sum(f.beyond_labels.p <= 0.05 for f in found if f.beyond_labels is not None) <= 1
+    assert sum(f.groups.distinct for f in found) <= 1
+
+
+def test_groups_that_see_other_features() -> None:
+    found = look(federation(even(24), groups=GROUPS, moved=True))
+    assert found.differ.p <= 0.05
+    assert found.beyond_labels is not None
+    assert found.beyond_labels.p <= 0.05
+    assert (found.groups.distinct, found.groups.k) == (True, 3)
+    assert adjusted_rand_score(GROUPS, found.groups.labels) == 1.0
+    assert found.groups.stability[1] > 0.9
+
+
+def test_groups_that_hold_other_labels() -> None:
+    """They differ, but not within a class; and there are two of them."""
+    groups = np.arange(24) % 2
+    found = look(federation(subsets(groups), groups=groups))
+    assert found.differ.p <= 0.05
+    assert found.beyond_labels is not None
+    assert found.beyond_labels.p > 0.05
+    assert (found.groups.distinct, found.groups.k, found.groups.view) == (True, 2, "all")
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_label_proportions_without_groups_are_a_continuum(alpha: float) -> None:
+    found = [look(federation(dirichlet(24, alpha, seed), seed=seed), seed=seed) for seed in range(3)]
+    assert all(f.differ.p <= 0.05 for f in found)
+    assert sum(f.groups.distinct for f in found) <= 1
+
+
+def test_without_labels_groups_are_still_found() -> None:
+    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(labels=False, draws=39, pilot=None))
+    assert found.beyond_labels is None
+    assert "hellinger" not in found.indices
+    assert (found.groups.distinct, found.groups.k) == (True, 3)
+
+
+def test_classes_that_keep_company_are_structure() -> None:
+    """A ring: classes a and b, b and c, c and d, d and a, in any proportion between the two."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((120, 4))
+    first = np.arange(120) % 4
+    rows[np.arange(120), first] = rng.random(120)
+    rows[np.arange(120), (first + 1) % 4] = 1 - rows.sum(axis=1)
+    found = look(federation(rows, samples=60))
+    assert found.groups.p_company <= 0.05
+
+
+@pytest.mark.parametrize("validation", [True, False])
+def test_the_pilot_tells_help_from_none(validation: bool) -> None:
+    plan = InspectPlan(draws=19, pilot=PilotPlan(rounds=5))
+    helped = look(federation(even(24), groups=GROUPS, moved=True, validation=validation), plan).pilot
+    assert helped is not None
+    assert helped.verdict == "help"
+    assert helped.p_random == 0.05
+    assert helped.on.startswith("validation") == validation
+    alike = look(federation(even(24), validation=validation), plan).pilot
+    assert alike is not None
+    assert alike.verdict != "help"
+
+
+def test_a_client_with_too_few_samples_is_left_out_and_named() -> None:
+    made = federation(even(8))
+    parts = [made.train[i] for i in range(8)]
+    parts[3] = parts[3][:3]
+    found = look(made.with_(train=type(made.train).of(parts)))
+    assert found.left_out == ("client-3",)
+    assert len(found.ids) == 7
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(UserError, match="nothing to compare"):
+        look(federation(even(2), samples=3))
+    with pytest.raises(UserError, match="draws=5"):
+        InspectPlan(draws=5)
+
+
+def test_few_clients_and_equal_ones_are_answered() -> None:
+    assert np.isnan(look(federation(even(3))).groups.p)
+    made = federation(even(6))
+    copies = made.with_(train=type(made.train).of([made.train[0]] * 6))
+    found = look(copies)
+    assert [a.question for a in answers(found)]
+    assert found.groups.p > 0.05
+
+
+def test_it_is_a_script_that_any_engine_carries_out() -> None:
+    made = federation(even(6), groups=np.arange(6) % 2, moved=True)
+    problem = Problem.of(made, "mclr")
+    ctx = Context(problem.roster, problem.layout, Plan(), 0, 0)
+    plan = InspectPlan(draws=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
+    script = inspection(problem.initial(0), 4, ("made up", "mclr"), ctx, plan)
+    slow = carry_out(script, LoopEngine(), problem, 0)
+    quick = look(made, plan)
+    assert np.allclose(slow.similarity, quick.similarity, atol=1e-3)
+    assert slow.groups.p == pytest.approx(quick.groups.p, abs=0.06)
+    tree = json.loads(json.dumps(slow.as_json(), allow_nan=False))
+    assert tree["pilot"]["verdict"] in ("help", "hurt", "not help")
+    assert tree["groups"]["labels"] == slow.groups.labels.tolist()
+
+
+def test_the_answers_in_words() -> None:
+    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(draws=19, pilot=PilotPlan(rounds=3, randoms=3)))
+    words = {a.question: a.short for a in answers(found)}
+    assert words["Distinct groups, or a continuum?"] == "3 distinct groups beyond label proportions"
+    assert words["Would grouping help?"].startswith("expected to help: +")

@@ -1,0 +1,120 @@
+"""Groups of points, the reference population, and the tests' arithmetic, on numbers made by hand."""
+
+import numpy as np
+import pytest
+from scipy.cluster import hierarchy
+from scipy.stats import dirichlet_multinomial
+
+from coterie.inspect.differ import Difference, beyond_labels, differ, either
+from coterie.inspect.groups import outliers
+from coterie.inspect.pilot import Pilot
+from coterie.inspect.probes import Probes
+from coterie.inspect.reference import company, dirichlet
+from coterie.inspect.structure import shared_directions, structure
+from coterie.inspect.views import views_of
+from coterie.inspect.ward import Ward
+
+
+def made(vectors: np.ndarray, counts: np.ndarray) -> Probes:
+    n = vectors.shape[1]
+    return Probes(np.arange(n), vectors, counts, True, np.zeros(0, dtype=np.int64))
+
+
+@pytest.mark.parametrize("n", [4, 9, 40])
+def test_ward_cuts_its_tree_as_scipy_does(n: int) -> None:
+    points = np.random.default_rng(n).normal(size=(n, 3))
+    other = np.random.default_rng(n + 1).normal(size=(n, 3))
+    own, tree = Ward.of(points, n // 2), hierarchy.linkage(points, "ward")
+    for k, (labels, explained) in enumerate(zip(own.labels(), own.explained(points, other), strict=True), start=2):
+        expected = hierarchy.fcluster(tree, k, "maxclust")
+        means = np.stack([points[labels == g].mean(axis=0) for g in range(k)])
+        assert explained == pytest.approx(np.sum(means[labels] * other))
+        assert (np.equal.outer(labels, labels) == np.equal.outer(expected, expected)).all()
+        assert len(set(labels)) == k
+
+
+def test_directions_are_those_that_the_halves_share() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=(200, 1)) * [3.0, 0, 0, 0]
+    points = own + rng.normal(size=(2, 200, 4)) * [1.0, 5.0, 1.0, 1.0]  # the second direction is loud, but only noise
+    spread, directions = shared_directions(points, np.ones(200))
+    assert abs(directions[0, -1]) > 0.95
+    assert spread[-1] == pytest.approx(9, rel=0.3)
+
+
+def test_perfect_groups_account_for_everything() -> None:
+    places = np.repeat(np.eye(3) * 10, 8, axis=0)
+    points = np.stack([places, places]) + 1e-3 * np.random.default_rng(0).normal(size=(2, 24, 3))
+    found = structure(points, np.full((2, 24), 20.0), 6)
+    assert found.common[0] < 0.9
+    assert found.common[1] == pytest.approx(1, abs=1e-3)
+    assert found.within[1] == pytest.approx(1, abs=1e-3)
+
+
+def test_the_dirichlet_distribution_is_found_again() -> None:
+    true = np.array([0.5, 1.0, 2.0])
+    rng = np.random.default_rng(0)
+    counts = np.stack([rng.multinomial(50, row) for row in rng.dirichlet(true, size=2000)])
+    found = dirichlet(counts.astype(np.float64))
+    assert found == pytest.approx(true, rel=0.1)
+    best = dirichlet_multinomial(found, 50).logpmf(counts).sum()
+    assert best >= dirichlet_multinomial(true, 50).logpmf(counts).sum()
+
+
+def test_company() -> None:
+    pairs = np.array([[5, 5, 0, 0], [0, 0, 5, 5]] * 3, dtype=np.float64)
+    assert company(pairs) == pytest.approx(6)  # every two of the four classes correlate fully
+    assert company(np.array([[1.0, 9.0], [9.0, 1.0]])) == 0.0
+
+
+def test_two_halves_that_agree_and_that_do_not() -> None:
+    rng = np.random.default_rng(0)
+    own, counts = rng.normal(size=(1, 20, 2, 5)), np.full((2, 20, 2), 4)
+    same = made(np.repeat(own, 2, axis=0), counts)
+    assert differ(same, rng).p == 0.001
+    assert differ(same, rng).agreement == pytest.approx(1)
+    assert beyond_labels(same, rng).p == 0.001
+    other = made(rng.normal(size=(2, 20, 2, 5)), counts)
+    assert abs(differ(other, rng).agreement) < 0.35
+
+
+def test_label_proportions_alone_do_not_count_as_beyond_labels() -> None:
+    """Two classes with fixed gradients, in proportions of each client's own: the halves agree, but not within a class."""
+    rng = np.random.default_rng(1)
+    shares = rng.integers(2, 18, size=20)
+    counts = np.stack([np.stack([shares, 20 - shares], axis=1)] * 2)
+    vectors = np.broadcast_to(np.array([[1.0, 0, 0], [0, 1.0, 0]]), (2, 20, 2, 3)) + 0.1 * rng.normal(size=(2, 20, 2, 3))
+    assert differ(made(vectors, counts), rng).p == 0.001
+    assert beyond_labels(made(vectors, counts), rng).p > 0.05
+    plain, beyond = views_of(made(vectors, counts)).points
+    assert np.var(beyond) < np.var(plain) / 5
+
+
+def test_clients_differ_when_either_test_says_so() -> None:
+    whole, within = Difference(0.4, 0.1, 20), Difference(0.01, 0.3, 20)
+    assert either(whole, within) == Difference(0.02, 0.1, 20)
+    assert either(whole, None) == whole
+    assert either(whole, Difference(0.9, 0.0, 20)).p == 0.8
+
+
+def test_outliers_stand_out_in_both_halves() -> None:
+    rng = np.random.default_rng(0)
+    halves = np.stack([np.repeat([[0.0, 0], [5, 5]], 10, axis=0)] * 2) + 0.1 * rng.normal(size=(2, 20, 2))
+    halves[:, 7] += 4  # in both
+    halves[0, 15] += 4  # in one half up, in the other down: noise
+    halves[1, 15] -= 4
+    assert outliers(halves, np.arange(20) // 10).tolist() == [7]
+
+
+def test_the_pilot_adds_up() -> None:
+    one, grouped = np.array([5, 5, 5, 5]), np.array([9, 9, 8, 9])
+    random = np.stack([one] * 19)
+    found = Pilot(np.arange(4), np.full(4, 10), one, grouped, random, "validation parts")
+    assert found.accuracies == pytest.approx((0.5, 0.875, 0.5))
+    assert found.gain == pytest.approx(0.375)
+    # differences 4 4 3 4 less 3.75 each: sum of squares .75; sqrt(4/3 * .75) / 40
+    assert found.error == pytest.approx(1 / 40)
+    assert (found.p_random, found.verdict) == (0.05, "help")
+    assert Pilot(np.arange(4), np.full(4, 10), grouped, one, random, "").verdict == "hurt"
+    lucky = Pilot(np.arange(4), np.full(4, 10), one, grouped, np.stack([grouped] * 19), "")
+    assert (lucky.p_random, lucky.verdict) == (1.0, "not help")
