@@ -30,7 +30,8 @@ CHOSEN = [
     "flhc(groups=4,warmup=3)",
     "fedex(groups=4,warmup=200,combiner=own)",
 ]
-# What the papers say, as far as they say it: one epoch of pre-training, a warm-up of one local training, one start, ten rounds, five epochs.
+# What the papers say, as far as they say it: one epoch of pre-training, a warm-up of one local training, one start, ten rounds,
+# five epochs.
 LITERAL = [
     "fedgroup(groups=4,literal=true)",
     "fesem(groups=4)",

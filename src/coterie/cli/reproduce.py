@@ -1,0 +1,70 @@
+"""`coterie reproduce`: a paper's table or figure, run again and judged."""
+
+import json
+import shlex
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from coterie.cli import options
+from coterie.cli.run import stop
+from coterie.cli.tables import listing
+from coterie.errors import UserError
+from coterie.progress import ProgressBar
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A study of --list, or a file (.toml).")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the studies and what they need.")] = False,
+    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the study's own: 0-4 or 0,2,5.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Cut every part to so many rounds.")] = None,
+    data_dir: options.DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the evidence; reproduced/NAME unless given.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
+    studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies unless given.")] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
+    from coterie.reproduce import find, read  # here: other commands need not wait for it
+
+    console = Console(stderr=as_json)
+    if list_ or name is None:
+        _list(console, studies)
+        return
+    signal.signal(signal.SIGTERM, stop)
+    study = read(find(name, studies))
+    from coterie.reproduce.carry_out import reproduce as carry_out
+    from coterie.reproduce.page import cells, write
+
+    folder = out or Path("reproduced") / study.name
+    console.print(f"[bold]{study.title}[/bold]\n{study.paper}, {study.where}\n{study.asks}", highlight=False)
+    outcome = carry_out(study, out=folder, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=[ProgressBar(console)])
+    for title, judgements in (("the paper says", outcome.ruling.claims), ("controls", outcome.ruling.controls)):
+        if judgements:
+            console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, judgements)))
+    console.print(f"[bold]Verdict: {outcome.ruling.sentence}.[/bold]", highlight=False)
+    if page is not None:
+        said = f"coterie reproduce {shlex.quote(name)}" + (f" --seeds {seeds}" if seeds else "") + (f" --rounds {rounds}" if rounds else "")
+        console.print(f"Page in {write(outcome, page, said)}", highlight=False)
+    if as_json:
+        rows = [judgement.as_json() for judgement in outcome.ruling.judgements]
+        print(json.dumps({"study": study.name, "verdict": outcome.ruling.verdict, "sentence": outcome.ruling.sentence, "claims": rows}))
+
+
+def _list(console: Console, studies: Path | None) -> None:
+    from coterie.reproduce import catalogue, read
+
+    known = catalogue(studies)
+    if not known:
+        raise UserError("There are no study files here: run in a checkout of the repository, or give --studies.")
+    rows = []
+    for path in known.values():
+        study = read(path)
+        gpu = "a GPU" if study.needs.gpu else "a GPU for some parts" if any(part.gpu for part in study.parts) else ""
+        needs = filter(None, [*study.needs.data, gpu])
+        rows.append((study.name, f"{study.paper.split(' (')[0]}, {study.where}", ", ".join(needs) or "nothing", f"{study.needs.minutes:g}"))
+    console.print(listing(("study", "what it reproduces", "needs", "minutes"), rows), highlight=False)

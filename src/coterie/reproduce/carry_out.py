@@ -1,0 +1,27 @@
+"""`reproduce`: from a study file to its verdict."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from coterie.callbacks import Callback
+from coterie.reproduce.file import Reproduction
+from coterie.reproduce.judge import judge
+from coterie.reproduce.page import Reproduced
+from coterie.reproduce.run import run
+from coterie.reproduce.values import values_of
+
+
+def reproduce(
+    study: Reproduction,
+    *,
+    out: Path,
+    seeds: str | None = None,
+    rounds: int | None = None,
+    data_dir: Path | None = None,
+    anyway: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Reproduced:
+    """Run what is not yet in `out`, and judge."""
+    runs = run(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=callbacks)
+    values = {done.part.name: values_of(done, study.target) for done in runs}
+    return Reproduced(study, runs, values, judge(study, runs, values))

@@ -1,0 +1,156 @@
+"""Files of reproductions: what is run, what the paper says, and the rule of the verdict, written down before anything is run."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie.errors import UserError, nearest
+from coterie.study_file import FileStudy, study_of
+
+Kind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
+RULES: dict[Kind, str] = {
+    "difference": "the 95 % interval over seeds of one method minus the other lies on the paper's side of 0 and Wilcoxon's one-sided p, "
+    "after Holm's correction over the claims of the study, is below 0.05 (sign 0: the interval lies within the tolerance of 0)",
+    "level": "the mean over seeds is within the tolerance of the paper's number",
+    "at_least": "the 95 % interval over seeds lies above the number",
+    "at_most": "the 95 % interval over seeds lies below the number",
+    "trend": "Spearman's correlation of the value with the order of the parts, one for each seed, has a 95 % interval on the paper's side "
+    "of 0 and a corrected one-sided p below 0.05",
+    "rounds": "the share of rounds in which a one-sided Wilcoxon test over seeds is below 0.05 (uncorrected, as in the paper) is at "
+    "least the number",
+}
+FEWEST = 5  # seeds below which Wilcoxon's test cannot reach 5 %: nothing is judged
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Needs(_Strict):
+    """What a study needs; `minutes` are of two free cores (or of a GPU, where it needs one) for all its seeds."""
+
+    data: list[str] = []
+    gpu: bool = False
+    minutes: float = 1.0
+
+
+class Part(_Strict):
+    """One row of the table: the study with some settings changed. `redrawn` draws the data anew for each seed."""
+
+    name: str = "all"
+    change: dict[str, Any] = {}
+    redrawn: bool = False
+    measure: Literal["training", "pni", "ternary"] = "training"
+    gpu: bool = False  # this part alone needs a GPU
+    why_not: str = ""  # why nobody can run it: the data are not to be had
+
+
+class Paper(_Strict):
+    """Numbers of the paper that are shown beside ours: in percent where they are accuracies."""
+
+    part: str = "all"
+    score: str = "final"
+    values: dict[str, float]
+
+
+class Claim(_Strict):
+    """One thing the paper says, or (`control`) one thing that has to be so if the paper's explanation is right."""
+
+    says: str
+    kind: Kind = "difference"
+    part: str = "all"
+    parts: list[str] = []  # of a trend, in order
+    one: str  # a method, or the name of what was measured
+    two: str = ""  # of a difference or rounds
+    score: str = "mean"
+    paper: float | None = None
+    sign: Literal["+", "-", "0"] | None = None  # of a difference or trend; the sign of the paper's number unless given
+    within: float = 1.0  # the tolerance of a level or of sign 0
+    control: bool = False
+
+    @property
+    def direction(self) -> int:
+        """1, -1 or, for 'no difference', 0."""
+        if self.sign is not None:
+            return {"+": 1, "-": -1, "0": 0}[self.sign]
+        return -1 if self.paper is not None and self.paper < 0 else 1
+
+
+class Tables(_Strict):
+    """A whole file."""
+
+    title: str
+    paper: str
+    where: str
+    asks: str  # the question in one sentence
+    differs: list[str] = []
+    needs: Needs = Needs()
+    target: float | None = None  # percent: the accuracy that the score "rounds_to" means
+    last_only: list[str] = []  # costly controls, judged after the last round only: they have the scores final, macro and worst
+    study: dict[str, Any] = {}
+    parts: list[Part] = [Part()]
+    published: list[Paper] = []
+    claims: list[Claim] = Field(min_length=1)
+
+
+class Reproduction(Tables):
+    """A file that has been read, with its name."""
+
+    name: str
+    path: Path
+
+    def settings_of(self, part: Part, **changes: Any) -> FileStudy:
+        """What a part runs."""
+        return study_of(self.path, self.study, {**part.change, **changes})
+
+    def part(self, name: str) -> Part:
+        return next(part for part in self.parts if part.name == name)
+
+
+def read(path: Path) -> Reproduction:
+    """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
+    try:
+        tree = tomllib.loads(path.read_text())
+        Tables.model_validate(tree)
+        found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
+    except OSError as error:
+        raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"])
+        raise UserError(f"The study file {path}: {key!r} is wrong ({fault['msg'].lower()}).") from None
+    for part in found.parts:
+        found.settings_of(part)
+    names = [part.name for part in found.parts]
+    for claim in found.claims:
+        for name in claim.parts or [claim.part]:
+            if name not in names:
+                raise UserError(f"The study file {path} has a claim about the part {name!r}: {nearest(name, names)}")
+        if claim.kind in ("level", "at_least", "at_most", "rounds") and claim.paper is None:
+            raise UserError(f"The study file {path} has the claim {claim.says!r} of kind {claim.kind} without a number: add 'paper'.")
+    return found
+
+
+def folders(extra: Path | None = None) -> list[Path]:
+    """Where studies are looked for: the folder given, else `studies` here, else that of the source tree."""
+    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies"]
+    return [place for place in places if place.is_dir()]
+
+
+def catalogue(extra: Path | None = None) -> dict[str, Path]:
+    """The studies by name."""
+    return {path.stem: path for place in reversed(folders(extra)) for path in sorted(place.glob("*.toml"))}
+
+
+def find(name: str, extra: Path | None = None) -> Path:
+    """The file of a study, by name or by path."""
+    if name.endswith(".toml"):
+        return Path(name)
+    known = catalogue(extra)
+    if name not in known:
+        raise UserError(f"There is no study {name!r}: {nearest(name, known)}")
+    return known[name]

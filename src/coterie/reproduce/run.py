@@ -1,0 +1,101 @@
+"""Carrying a reproduction out: every part a study with evidence of its own, resumed where it was left."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coterie.callbacks import Callback
+from coterie.data.catalogue import load
+from coterie.errors import UserError
+from coterie.evidence.reader import Evidence
+from coterie.reproduce.file import Part, Reproduction
+from coterie.reproduce.measures import MEASURES, Measured
+from coterie.settings import Execution, Settings, parse_seeds
+from coterie.study import Study
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """What a part left behind: the evidence of one study, or of one a seed, or what was measured; or why there is nothing."""
+
+    part: Part
+    studies: tuple[Evidence, ...] = ()  # redrawn data: one for each seed
+    last: tuple[Evidence, ...] = ()  # of controls judged after the last round only
+    measured: tuple[Measured, ...] = ()
+    why_not: str = ""
+    settings: Settings | None = None  # as they were run
+
+
+def run(
+    study: Reproduction,
+    *,
+    out: Path,
+    seeds: str | None = None,
+    rounds: int | None = None,
+    data_dir: Path | None = None,
+    anyway: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> list[PartRun]:
+    """All parts, in order. One that cannot be run here says why and does not stop the others.
+
+    `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there.
+    """
+    watchers = list(callbacks)
+    found = []
+    for part in study.parts:
+        settings = _settings(study, part, seeds, rounds)
+        why = part.why_not or _lacking(study, part, anyway)
+        found.append(PartRun(part, why_not=why, settings=settings) if why else _run_part(study, part, settings, out, data_dir, watchers))
+    return found
+
+
+def _settings(study: Reproduction, part: Part, seeds: str | None, rounds: int | None) -> Settings:
+    settings = study.settings_of(part).settings
+    if rounds is not None:
+        settings = replace(settings, plan=replace(settings.plan, rounds=min(rounds, settings.plan.rounds)))
+    return settings if seeds is None else replace(settings, seeds=parse_seeds(seeds))
+
+
+def _lacking(study: Reproduction, part: Part, anyway: bool) -> str:
+    if anyway or not (study.needs.gpu or part.gpu):
+        return ""
+    import torch  # here: listing studies need not wait for it
+
+    if torch.cuda.is_available():
+        return ""
+    return "needs a GPU (--anyway runs it on the processor)"
+
+
+def _run_part(study: Reproduction, part: Part, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]) -> PartRun:
+    draws = [replace(settings, seeds=(seed,), data_seed=seed) for seed in settings.seeds] if part.redrawn else [settings]
+    execution = study.settings_of(part).execution
+    last: list[Evidence] = []
+    studies: list[Evidence] = []
+    measured: list[Measured] = []
+    for drawn in draws:
+        try:
+            federation = load(drawn.data, drawn.data_seed, data_dir)
+        except UserError as error:  # files that are not there, mostly
+            return PartRun(
+                part, settings=settings, why_not=f"{str(error).partition(':')[0].rstrip('.')} (see: coterie data '{drawn.data}')"
+            )
+        if part.measure != "training":
+            measured += MEASURES[part.measure](federation, drawn)
+            continue
+        folder = out / part.name / f"seed-{drawn.data_seed}" if part.redrawn else out / part.name
+        jobs = [(drawn, folder / "rounds", studies)]
+        if study.last_only:
+            jobs.append((_after_last(drawn, study.last_only), folder / "last", last))
+        for each, place, kept in jobs:
+            prepared = Study.prepare(each, federation=federation)
+            kept.append(prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers).evidence)
+    return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings)
+
+
+def _after_last(settings: Settings, methods: list[str]) -> Settings:
+    return replace(settings, methods=tuple(methods), plan=replace(settings.plan, evaluate_every=settings.plan.rounds))
+
+
+def _execution(execution: Execution, settings: Settings) -> Execution:
+    """Checkpoints hold every lane's state, so a long study has at most ten."""
+    return replace(execution, checkpoint_every=max(execution.checkpoint_every, -(-settings.plan.rounds // 10)))

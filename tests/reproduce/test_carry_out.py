@@ -1,0 +1,115 @@
+"""A small study run for real: parts, redrawn data, measurements, resumption, pages and the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.evidence.reader import Evidence
+from coterie.reproduce import read
+from coterie.reproduce.carry_out import reproduce
+from coterie.reproduce.file import Part
+from coterie.reproduce.page import Reproduced, write
+from coterie.reproduce.run import PartRun
+from coterie.reproduce.values import values_of
+from coterie.result import Result
+from coterie.study import study
+
+SMALL = Path(__file__).parent / "small.toml"
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduced, Path]:
+    out = tmp_path_factory.mktemp("reproduced")
+    return reproduce(read(SMALL), out=out, data_dir=out), out
+
+
+def test_claims_are_judged_and_missing_data_said(carried: tuple[Reproduced, Path]) -> None:
+    outcome, _ = carried
+    assert [judgement.outcome for judgement in outcome.ruling.judgements] == ["holds", "the opposite", "not run", "not run", "holds"]
+    assert outcome.ruling.verdict == "partly"
+    assert "MNIST is missing" in outcome.ruling.sentence
+    assert "data not available: secret" in outcome.ruling.sentence
+    assert outcome.seeds == 6
+
+
+def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> None:
+    outcome, out = carried
+    values = outcome.values["fixed"]
+    result = Result(Evidence.open(out / "fixed" / "rounds"))
+    expected = result.scores[result.scores["method"] == "fedavg"].set_index("seed")
+    for score in ("final", "last10", "mean", "macro", "worst"):
+        assert values.of("fedavg", score) == pytest.approx((100 * expected[score]).to_dict())
+    curves = result.rounds[(result.rounds["method"] == "fedavg") & (result.rounds["round"] >= 1)]
+    highest = 100 * curves.groupby("seed")["accuracy"].max()
+    assert values.of("fedavg", "max") == pytest.approx(highest.to_dict())
+    assert set(values.of("local", "final")) == set(range(6))
+    assert not values.of("local", "mean")  # judged after the last round only
+    moved = curves.groupby("seed")["discrepancy"].mean()
+    assert values.of("fedavg", "discrepancy") == pytest.approx(moved.to_dict())
+    assert 1 <= values.mean("fedsim(clusters=2)", "components") <= 3  # of four gradients, centred
+
+
+def test_clients_with_many_test_samples_are_counted_right() -> None:
+    result = study("fedavg", data="digits/iid(clients=2,test=0.5)", rounds=2, epochs=5)  # some 400 of 449 right: 40,000 is beyond 16 bits
+    values = values_of(PartRun(Part(), studies=(result.evidence,)), None)
+    scores = result.scores.iloc[0]
+    assert values.of("fedavg", "macro")[0] == pytest.approx(100 * scores["macro"])
+    assert values.of("fedavg", "worst")[0] == pytest.approx(100 * scores["worst"])
+
+
+def test_redrawn_data_differ_from_seed_to_seed(carried: tuple[Reproduced, Path]) -> None:
+    _, out = carried
+    sizes = [Evidence.open(out / "redrawn" / f"seed-{seed}" / "rounds").roster["train"].to_pylist() for seed in range(6)]
+    assert len({tuple(row) for row in sizes}) == 6
+
+
+def test_measurements(carried: tuple[Reproduced, Path]) -> None:
+    outcome, _ = carried
+    assert len(outcome.values["pni"].of("pni", "literal")) == 6
+    assert all(0 <= value <= 1 for value in outcome.values["ternary"].of("distances", "r2").values())
+
+
+def test_what_is_there_is_not_run_again(carried: tuple[Reproduced, Path]) -> None:
+    outcome, out = carried
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+    again = reproduce(read(SMALL), out=out, data_dir=out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")} == before
+    assert again.values["fixed"].numbers == outcome.values["fixed"].numbers
+
+
+def test_the_page_shows_ours_beside_theirs(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+    outcome, _ = carried
+    path = write(outcome, tmp_path, "coterie reproduce small")
+    page = path.read_text()
+    ours = outcome.values["fixed"].mean("fedavg", "final")
+    assert f"| `fedavg` | {ours:.1f} (12.5) |" in page
+    assert "not run: data not available: secret" in page
+    assert "Verdict: partly" in page
+    frame = pd.read_csv(tmp_path / "small.csv")
+    own = frame[(frame["part"] == "fixed") & (frame["method"] == "fedavg")]
+    assert np.allclose(own["final"], list(outcome.values["fixed"].of("fedavg", "final").values()), atol=1e-4)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    runner = CliRunner()
+    options = ["--out", str(tmp_path / "out"), "--page", str(tmp_path), "--data-dir", str(tmp_path), "--seeds", "0-1", "--json"]
+    done = runner.invoke(app, ["reproduce", str(SMALL), *options])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["verdict"] == "too few seeds"
+    assert [claim["seeds"] for claim in said["claims"]] == [2, 2, 0, 0, 2]
+    assert said["claims"][0]["p"] is None
+    assert (tmp_path / "small.md").read_text().count("--seeds 0-1") == 1
+
+
+def test_the_list(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.read_text())
+    done = CliRunner().invoke(app, ["reproduce", "--list", "--studies", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "small" in done.stdout
+    assert "Nobody, Table 0" in done.stdout

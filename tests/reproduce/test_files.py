@@ -1,0 +1,89 @@
+"""Study files: the repository's own are right, and wrong ones are refused with a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.data.catalogue import describe
+from coterie.errors import UserError
+from coterie.methods.catalogue import build
+from coterie.models.catalogue import describe as describe_models
+from coterie.reproduce import catalogue, find, read
+from coterie.specs import parse_path
+
+STUDIES = Path(__file__).parents[2] / "studies"
+MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}
+
+
+@pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
+def test_a_study_names_what_exists(name: str) -> None:
+    study = read(find(name, STUDIES))
+    words, models = {entry.name for entry in describe()}, {row[0] for row in describe_models()}
+    rows = {}
+    for part in study.parts:
+        settings = study.settings_of(part).settings
+        assert {step.name for step in parse_path(settings.data)} <= words
+        assert settings.model.partition("(")[0] in models
+        for method in (*settings.methods, *study.last_only):
+            build(method)
+        rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.last_only})
+    for claim in study.claims:
+        for part_name in claim.parts or [claim.part]:
+            for row in filter(None, (claim.one, claim.two)):
+                assert row.partition(" | ")[0] in rows[part_name], claim.says
+    for published in study.published:
+        assert {row.partition(" | ")[0] for row in published.values} <= rows[published.part]
+
+
+def test_every_table_of_the_papers_has_a_study() -> None:
+    wanted = {
+        *("fedsim_table4_mnist", "fedsim_table4_goodreads", "fedsim_table4_other", "fedsim_table7", "fedsim_table7_redrawn"),
+        *("fedsim_section52", "fedsim_figure8", "fedsim_figure10", "fedgroup_table1", "fedgroup_table3", "fedgroup_figure5"),
+        *("fedex_figure1", "fedex_tables", "fesem_table2", "ifca_rotated_mnist", "simprox_cifar"),
+    }
+    assert wanted <= set(catalogue(STUDIES))
+
+
+GOOD = """
+title = "t"
+paper = "p"
+where = "w"
+asks = "a"
+study = { methods = ["fedavg"], data = "synthetic(0,0)" }
+[[claims]]
+says = "s"
+one = "fedavg"
+two = "local"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("title = ", "not valid TOML"),
+        (GOOD + "colour = 1", "'claims.0.colour' is wrong"),
+        (GOOD.replace('asks = "a"', ""), "'asks' is wrong"),
+        (GOOD.replace('data = "synthetic(0,0)"', "rounds = 1"), "lacks the key 'data'"),
+        (GOOD + 'part = "nowhere"', "a claim about the part 'nowhere'"),
+        (GOOD + 'kind = "level"', "without a number"),
+        (GOOD.replace("data =", "rouns = 3, data ="), "unknown key 'rouns'"),
+    ],
+)
+def test_a_wrong_file_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        read(path)
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text(GOOD)
+    assert read(path).claims[0].direction == 1
+
+
+def test_unknown_studies_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'fedsim_table7'"):
+        find("fedsim_tabel7", STUDIES)
+    with pytest.raises(UserError, match=r"Cannot read the study file .*none\.toml"):
+        read(find(str(tmp_path / "none.toml")))
