@@ -20,7 +20,7 @@ from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 from coterie.errors import UserError
 from coterie.evidence import digest
-from coterie.lanes import lanes_of
+from coterie.lanes import Lane, RoundRecord, lanes_of
 from coterie.method import Plan
 from coterie.methods.catalogue import build
 from coterie.problem import Problem
@@ -183,17 +183,23 @@ def test_a_lane_has_the_same_bits_whatever_runs_beside_it_and_on_any_number_of_t
     plan = Plan(rounds=3, cohort=4, local=Local(epochs=3, batch_size=4, lr=0.1))
     methods = [(spec, build(spec)) for spec in ("fedavg", "fedprox(mu=0.5)", "fedsim(clusters=2)", "scaffold", "ifca(groups=2)")]
     together = lanes_of(methods, [0, 1], problem, plan)
-    losses: dict[tuple[int, int], Array] = {}
-    drive(
-        together, BatchedEngine(threads=2), 3, lambda lane, record: losses.setdefault((lane.number, record.round_), record.evaluated.loss)
-    )  # type: ignore[union-attr]
+    losses = losses_of(together, BatchedEngine(threads=2))
     for lane in together:
         alone = lanes_of([(lane.label, lane.method)], [lane.seed], problem, plan)
-        seen: list[Array] = []
-        drive(alone, BatchedEngine(threads=1), 3, lambda _, record, seen=seen: seen.append(record.evaluated.loss))  # type: ignore[misc,union-attr]
+        assert losses_of(alone, BatchedEngine(threads=1))[0] == losses[lane.number]
         assert to_bytes(alone[0].state) == to_bytes(lane.state)  # type: ignore[arg-type]
-        for round_, loss in enumerate(seen):
-            assert np.array_equal(loss, losses[lane.number, round_])
+
+
+def losses_of(lanes: list[Lane], engine: BatchedEngine) -> dict[int, list[list[float]]]:
+    """Drive lanes to round 3; for each, every client's loss in every round."""
+    losses: dict[int, list[list[float]]] = {lane.number: [] for lane in lanes}
+
+    def watch(lane: Lane, record: RoundRecord) -> None:
+        assert record.evaluated is not None
+        losses[lane.number].append(record.evaluated.loss.tolist())
+
+    drive(lanes, engine, 3, watch)
+    return losses
 
 
 @pytest.mark.parametrize("engine", ["batched", "loop"])
