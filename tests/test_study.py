@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +94,33 @@ def test_a_full_disk_loses_nothing_written(whole: Path, tmp_path: Path, monkeypa
     assert [path.name for path in (folder / "segments").iterdir()] == ["0000-000000-000002"]
     Study.prepare(SETTINGS).run(out=folder, resume=True)
     assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 300 kB, where mounting one is permitted; elsewhere the failing writer above has to do."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = (
+        shutil.which("mount")
+        and not subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", disk], capture_output=True, check=False).returncode
+    )
+    if not mounted:
+        pytest.skip("mounting a small disk is not permitted here")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_that_is_really_full_loses_nothing_written(small_disk: Path) -> None:
+    settings = Settings(methods=("fedavg",), data=SETTINGS.data, plan=Plan(rounds=12, cohort=4, local=Local(lr=0.1)))
+    every_round = Execution(engine="loop", checkpoint_every=1)
+    with pytest.raises(WriteError, match="No space left on device"):
+        Study.prepare(settings).run(out=small_disk / "study", execution=every_round)
+    written = len(list((small_disk / "study" / "segments").iterdir()))
+    assert 0 < written < 12
+    subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+    resumed = Study.prepare(settings).run(out=small_disk / "study", resume=True)
+    assert digest(resumed.evidence) == digest(Study.prepare(settings).run(execution=every_round).evidence)
 
 
 def copy(whole: Path, tmp_path: Path) -> Path:
