@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ COMMAND = [
 
 
 def start(out: Path, *more: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen([*COMMAND, "--out", str(out), *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*COMMAND, "--out", str(out), *more],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs begin by ignoring it
+    )
 
 
 def segments(out: Path) -> int:
