@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.data.catalogue import load
+from coterie.data.federation import Federation, Parts
 from coterie.engines.batched import BatchedEngine
 from coterie.inspect.carrying import carry_out
 from coterie.inspect.differ import beyond_labels, differ
@@ -29,6 +30,7 @@ from coterie.problem import Problem
 from coterie.rng import generator, key
 from coterie.settings import parse_seeds
 
+Made = str | tuple[int, int, float]  # a spec, or clients, samples and shift of `gaussians`
 SCENARIOS = {
     "rotated": "digits/rotated(clients=40,groups=4)",
     "labelswap": "digits/labelswap(clients=20,groups=4)",
@@ -40,13 +42,42 @@ SCENARIOS = {
     "dirichlet(1)": "digits/dirichlet(alpha=1,clients=40)",
 }
 POWERLAW = {"powerlaw": "mnist/powerlaw(clients=1000)"}
-# Power: one thing varies at a time. 1,797 digits are shared out, so more clients means fewer samples a client, except where stated.
-POWER = {
+POWER_DIGITS = {
     **{f"rotated, {n} clients": f"digits/rotated(clients={n},groups=4)" for n in (8, 12, 20, 80, 160)},
     **{f"labelswap, {n} clients": f"digits/labelswap(clients={n},groups=4)" for n in (8, 12, 28, 80)},
     **{f"labelswap, {p} pair(s)": f"digits/labelswap(clients=40,groups=2,pairs={p})" for p in (1, 2, 3, 5)},
     **{f"rotated, {g} groups": f"digits/rotated(clients=40,groups={g})" for g in (2, 6, 8, 10)},
 }
+# The digits are shared out, so more clients have fewer samples. Gaussian classes vary one thing at a time: clients, samples, shift.
+POWER_MADE = {
+    **{f"gaussian, {n} clients": (n, 40, 1.25) for n in (6, 12, 24, 48, 96)},
+    **{f"gaussian, {m} samples": (24, m, 1.25) for m in (10, 20, 80, 160)},
+    **{f"gaussian, shift {d}": (24, 40, d) for d in (0.0, 0.5, 0.75, 1.0, 1.5, 2.0)},
+}
+CLASSES, FEATURES, GROUPS = 5, 20, 3
+
+
+def gaussians(clients: int, samples: int, shift: float, seed: int) -> Federation:
+    """Three groups; in each, class c is a unit normal about a centre of its own, `shift` (a length) away from the class's common centre."""
+    rng = generator(key(seed, "gaussians"))
+    away = rng.standard_normal((GROUPS, CLASSES, FEATURES))
+    away *= shift / np.linalg.norm(away, axis=2, keepdims=True)
+    centres = 2 * rng.standard_normal((CLASSES, FEATURES)) + away
+    groups = np.arange(clients) % GROUPS
+    y = rng.integers(CLASSES, size=(clients, samples))
+    x = centres[groups[:, None], y] + rng.standard_normal((clients, samples, FEATURES))
+    rows = np.arange(clients * samples).reshape(clients, samples)
+    return Federation(
+        name="gaussians",
+        x=x.reshape(-1, FEATURES).astype(np.float32),
+        y=y.ravel().astype(np.int64),
+        classes=tuple("abcde"),
+        ids=tuple(f"client-{i}" for i in range(clients)),
+        train=Parts.of(list(rows)),
+        test=Parts.of(list(rows[:, :0])),
+        groups=groups,
+        data_seed=seed,
+    )
 
 
 def main() -> None:
@@ -57,13 +88,13 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--no-labels", action="store_true", help="as if label counts must not leave the clients")
     options = parser.parse_args()
-    known = POWER if options.power else SCENARIOS | (POWERLAW if options.data_dir else {})
+    known: dict[str, Made] = {**POWER_DIGITS, **POWER_MADE} if options.power else {**SCENARIOS, **(POWERLAW if options.data_dir else {})}
     wanted = options.only.split(";") if options.only else list(known)
     for name in wanted:
         print(json.dumps(row(name, known[name], parse_seeds(options.seeds), options.data_dir, not options.no_labels)), flush=True)
 
 
-def row(name: str, spec: str, seeds: tuple[int, ...], data_dir: Path | None, labels: bool) -> dict[str, Any]:
+def row(name: str, spec: Made, seeds: tuple[int, ...], data_dir: Path | None, labels: bool) -> dict[str, Any]:
     began, found = perf_counter(), [one(spec, seed, data_dir, labels) for seed in seeds]
     print(f"{name}: {(perf_counter() - began) / len(seeds):.2f} s a seed", file=sys.stderr)
     return {
@@ -78,8 +109,8 @@ def row(name: str, spec: str, seeds: tuple[int, ...], data_dir: Path | None, lab
     }
 
 
-def one(spec: str, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
-    federation = load(spec, seed, data_dir)
+def one(spec: Made, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
+    federation = load(spec, seed, data_dir) if isinstance(spec, str) else gaussians(*spec, seed)
     problem = Problem.of(federation, "mclr")
     ctx = Context(problem.roster, problem.layout, Plan(), seed, 0)
     script = probe(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)

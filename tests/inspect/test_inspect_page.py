@@ -80,6 +80,9 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     assert "<h1>" in (tmp_path / "out" / "inspection.html").read_text()
 
 
-def test_bad_input(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "inspect", "--data", "digits/rotated", "--draws", "3") == 2
-    assert "draws=3" in capfd.readouterr().err
+@pytest.mark.parametrize(("option", "told"), [("--draws", "draws=0"), ("--randoms", "randoms=0"), ("--rounds", "rounds=0")])
+def test_bad_input(option: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "inspect", "--data", "digits/rotated", option, "0") == 2
+    error = capfd.readouterr().err
+    assert told in error
+    assert len(error.strip().splitlines()) == 1

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.arrays import Doubles, Floats, Ids, Ints
 from coterie.asks import Evaluate, Evaluated, Local, Share, Train
+from coterie.errors import UserError
 from coterie.method import Round
 from coterie.mixing import Mixing, mix
 from coterie.serving import Serving
@@ -36,6 +37,13 @@ class PilotPlan:
     rounds: int = 10
     local: Local = field(default_factory=lambda: Local(epochs=2, lr=0.05))
     randoms: int = 19
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "randoms"):
+            if getattr(self, name) < 1:
+                raise UserError(
+                    f"The pilot cannot use {name}={getattr(self, name)}: give 1 or more, or leave the pilot out with --no-pilot."
+                )
 
 
 @dataclass(frozen=True)
