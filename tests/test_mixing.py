@@ -4,7 +4,7 @@ import pytest
 import worlds
 from coterie.arrays import Floats
 from coterie.asks import Trained
-from coterie.mixing import Mixing, mix
+from coterie.mixing import Mixing, _add_rows, add_rows, mix
 from coterie.rng import generator
 from playing import context
 
@@ -46,6 +46,25 @@ def test_nor_on_the_order_of_arrival() -> None:
     assert mix(Mixing(IDS, weights, np.zeros((1, 1))), wild, before).item() == 0.25
     for order in ([2, 0, 3, 1], [1, 3, 0, 2]):
         assert mix(Mixing(IDS[order], weights, np.zeros((1, 1))), wild[order], before).item() == 0.25
+
+
+@pytest.mark.parametrize("d", [1, 1024, 5000, 300_000])
+def test_compiled_and_interpreted_sums_have_the_same_bits(d: int) -> None:
+    weights, replies = generator(d).normal(size=7), vectors(7, d)
+    compiled, interpreted, by_term = np.zeros((3, d))
+    add_rows(compiled, weights, np.arange(7), replies, 0)
+    _add_rows(interpreted, weights, np.arange(7), replies, 0)
+    for weight, reply in zip(weights, replies, strict=True):
+        by_term += weight * reply.astype(np.float64)
+    assert compiled.tobytes() == interpreted.tobytes() == by_term.tobytes()
+    mixed = mix(Mixing(np.arange(7), weights[None], np.zeros((1, 1))), replies, vectors(1, d))
+    assert mixed[0].tobytes() == by_term.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(3, 9, 1), (4, 8, 1), (4, 9, 0)])
+def test_what_does_not_fit_is_refused(n: int, d: int, k: int) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        mix(Mixing(IDS, np.full((1, 4), 0.2), np.full((1, 2), 0.1)), vectors(n, d), vectors(k + 1))
 
 
 def test_a_weight_of_zero_keeps_even_nonsense_out() -> None:

@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 from by_hand import context
 from coterie.errors import UserError
 from coterie.method import Plan
+from coterie.rng import key
 
 SIZES = [1] * 20
 WINDOWS = Plan(selection="windows")
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_a_sample_is_of_the_lowest_draws(n: int, size: int) -> None:
+    ctx = context([1] * n, plan=Plan(cohort=size), round_=3)
+    draws = [key(ctx.seed, "cohort", 3, name) for name in ctx.roster.ids]
+    assert ctx.cohort().tolist() == sorted(sorted(range(n), key=lambda client: draws[client])[:size])
 
 
 def test_windows_take_everybody_once_before_anybody_twice() -> None:

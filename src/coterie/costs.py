@@ -1,6 +1,8 @@
 """What a round costs: messages, bytes each way, client passes and steps, counted from the asks and replies themselves."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ class Cost:
     samples: int = 0  # samples processed on clients
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Cost(*map(add, vars(self).values(), vars(other).values()))
 
 
 def cost_of(ask: Any, reply: Reply) -> Cost:
@@ -36,8 +38,8 @@ def cost_of(ask: Any, reply: Reply) -> Cost:
     d = ask.models.shape[1]
     sent = d * (len(ask.models) if not hasattr(reply, "vectors") else 1)  # Losses and Error send all k models
     extras = [v for v in (getattr(ask, name, None) for name in ("anchors", "linear", "mus", "epochs")) if v is not None]
-    sent += sum(int(np.prod(v.shape[1:])) for v in extras)
-    up = sum(int(np.prod(v.shape[1:])) for k, v in vars(reply).items() if isinstance(v, np.ndarray) and k != "clients")
+    sent += sum(prod(v.shape[1:]) for v in extras)
+    up = sum(prod(v.shape[1:]) for k, v in vars(reply).items() if isinstance(v, np.ndarray) and k != "clients")
     passes, steps, samples = _work(ask, reply)
     return Cost(asked + answered, FLOAT * asked * sent, FLOAT * answered * up, passes, steps, samples)
 

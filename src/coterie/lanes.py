@@ -6,7 +6,7 @@ state, `_close` measures it and yields the record.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -115,35 +115,40 @@ class Lane:
         if self._book.ran_away and not self._book.trained:
             return self.stop(DIVERGED, f"in round {ctx.round_} no client sent a finite model")
         self.state, self.round_ = state, ctx.round_
-        book = self._book
+        book, measured = self._book, {}
         records = dict(ctx.records)
-        record = RoundRecord(
-            self.number,
-            ctx.round_,
-            book.cost,
-            dict(book.refused),
-            {k: v for k, v in records.items() if k != "mixing"},
-            records.get("mixing"),
-            self.method.members(state),
-            book.discrepancy,
-        )
+        mixing = records.pop("mixing", None)
+        members = self.method.members(state)
         if ctx.round_ % self.plan.evaluate_every == 0 or ctx.round_ == self.plan.rounds:
             book.measuring = True
-            record = yield from self._measure(ctx, state, record)
-        yield Done(replace(record, seconds=dict(book.seconds)))
+            measured = yield from self._measure(ctx, state)
+        yield Done(
+            RoundRecord(
+                lane=self.number,
+                round_=ctx.round_,
+                cost=book.cost,
+                refused=dict(book.refused),
+                records=records,
+                mixing=mixing,
+                groups=members,
+                discrepancy=book.discrepancy,
+                **measured,
+                seconds=dict(book.seconds),
+            )
+        )
 
-    def _measure(self, ctx: Context, state: State, record: RoundRecord) -> Generator[Ask[Any], Any, RoundRecord]:
+    def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
+        """What the record says of the state's models, by the name of its field."""
+        measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
-        evaluated = yield from Evaluate(serving)
-        record = replace(record, evaluated=evaluated)
+        measured["evaluated"] = yield from Evaluate(serving)
         if self.problem.federation.validation is not None:
-            validated = yield from Evaluate(serving, "validation")
-            record = replace(record, validated=validated)
+            measured["validated"] = yield from Evaluate(serving, "validation")
         panel = self.method.panel(state) if self.problem.federation.central is not None else None
         if panel is not None:
             central = yield from Evaluate(panel.serving, "central")
-            record = replace(record, central=(panel.names, central))
-        return record
+            measured["central"] = (panel.names, central)
+        return measured
 
 
 @dataclass
@@ -166,7 +171,12 @@ def _moved(ask: Train, reply: Trained) -> float:
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
-    return float(sum(in_order(lambda p: _lengths(reply.vectors[p] - ask.models[rows[p]]).sum(), pieces, workers)))
+
+    def distances(piece: slice) -> float:
+        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
+        return float(_lengths(reply.vectors[piece] - received).sum())
+
+    return sum(in_order(distances, pieces, workers), 0.0)
 
 
 def _lengths(steps: Floats) -> Doubles:

@@ -1,14 +1,19 @@
 """Aggregation: weights are composed first, as a matrix, and applied once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 
 from coterie.arrays import Doubles, Floats, Ids, Ints
+from coterie.compiled import compiled
 from coterie.threads import cores, in_order
 
-BLOCK = 1 << 15  # columns summed at a time: what is being added up stays in the cache
-WORTH_THREADS = 8  # blocks
+BLOCK = 1 << 15  # columns that a thread sums at a time
+CACHED = 1 << 10  # columns whose sums stay in the first cache while all clients are added
+WORTH_THREADS = 1 << 18  # columns
 
 
 @dataclass(frozen=True)
@@ -73,27 +78,41 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     other rows, nor on clients that do not count in it, nor on the order of arrival.
     """
     before = np.atleast_2d(before)
-    if mixing.parts:
-        pieces = [(Mixing(mixing.clients, part.replies, part.before), slice(part.begin, part.end)) for part in mixing.parts]
-        return np.concatenate([mix(piece, vectors[:, cut], before[:, cut]) for piece, cut in pieces], axis=1)
+    parts = mixing.parts or (Part(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
-    mixed = np.zeros((len(mixing.replies), before.shape[1]), dtype=np.float32)
+    mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
 
-    def sum_block(block: slice) -> None:
+    def sum_block(block: tuple[Part, int, int]) -> None:
+        part, begin, end = block
         for j in range(len(mixed)):
-            counted = [(mixing.replies[j, i], vectors[i, block]) for i in order if mixing.replies[j, i] != 0.0]
-            counted += [(mixing.before[j, i], before[i, block]) for i in np.flatnonzero(mixing.before[j])]
-            mixed[j, block] = _weighted_sum(counted, before[0, block].shape)
+            total = np.zeros(end - begin)
+            add_rows(total, part.replies[j], order, vectors, begin)
+            add_rows(total, part.before[j], np.arange(part.before.shape[1]), before, begin)
+            mixed[j, begin:end] = total
 
-    blocks = [slice(begin, begin + BLOCK) for begin in range(0, before.shape[1], BLOCK)]
-    for _ in in_order(sum_block, blocks, cores() if len(blocks) >= WORTH_THREADS else 1):
+    blocks = [(part, begin, min(begin + BLOCK, part.end)) for part in parts for begin in range(part.begin, part.end, BLOCK)]
+    for _ in in_order(sum_block, blocks, cores() if before.shape[1] >= WORTH_THREADS else 1):
         pass
     return mixed
 
 
-def _weighted_sum(counted: list[tuple[float, Floats]], shape: tuple[int, ...]) -> Doubles:
-    """The sum in float64, term after term."""
-    total, term = np.zeros(shape), np.empty(shape)
-    for weight, vector in counted:
-        total += np.multiply(vector, weight, out=term, dtype=np.float64)
-    return total
+def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, begin: int) -> None:
+    """Add the rows of `vectors`, from column `begin`, to `total`: each times its weight, in this order, without those of no weight."""
+    counted = order[weights[order] != 0.0]
+    if counted.max(initial=-1) >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
+        raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
+    if len(counted):
+        _adder()(total, weights[counted], counted, vectors, begin)
+
+
+@cache
+def _adder() -> Callable[[Doubles, Doubles, Ints, Floats, int], None]:
+    """The innermost loop as machine code where numba is to be had; otherwise as it stands, with the same bits."""
+    return compiled(_add_rows) if find_spec("numba") else _add_rows
+
+
+def _add_rows(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
+    for at in range(0, len(total), CACHED):
+        sums = total[at : at + CACHED]
+        for i in range(len(rows)):
+            sums += weights[i] * vectors[rows[i], begin + at : begin + at + len(sums)]

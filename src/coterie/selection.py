@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Ids
+from coterie.arrays import Ids, Words
 from coterie.rng import fold, key
 from coterie.roster import Roster
 
@@ -14,8 +14,10 @@ Selection = Literal["uniform", "windows"]
 def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int) -> Ids:
     """A sample of the reachable clients without replacement, ascending; all of them without a size."""
     available = roster.available
-    size = len(available) if size is None else min(size, len(available))
-    return np.sort(_order(roster, available, key(seed, purpose, round_))[:size])
+    if size is None or size >= len(available):
+        return available
+    draws = _draws(roster, available, key(seed, purpose, round_))
+    return np.sort(available[np.argpartition(draws, size - 1)[:size]])  # the lowest draws; no two are equal
 
 
 def windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> Ids:
@@ -26,12 +28,11 @@ def windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> 
     """
     per_pass = -(-len(roster) // size)
     number, window = divmod(max(round_ - 1, 0), per_pass)  # rounds count from 1
-    order = _order(roster, roster.clients, key(seed, f"{purpose} windows", number))
+    order = np.argsort(_draws(roster, roster.clients, key(seed, f"{purpose} windows", number)), kind="stable")
     picked = order[window * size : (window + 1) * size]
     return np.sort(picked[roster.reachable[picked]])
 
 
-def _order(roster: Roster, clients: Ids, drawn: int) -> Ids:
-    """The clients in the order of their own draws, which depend on no position: a newcomer only takes a place."""
-    draws = fold(np.full(len(clients), drawn, dtype=np.uint64), roster.words[clients])
-    return clients[np.argsort(draws, kind="stable")]
+def _draws(roster: Roster, clients: Ids, drawn: int) -> Words:
+    """Each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
+    return fold(np.array([drawn], dtype=np.uint64), roster.words[clients])

@@ -31,6 +31,12 @@ def numbered(labels: list[int], classes: int = 10) -> Samples:
     return Samples("numbered", x, np.array(labels, dtype=np.int64), tuple(map(str, range(classes))))
 
 
+def test_the_indices_of_some_clients() -> None:
+    parts = Parts.of([np.array([5, 3]), np.array([], dtype=np.int64), np.array([9])])
+    for clients in ([], [1], [2, 0], [0, 1, 2]):
+        assert parts.joined(np.array(clients, dtype=np.int64)).tolist() == [i for client in clients for i in parts[client]]
+
+
 def check_true_partition(made: Federation, total: int) -> None:
     parts = [made.train, made.test] + ([made.validation] if made.validation is not None else [])
     seen = np.concatenate([part.indices for part in parts])

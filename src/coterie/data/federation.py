@@ -33,6 +33,11 @@ class Parts:
     def __iter__(self) -> Iterator[Ints]:
         return (self[client] for client in range(len(self)))
 
+    def joined(self, clients: Ids) -> Ints:
+        """The indices of these clients, client after client."""
+        begins, ends = self.offsets[clients].tolist(), self.offsets[clients + 1].tolist()
+        return np.concatenate([self.indices[:0], *(self.indices[begin:end] for begin, end in zip(begins, ends, strict=True))])
+
     @cached_property
     def sizes(self) -> Ints:
         return np.diff(self.offsets)

@@ -43,7 +43,7 @@ class BatchedEngine:
     def __init__(self, device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None) -> None:
         self.device = torch.device(device)
         self.threads = threads or cores()
-        self.loop = LoopEngine(device)
+        self.loop = LoopEngine(device, threads=threads)
         self.routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._desks: WeakKeyDictionary[Problem, _Desk] = WeakKeyDictionary()
@@ -54,18 +54,23 @@ class BatchedEngine:
 
     def _run(self, asks: Sequence[Stamped]) -> list[Any]:
         answers: list[Any] = [None] * len(asks)
-        with torch_threads(1), one_thread():
+        with torch_threads(1):
             for numbers in _together(asks):
                 for number, answer in zip(numbers, self._train([asks[i] for i in numbers]), strict=True):
                     answers[number] = answer
             others = [i for i, s in enumerate(asks) if not isinstance(s.ask, Train)]
-            if self.device.type == "cpu" and all(self._desk(asks[i].problem).dense is not None for i in others):
-                results = list(self._pool.map(self._answer, [asks[i] for i in others]))
-            else:
-                results = [self._answer(asks[i]) for i in others]
-        for number, answer in zip(others, results, strict=True):
-            answers[number] = answer
+            for number, answer in zip(others, self._survey([asks[i] for i in others]), strict=True):
+                answers[number] = answer
         return answers
+
+    def _survey(self, asks: Sequence[Stamped]) -> list[Any]:
+        """Asks that train nothing, on the CPU side by side where that is safe."""
+        if not asks:
+            return []
+        with one_thread():
+            if self.device.type == "cpu" and all(self._desk(s.problem).dense is not None for s in asks):
+                return list(self._pool.map(self._answer, asks))
+            return [self._answer(s) for s in asks]
 
     def prepare(self, problem: Problem, local: Local) -> None:
         """Choose the route and compile what it needs ahead of time, so that this is not taken for training's."""

@@ -14,7 +14,7 @@ from coterie.settings import Execution
 def make_engine(execution: Execution, pinned: Mapping[str, str] | None = None) -> Engine:
     """The engine that the execution asks for; `pinned` are the routes of a study that is resumed."""
     device = resolve_device(execution.device)
-    return LoopEngine(device) if execution.engine == "loop" else BatchedEngine(device, execution.threads, pinned)
+    return LoopEngine(device, threads=execution.threads) if execution.engine == "loop" else BatchedEngine(device, execution.threads, pinned)
 
 
 def resolve_device(device: str) -> str:

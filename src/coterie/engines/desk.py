@@ -1,5 +1,7 @@
 """A problem laid out for work: one module that is written to again and again, and the data as tensors on the device."""
 
+from copy import copy, deepcopy
+from threading import Event
 from typing import Any
 
 import torch
@@ -22,6 +24,18 @@ class Desk:
         self.module: nn.Module = problem.module().to(device=device, dtype=dtype)
         self.x = self.features(problem.federation.x)
         self.y = as_tensor(problem.federation.y, device)
+        self.draws = False  # whether the module was seen to draw random numbers while it trained
+        self.closing = Event()  # set when trainings at this desk and its twins are to end early
+        self._twins: list[Desk] = []
+
+    def twins(self, count: int) -> list["Desk"]:
+        """So many desks, this one the first, that share all but the module."""
+        while len(self._twins) < count - 1:
+            twin = copy(self)
+            twin.module = deepcopy(self.module)  # not built anew: a builder may hand out one and the same module
+            twin._twins = []
+            self._twins.append(twin)
+        return [self, *self._twins[: count - 1]]
 
     def features(self, x: Any) -> Tensor:
         """Features on the device; whole numbers (tokens) stay whole."""

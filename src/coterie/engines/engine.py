@@ -27,7 +27,11 @@ class Stamped:
 
     def keys(self, purpose: str, clients: Ids) -> Words:
         """(n,) ``key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
-        return fold(np.full(len(clients), key(self.seed, purpose, self.round_), np.uint64), self.problem.roster.words[clients])
+        return fold(np.array([self.key(purpose)], np.uint64), self.problem.roster.words[clients])
+
+    def key(self, purpose: str) -> int:
+        """What the keys of all clients begin with."""
+        return key(self.seed, purpose, self.round_)
 
     def parts(self, name: Part = "train") -> Parts:
         """The samples of a part that the ask is about: all of them, unless it names a share."""
@@ -35,7 +39,7 @@ class Stamped:
         share: Share | None = getattr(self.ask, "share", None)
         if share is None:
             return federation.part(name)
-        halves = fold(np.full(len(federation), key(self.seed, "half"), np.uint64), self.problem.roster.words)
+        halves = fold(np.array([key(self.seed, "half")], np.uint64), self.problem.roster.words)
         return shared(federation.part(name), share, federation.y, halves)
 
     def judged(self) -> Parts | None:

@@ -45,7 +45,7 @@ def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members
         if federation.central is None:
             raise ValueError(f"federation {federation.name} has no central test set")
         return None, federation.central[1]
-    samples = np.concatenate([parts[client] for client in ask.serving.clients[members]])
+    samples = parts.joined(ask.serving.clients[members])
     return samples, federation.y[samples]
 
 

@@ -1,4 +1,7 @@
-"""The loop engine: one client at a time, plain autograd, any module and any loss. The readable oracle of every faster route."""
+"""The loop engine: client by client, plain autograd, any module and any loss. The readable oracle of every faster route.
+
+On a CPU, clients whose steps are long train side by side, one a core (see `crew`): each still by itself, with the same bits.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +15,16 @@ from coterie.arrays import Ints
 from coterie.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
 from coterie.data.federation import Parts
 from coterie.engines.batches import batches
+from coterie.engines.crew import Crew
 from coterie.engines.desk import Desk
 from coterie.engines.engine import Stamped, to_sharers
 from coterie.engines.judge import judge
 from coterie.engines.threads import torch_threads
 from coterie.parameters import read, torch_seeded, write
 from coterie.problem import Problem
+from coterie.threads import cores
+
+MANY_WEIGHTS = 1 << 20  # of a module whose step takes a few milliseconds
 
 
 class LoopEngine:
@@ -25,8 +32,9 @@ class LoopEngine:
 
     name = "loop"
 
-    def __init__(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, device: str = "cpu", dtype: torch.dtype = torch.float32, threads: int | None = None) -> None:
         self.device, self.dtype = torch.device(device), dtype
+        self._crew = Crew((threads or cores()) if device == "cpu" else 1)
         self._desks: WeakKeyDictionary[Problem, Desk] = WeakKeyDictionary()
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
@@ -37,7 +45,7 @@ class LoopEngine:
         desk = self.desk(stamped.problem)
         match ask:
             case Train():
-                return _train(ask, stamped, desk)
+                return _train(ask, stamped, desk, self._crew)
             case Gradient():
                 return _gradients(ask, desk, stamped.parts())
             case Losses():
@@ -55,16 +63,17 @@ class LoopEngine:
         return self._desks[problem]
 
 
-def _train(ask: Train, stamped: Stamped, desk: Desk) -> Trained:
+def _train(ask: Train, stamped: Stamped, desk: Desk, crew: Crew) -> Trained:
     parts = stamped.parts()
-    keys = stamped.keys(ask.purpose, ask.clients)
+    keys, sizes = stamped.keys(ask.purpose, ask.clients), parts.sizes[ask.clients]
     vectors = np.empty((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
     steps = np.zeros(len(ask.clients), dtype=np.int64)
-    for i, client in enumerate(ask.clients):
+
+    def train(i: int, desk: Desk) -> None:
         start = desk.vector(ask.models[ask.start[i]])
         steps[i] = train_client(
             desk,
-            parts[client],
+            parts[ask.clients[i]],
             start,
             ask.local,
             key=int(keys[i]),
@@ -74,7 +83,19 @@ def _train(ask: Train, stamped: Stamped, desk: Desk) -> Trained:
             linear=None if ask.linear is None else desk.vector(ask.linear[i]),
         )
         vectors[i] = read(desk.module)
-    return Trained(ask.clients, vectors, parts.sizes[ask.clients], steps)
+
+    longest_first = np.argsort(-sizes, kind="stable").tolist()
+    if not (worth_threads(desk.module) and crew.share(train, longest_first, desk)):
+        for i, key in enumerate(keys):
+            with torch_seeded(int(key)):  # dropout and the like are keyed too
+                train(i, desk)
+    return Trained(ask.clients, vectors, sizes, steps)
+
+
+def worth_threads(module: nn.Module) -> bool:
+    """Whether a step is long enough for another thread: the interpreter runs on one at a time, and only torch's operations side by side."""
+    convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in module.modules())
+    return convolutions or sum(w.numel() for w in module.parameters()) >= MANY_WEIGHTS
 
 
 def train_client(
@@ -88,19 +109,20 @@ def train_client(
     slopes = _pieces(desk.module, linear) if linear is not None else None
     optimizer = _optimizer(weights, local)
     steps = 0
-    with torch_seeded(key):  # dropout and the like are keyed too
-        for batch in batches(key, samples, local.batch_size, epochs, local.max_steps):
-            optimizer.zero_grad()
-            torch.autograd.backward(desk.losses(batch).mean())
-            for j, w in enumerate(weights):
-                if w.grad is None:  # a weight that the loss does not reach
-                    w.grad = torch.zeros_like(w)
-                if mu:
-                    w.grad.add_(w.detach() - anchors[j], alpha=mu)  # the gradient of mu/2 * ||w - anchor||^2
-                if slopes is not None:
-                    w.grad.add_(slopes[j])
-            optimizer.step()
-            steps += 1
+    for batch in batches(key, samples, local.batch_size, epochs, local.max_steps):
+        if desk.closing.is_set():
+            break
+        optimizer.zero_grad()
+        torch.autograd.backward(desk.losses(batch).mean())
+        for j, w in enumerate(weights):
+            if w.grad is None:  # a weight that the loss does not reach
+                w.grad = torch.zeros_like(w)
+            if mu:
+                w.grad.add_(w.detach() - anchors[j], alpha=mu)  # the gradient of mu/2 * ||w - anchor||^2
+            if slopes is not None:
+                w.grad.add_(slopes[j])
+        optimizer.step()
+        steps += 1
     return steps
 
 

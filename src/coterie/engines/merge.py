@@ -1,37 +1,41 @@
 """Many asks to train as one job, and the job's results as the replies to those asks."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ints
-from coterie.asks import Train, Trained
+from coterie.arrays import Doubles, Floats, Ids, Ints, Words
+from coterie.asks import Local, Train, Trained
 from coterie.engines.engine import Stamped
 from coterie.engines.kernels.job import FusedJob
+from coterie.rng import fold
 
 
 def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:
     """All the trainings of these asks, which share a problem and an optimiser, one after the other."""
     federation = stamped[0].problem.federation
     held = [s.parts() for s in stamped]
+    counts = [len(ask.clients) for ask in asks]
+    clients = np.concatenate([ask.clients for ask in asks])
     samples = np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
-    first_model = np.cumsum([0, *(len(ask.models) for ask in asks)])
+    epochs, max_steps, batch, lr, momentum, decay, mu = np.repeat(np.array([_settings(a.local) for a in asks]).T, counts, axis=1)
     return FusedJob(
         sizes=sizes,
         x=federation.x.reshape(len(federation.x), -1),
         y=federation.y,
-        offsets=np.concatenate([[0], np.cumsum(samples)]).astype(np.int64),
-        indices=np.concatenate([parts[client] for parts, ask in zip(held, asks, strict=True) for client in ask.clients]),
+        offsets=np.concatenate([[0], np.cumsum(samples)]),
+        indices=np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)]),
         models=np.concatenate([ask.models for ask in asks]),
-        start=np.concatenate([ask.start + first for ask, first in zip(asks, first_model, strict=False)]),
-        keys=np.concatenate([s.keys(ask.purpose, ask.clients) for s, ask in zip(stamped, asks, strict=True)]),
-        epochs=_each(asks, [ask.local.epochs if ask.epochs is None else ask.epochs for ask in asks]).astype(np.int64),
-        max_steps=_each(asks, [-1 if ask.local.max_steps is None else ask.local.max_steps for ask in asks]).astype(np.int64),
-        batch_size=np.where((batch := _each(asks, [ask.local.batch_size or 0 for ask in asks])) > 0, batch, samples).astype(np.int64),
-        lr=_each(asks, [ask.local.lr for ask in asks]),
-        momentum=_each(asks, [ask.local.momentum for ask in asks]),
-        weight_decay=_each(asks, [ask.local.weight_decay for ask in asks]),
-        mu=_each(asks, [ask.local.mu if ask.mus is None else ask.mus for ask in asks]),
+        start=np.concatenate([ask.start for ask in asks]) + np.repeat(_firsts([len(ask.models) for ask in asks]), counts),
+        keys=_keys(stamped, asks, clients, counts),
+        epochs=_own(epochs, [ask.epochs for ask in asks], counts).astype(np.int64),
+        max_steps=max_steps.astype(np.int64),
+        batch_size=np.where(batch > 0, batch, samples).astype(np.int64),
+        lr=lr,
+        momentum=momentum,
+        weight_decay=decay,
+        mu=_own(mu, [ask.mus for ask in asks], counts),
         anchors=_rows(asks, [ask.anchors for ask in asks], lambda ask: ask.models[ask.start]),
         linear=_rows(asks, [ask.linear for ask in asks], lambda ask: np.zeros((len(ask.clients), ask.models.shape[1]), np.float32)),
     )
@@ -39,16 +43,34 @@ def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, .
 
 def share_out(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints) -> list[Trained]:
     """The reply to each of the merged asks."""
-    ends = np.cumsum([len(ask.clients) for ask in asks])
-    spans = [slice(end - len(ask.clients), end) for ask, end in zip(asks, ends, strict=True)]
+    counts = [len(ask.clients) for ask in asks]
+    spans = [slice(first, first + count) for first, count in zip(_firsts(counts), counts, strict=True)]
     return [Trained(ask.clients, vectors[span], samples[span], steps[span]) for ask, span in zip(asks, spans, strict=True)]
 
 
-def _each(asks: Sequence[Train], values: Sequence[float | Ints | Doubles]) -> Doubles:
-    """One number for each training, from one number or one array for each ask."""
-    return np.concatenate(
-        [np.broadcast_to(np.asarray(value, np.float64), len(ask.clients)) for ask, value in zip(asks, values, strict=True)]
-    )
+def _settings(local: Local) -> tuple[float, ...]:
+    """One ask's numbers for each of its trainings; -1 steps are no limit, a batch of 0 is the full one."""
+    limit = -1 if local.max_steps is None else local.max_steps
+    return local.epochs, limit, local.batch_size or 0, local.lr, local.momentum, local.weight_decay, local.mu
+
+
+def _firsts(counts: Sequence[int]) -> list[int]:
+    """Where each of several runs of so many begins, when they are put one after the other."""
+    return list(accumulate(counts, initial=0))[:-1]
+
+
+def _keys(stamped: Sequence[Stamped], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
+    """The key of each training: `Stamped.keys` of all asks at once."""
+    begun = np.array([s.key(ask.purpose) for s, ask in zip(stamped, asks, strict=True)], np.uint64)
+    return fold(np.repeat(begun, counts), stamped[0].problem.roster.words[clients])
+
+
+def _own(values: Doubles, given: Sequence[Ints | Doubles | None], counts: Sequence[int]) -> Doubles:
+    """One number for each training: of its ask, unless the ask gives each client its own."""
+    for own, first, count in zip(given, _firsts(counts), counts, strict=True):
+        if own is not None:
+            values[first : first + count] = own
+    return values
 
 
 def _rows(asks: Sequence[Train], given: Sequence[Floats | None], otherwise: Callable[[Train], Floats]) -> Floats | None:

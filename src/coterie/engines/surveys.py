@@ -31,7 +31,7 @@ def errors(ask: Error, parts: Parts, y: Ints, predict: Predict) -> Errors:
 
 def _samples(parts: Parts, clients: Ids) -> tuple[Ints, Ints]:
     """The sample numbers of these clients one after the other, and for each sample the row of its owner."""
-    return np.concatenate([parts[client] for client in clients]), np.repeat(np.arange(len(clients)), parts.sizes[clients])
+    return parts.joined(clients), np.repeat(np.arange(len(clients)), parts.sizes[clients])
 
 
 def _means(values: Doubles, owners: Ints, n: int) -> Doubles:

@@ -106,6 +106,21 @@ def test_a_bad_sample_spoils_its_own_client_only(sizes: tuple[int, ...], bad: fl
     assert np.isnan(spoilt[1]).all()
 
 
+@pytest.mark.parametrize("sizes", [(20, 4), (20, 7, 4)])
+def test_buffers_that_are_kept_carry_nothing_over(sizes: tuple[int, ...]) -> None:
+    job = random_job(4, sizes, [25, 25, 25], momentum=np.full(3, 0.9))
+    expected = vectors(job)
+    others = [
+        replace(job, x=np.full_like(job.x, np.nan)),
+        random_job(5, sizes, [300, 2]),  # longer clients
+        random_job(6, sizes, [25], batch_size=np.array([3])),  # smaller chunks
+        random_job(7, (31, 5), [25]),
+    ]
+    for other in others:
+        vectors(other)
+        assert same_bits(vectors(job), expected)
+
+
 def test_no_steps_return_the_start() -> None:
     job = random_job(6, (5, 3), [4, 0, 9], epochs=np.array([0, 3, 3]), max_steps=np.array([-1, -1, 0]))
     result, steps = fused_cpu.train(job)

@@ -5,9 +5,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from numba import njit
-
 from coterie.arrays import Floats, Ints
+from coterie.compiled import compiled
 from coterie.engines.kernels.primitives import claim, raised
 from coterie.engines.kernels.training import Space, Tables, flatten, train_one
 
@@ -16,14 +15,7 @@ Work = Callable[[Tables, Ints, Space, Ints, Ints, Floats], None]
 
 @lru_cache(maxsize=1)
 def kernel() -> Work:
-    """The worker as machine code; without a place to keep it, compiled anew in each process."""
-    try:
-        return _compiled(cache=True)
-    except RuntimeError:  # numba found no folder that it may write to
-        return _compiled(cache=False)
-
-
-def _compiled(cache: bool) -> Work:
+    """The worker as machine code."""
     # numba looks only at this file to see whether what it kept is stale, but a number of the enclosing scope is part of its key.
     sources = _version()
 
@@ -35,8 +27,7 @@ def _compiled(cache: bool) -> Work:
             flatten(t.plan, space.weights, vectors, queue[ticket])
             ticket = claim(next_in_queue)
 
-    compiled: Work = njit(nogil=True, error_model="numpy", cache=cache)(work)
-    return compiled
+    return compiled(work)
 
 
 def _version() -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.arrays import Doubles, Floats, Ints
 from coterie.engines.kernels.job import FusedJob
+from coterie.threads import cores
 
 SHORT = 0.2  # seconds of work during which the caller need not stay free to hear Ctrl-C, and lends a hand
 WORTH_A_THREAD = 2e-4  # seconds of work that pay for handing it over
@@ -31,7 +32,7 @@ def available() -> bool:
 def train(job: FusedJob, threads: int | None = None) -> tuple[Floats, Ints]:
     """The trained models (n, d), and the steps (n,) that each took. By default on all cores."""
     from coterie.engines.kernels.compiling import kernel
-    from coterie.engines.kernels.packing import space, tables
+    from coterie.engines.kernels.packing import chunk_of, space, tables
 
     job.check()
     work, steps = kernel(), job.steps()
@@ -39,13 +40,14 @@ def train(job: FusedJob, threads: int | None = None) -> tuple[Floats, Ints]:
     costs = seconds(job, steps)
     queue = np.argsort(-costs, kind="stable")[: np.count_nonzero(steps)]
     if len(queue):
-        threads, arrays = threads or _cores(), tables(job, steps)
+        threads, total, chunk, longest = threads or cores(), float(costs.sum()), chunk_of(job), int(job.samples().max())
+        arrays = tables(job, steps, chunk)
         next_in_queue, stop = np.zeros(1, np.int64), np.zeros(1, np.int64)
         _share(
-            lambda: work(arrays, queue, space(job), next_in_queue, stop, vectors),
-            workers=max(1, min(threads, len(queue), int(costs.sum() / WORTH_A_THREAD))),
+            lambda: work(arrays, queue, space(job.sizes, chunk, longest), next_in_queue, stop, vectors),
+            workers=max(1, min(threads, len(queue), int(total / WORTH_A_THREAD))),
             threads=threads,
-            lend=bool(costs.sum() < SHORT),
+            lend=total < SHORT,
             stop=stop,
         )
     return vectors, steps
@@ -89,7 +91,7 @@ def _share(run: Callable[[], None], workers: int, threads: int, lend: bool, stop
         futures += [_pool(os.getpid(), threads).submit(run) for _ in range(workers - lend)]
         if lend:
             run()
-        while wait(futures, timeout=0.5).not_done:  # in slices, since an endless wait cannot be interrupted on every system
+        while futures and wait(futures, timeout=0.5).not_done:  # in slices, since an endless wait cannot be interrupted on every system
             pass
     except BaseException:
         stop[0] = 1
@@ -97,11 +99,6 @@ def _share(run: Callable[[], None], workers: int, threads: int, lend: bool, stop
         raise
     for future in futures:
         future.result()
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=4)

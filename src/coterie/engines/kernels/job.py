@@ -42,7 +42,7 @@ class FusedJob:
         n, d, classes = len(self.start), self.parameters, self.sizes[-1]
         shapes = {
             "x": self.x.shape[1:] == self.sizes[:1] and len(self.x) == len(self.y),
-            "offsets": self.offsets.shape == (n + 1,) and (np.diff(self.offsets) >= 0).all() and self.offsets[0] >= 0,
+            "offsets": self.offsets.shape == (n + 1,) and self.samples().min(initial=0) >= 0 and self.offsets[0] >= 0,
             "indices": (readable := self.offsets[-1] <= len(self.indices) and _within(self.indices, len(self.x))),
             "y": not readable or _within(self.y[self.indices], classes),  # only what is read: the job may be a small part of the data
             "models": self.models.shape[1:] == (d,),
@@ -63,7 +63,7 @@ class FusedJob:
 
     def samples(self) -> Ints:
         """How many samples each training has."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def steps(self) -> Ints:
         """How many steps each training takes, known before it begins."""

@@ -1,6 +1,7 @@
 """From a job's arrays to the kernel's: where each layer lies in the padded buffers, and the buffers."""
 
 from itertools import pairwise
+from threading import local
 from typing import TypeVar
 
 import numpy as np
@@ -15,11 +16,13 @@ from coterie.engines.kernels.vectors import LANES, row_length
 CHUNK = 64  # samples of a batch that are worked on together: of a wide input, as many as a core's second cache holds
 Number = TypeVar("Number", bound=np.generic)
 
+_kept = local()
 
-def tables(job: FusedJob, steps: Ints) -> Tables:
+
+def tables(job: FusedJob, steps: Ints, chunk: int) -> Tables:
     """The job for the kernel."""
     return Tables(
-        plan=_read(_plan(job.sizes, _chunk(job)), np.int64),
+        plan=_read(_plan(job.sizes, chunk), np.int64),
         x=_read(job.x, np.float32),
         y=_read(job.y, np.int64),
         offsets=_read(job.offsets, np.int64),
@@ -38,17 +41,26 @@ def tables(job: FusedJob, steps: Ints) -> Tables:
     )
 
 
-def space(job: FusedJob) -> Space:
+def space(sizes: tuple[int, ...], chunk: int, longest: int) -> Space:
+    """The calling thread's buffers, kept for its next job of the same shape: new memory costs a small job as much as its arithmetic.
+
+    A training leaves nothing behind that the next one reads, in one job as in another.
+    """
+    held: tuple[object, Space] | None = getattr(_kept, "held", None)
+    if held is None or held[0] != (sizes, chunk) or len(held[1].order) < longest:
+        held = _kept.held = (sizes, chunk), _new_space(sizes, chunk, 1 << (longest - 1).bit_length())
+    return held[1]
+
+
+def _new_space(sizes: tuple[int, ...], chunk: int, longest: int) -> Space:
     """A worker's buffers: bounded by the model and the longest client's indices, never by the data."""
-    chunk = _chunk(job)
-    outputs = [row_length(width) for width in job.sizes[1:]]
-    parameters = sum(out * row_length(inputs) + row_length(out) for inputs, out in pairwise(job.sizes))
+    outputs = [row_length(width) for width in sizes[1:]]
+    parameters = sum(out * row_length(inputs) + row_length(out) for inputs, out in pairwise(sizes))
     acts = _aligned(chunk * sum(outputs))
     logits = acts[chunk * sum(outputs[:-1]) :].reshape(chunk, outputs[-1])
-    logits[:, job.sizes[-1] :] = PADDING
-    longest = int(job.samples().max())
+    logits[:, sizes[-1] :] = PADDING
     return Space(
-        batch=_aligned(chunk * row_length(job.sizes[0])),
+        batch=_aligned(chunk * row_length(sizes[0])),
         acts=acts,
         deltas=_aligned(len(acts)),
         ones=np.ones(chunk, np.float32),
@@ -63,7 +75,8 @@ def space(job: FusedJob) -> Space:
     )
 
 
-def _chunk(job: FusedJob) -> int:
+def chunk_of(job: FusedJob) -> int:
+    """How many samples of a batch are worked on together."""
     return int(min(CHUNK, np.minimum(job.batch_size, job.samples()).max()))
 
 
@@ -80,7 +93,7 @@ def _plan(sizes: tuple[int, ...], chunk: int) -> Ints:
 def _read(array: Array, kind: type[Number]) -> npt.NDArray[Number]:
     """A view that can only be read, so that the kernel is compiled once, not again for data that cannot be written."""
     view = np.ascontiguousarray(array, dtype=kind).view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
