@@ -134,11 +134,13 @@ def mlp(images: Images, pythons: Pythons) -> None:
 
 
 def cnn(images: Images, pythons: Pythons) -> None:
+    """Ours is the loop, clients side by side. The vectorised route is left out: on a CPU it is never chosen for convolutions, and after a
+    hundred steps in float32 it ends elsewhere than the others, which all call the same kernels. Tests hold it to the loop in float64."""
     federation = images.divided("shards(clients=100)")
     workload = Workload(
-        "MNIST shards, McMahan's CNN, cohort 2, E=1, B=10, 1 round", Problem.of(federation, "cnn"), PAPER.but(epochs=1), cohort=2, rounds=1
+        "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round", Problem.of(federation, "cnn"), PAPER.but(epochs=1), cohort=4, rounds=1
     )
-    times = compare(workload, {"vectorised", "plain", "loaders"}, pythons)
+    times = compare(workload, {"plain", "loaders"}, pythons)
     judge(times, {"plain": 0.95})
 
 
