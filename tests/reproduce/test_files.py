@@ -44,6 +44,14 @@ def test_every_table_of_the_papers_has_a_study() -> None:
     assert wanted <= set(catalogue(STUDIES))
 
 
+def test_installed_studies_are_found_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "share" / "coterie" / "studies"
+    installed.mkdir(parents=True)
+    (installed / "mine.toml").write_text(GOOD)
+    monkeypatch.setattr("sysconfig.get_path", {"data": str(tmp_path)}.__getitem__)
+    assert find("mine") == installed / "mine.toml"
+
+
 GOOD = """
 title = "t"
 paper = "p"

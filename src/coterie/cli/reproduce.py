@@ -24,7 +24,7 @@ def reproduce(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; reproduced/NAME unless given.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
-    studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies unless given.")] = None,
+    studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -60,7 +60,7 @@ def _list(console: Console, studies: Path | None) -> None:
 
     known = catalogue(studies)
     if not known:
-        raise UserError("There are no study files here: run in a checkout of the repository, or give --studies.")
+        raise UserError("There are no study files here: give the folder that holds them with --studies.")
     rows = []
     for path in known.values():
         study = read(path)

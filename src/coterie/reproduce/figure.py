@@ -52,25 +52,32 @@ def _differences(alt: Any, ruling: Ruling) -> Any:
 
 
 def _curves(alt: Any, values: Mapping[str, PartValues]) -> Any:
-    """Mean accuracy over rounds with a 95 % band over seeds, a panel for each part."""
-    frames = [_curve(part, method, own) for part, own in values.items() if len(own.rounds) > 5 for method in own.curves]
-    parts = {frame["part"].iloc[0] for frame in frames}
-    if not frames or len(parts) > 7:
+    """Mean accuracy over rounds with a 95 % band over seeds.
+
+    A panel for each part and a line for each method; in a study of one method, parts whose names differ in the last word share a panel.
+    """
+    drawn = {part: own for part, own in values.items() if len(own.rounds) > 5 and own.curves}
+    alone = len({method for own in drawn.values() for method in own.curves}) == 1
+    frames = []
+    for part, own in drawn.items():
+        panel, _, last = part.rpartition(" ") if alone else (part, "", "")
+        frames += [_curve(own, method).assign(panel=panel, line=last or method) for method in own.curves]
+    panels = {frame["panel"].iloc[0] for frame in frames}
+    if not frames or len(panels) > 7:
         return None
-    frame = pd.concat(frames)
-    colour = alt.Color(
-        "method:N", sort=None, scale=alt.Scale(range=COLOURS), title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1)
-    )
-    base = alt.Chart(frame).encode(x=alt.X("round:Q", title="round"), color=colour)
+    colour = alt.Color("line:N", sort=None, scale=alt.Scale(range=COLOURS), title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1))
+    base = alt.Chart(pd.concat(frames)).encode(x=alt.X("round:Q", title="round"), color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy %", scale=alt.Scale(zero=False)), y2="high:Q")
     line = base.mark_line(strokeWidth=1.5).encode(y="accuracy:Q")
-    panel = (band + line).properties(width=300, height=200)
-    faceted = panel.facet(facet=alt.Facet("part:N", sort=None, title=None), columns=2).resolve_scale(y="independent")
+    panel_chart = (band + line).properties(width=300, height=200)
+    faceted = panel_chart.facet(
+        facet=alt.Facet("panel:N", sort=list(dict.fromkeys(f["panel"].iloc[0] for f in frames)), title=None), columns=2
+    ).resolve_scale(y="independent")
     return faceted.properties(background="white")
 
 
-def _curve(part: str, method: str, values: PartValues) -> pd.DataFrame:
+def _curve(values: PartValues, method: str) -> pd.DataFrame:
     mean, low, high = t_bands(np.array(list(values.curves[method].values())))
     at = np.unique(np.linspace(0, len(values.rounds) - 1, POINTS).round().astype(int))
     columns = {"round": values.rounds[at], "accuracy": mean[at], "low": low[at], "high": high[at]}
-    return pd.DataFrame({"part": part, "method": method, **{k: np.round(v, 2) for k, v in columns.items()}})
+    return pd.DataFrame({k: np.round(v, 2) for k, v in columns.items()})

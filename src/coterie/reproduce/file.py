@@ -1,5 +1,6 @@
 """Files of reproductions: what is run, what the paper says, and the rule of the verdict, written down before anything is run."""
 
+import sysconfig
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -136,8 +137,9 @@ def read(path: Path) -> Reproduction:
 
 
 def folders(extra: Path | None = None) -> list[Path]:
-    """Where studies are looked for: the folder given, else `studies` here, else that of the source tree."""
-    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies"]
+    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and what was installed."""
+    installed = Path(sysconfig.get_path("data")) / "share" / "coterie" / "studies"
+    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies", installed]
     return [place for place in places if place.is_dir()]
 
 

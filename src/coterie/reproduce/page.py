@@ -147,7 +147,8 @@ def _settings(study: Reproduction, run: PartRun) -> str:
     assert settings is not None
     local, plan = settings.plan.local, settings.plan
     short = f" of {intended.plan.rounds}" if plan.rounds < intended.plan.rounds else ""
-    seeds = f"{len(run.studies)} draws of the data" if run.part.redrawn else "one data set"
+    fewer = f" of {len(intended.seeds)}" if len(settings.seeds) < len(intended.seeds) else ""
+    seeds = f"{len(settings.seeds)}{fewer} seeds" + (", data redrawn for each" if run.part.redrawn else " on one data set")
     text = f"- **{run.part.name}**: `{settings.data}`, `{settings.model}`"
     if run.part.measure != "training":
         return f"{text}, measured ({run.part.measure})."
