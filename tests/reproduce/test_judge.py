@@ -127,6 +127,7 @@ def test_the_verdict_counts_what_was_run() -> None:
     up, down = (Claim(says="it", part="here", one="a", two="b", sign=sign) for sign in ("+", "-"))
     away = Claim(says="it", part="there", one="a", two="b")
     assert ruling([up, away], parts, {"there": "no data"}).sentence == ("holds: 1 of 1 claims hold; 1 more could not be run here (no data)")
+    assert ruling([up, away], parts).sentence == "holds: 1 of 1 claims hold; 1 more with too few seeds"
     assert ruling([up, down], parts).verdict == "partly"
     assert ruling([down], parts).verdict == "does not hold"
     assert ruling([away], parts, {"there": "no data"}).sentence == "cannot be run here: no data"

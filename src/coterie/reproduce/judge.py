@@ -76,6 +76,8 @@ class Ruling:
             return f"{self.verdict}: {why}" if missing else f"{self.verdict}: at least {FEWEST} are needed"
         held = sum(judgement.outcome == "holds" for judgement in tested)
         text = f"{self.verdict}: {held} of {len(tested)} claims hold"
+        few = sum(judgement.outcome == "too few seeds" for judgement in self.claims)
+        text += f"; {few} more with too few seeds" if few else ""
         return f"{text}; {len(missing)} more could not be run here ({why})" if missing else text
 
 
