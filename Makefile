@@ -25,8 +25,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pages: demo  ## look at the demo's page in a real browser (needs chromium)
+pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clients in a real browser (needs chromium)
 	$(BIN)/python scripts/check_page.py runs/demo/report.html
+	$(BIN)/coterie inspect --data 'digits/rotated(clients=10,groups=2,validation=0.2)' --out runs/inspect-10
+	$(BIN)/coterie inspect --data 'synthetic(iid,clients=1000)/labelswap(groups=2)' --out runs/inspect-1000
+	$(BIN)/python scripts/check_page.py runs/inspect-10/inspection.html runs/inspect-1000/inspection.html --inspection
 
 docs: $(VENV)/.dev  ## the parts of the documentation that are made from the code
 	$(BIN)/python scripts/make_docs.py

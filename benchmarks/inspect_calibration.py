@@ -1,10 +1,11 @@
 """How often `coterie inspect` is right: the tables and power curves of docs/inspect.md.
 
-    python benchmarks/inspect_calibration.py --seeds 0-99 [--only 'rotated;iid'] [--power] [--no-labels] [--data-dir DIR]
+    python -m benchmarks.inspect_calibration --seeds 0-99 [--only 'rotated;iid'] [--power] [--no-labels] [--data-dir DIR]
+    python -m benchmarks.inspect_calibration --figure docs/figures/inspect-power.svg --lines power.jsonl
 
 One JSON object a line: a federation, the number of draws of it, how often each of the three questions was answered with yes (at .05), how
 often distinct groups came with their right number, and the mean agreement with the true groups. Every seed is another draw of the data and
-another random model.
+another random model. The second form draws the power curves from the lines that --power printed before.
 """
 
 import argparse
@@ -36,6 +37,7 @@ SCENARIOS = {
     "labelswap": "digits/labelswap(clients=20,groups=4)",
     "labelswap, 40 clients": "digits/labelswap(clients=40,groups=4)",
     "labelsubset": "digits/labelsubset(clients=20,groups=4)",
+    "labelsubset, 40 clients": "digits/labelsubset(clients=40,groups=4)",
     "iid": "digits/iid(clients=40)",
     "dirichlet(.1)": "digits/dirichlet(alpha=0.1,clients=40)",
     "dirichlet(.3)": "digits/dirichlet(alpha=0.3,clients=40)",
@@ -87,7 +89,14 @@ def main() -> None:
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--no-labels", action="store_true", help="as if label counts must not leave the clients")
+    parser.add_argument("--figure", type=Path, help="draw the power curves into this file")
+    parser.add_argument("--lines", type=Path, help="what --power printed, for --figure")
     options = parser.parse_args()
+    if options.figure:
+        from benchmarks.inspect_power import power_figure
+
+        power_figure(options.lines, options.figure)
+        return
     known: dict[str, Made] = {**POWER_DIGITS, **POWER_MADE} if options.power else {**SCENARIOS, **(POWERLAW if options.data_dir else {})}
     wanted = options.only.split(";") if options.only else list(known)
     for name in wanted:

@@ -1,9 +1,10 @@
 """Check pages in a real browser: drawn whole, offline, readable at several sizes; keep screenshots.
 
-python scripts/check_page.py PAGE.html ... [--shots FOLDER] [--expect TEXT ...]
+python scripts/check_page.py PAGE.html ... [--shots FOLDER] [--expect TEXT ...] [--inspection]
 
 Needs chromium (Debian: apt-get install chromium). A copy of each page is opened with a probe that measures it from within: every chart is
-drawn and names its axes, no script failed, nothing is loaded from elsewhere, nothing is wider than the window, no axis labels overlap.
+drawn and names its axes, no script failed, nothing is loaded from elsewhere, nothing is wider than the window, no axis labels overlap, no
+table is cut off on a laptop. With --inspection the page is one of `coterie inspect`: its questions and its charts' axes are known by name.
 Ends with 1 and a list of what is wrong, or with 0.
 """
 
@@ -17,9 +18,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+Axes = Mapping[str, tuple[str, ...]]  # words that charts must show, by the id of their figure
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZES = {"laptop": (1280, 800), "desktop": (1920, 1080), "phone": (390, 844)}
 FLAGS = (
@@ -35,6 +38,20 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND",  # offline
 )
 PATIENCE = 120  # seconds
+QUESTIONS = (
+    "Do clients differ more than chance?",
+    "Beyond their label proportions?",
+    "Distinct groups, or a continuum?",
+    "Would grouping help?",
+    "what leaves the client",
+)
+AXES = {  # of each chart of an inspection, where they are the same whatever was found
+    "similarity": ("clients in dendrogram order",),
+    "map": ("first shared direction",),
+    "curves": ("number of groups", "share of the common variance; agreement", "this federation"),
+    "pilot": ("right answers, %", "one model", "groups", "random groups of the same sizes"),
+    "gains": ("clients, from worst to best", "gain over one model, points"),
+}
 OUTSIDE = re.compile(
     r"""<(?:script|img|iframe|link)[^>]*\b(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?https?:""", re.IGNORECASE
 )
@@ -65,6 +82,10 @@ async function measure() {
     await new Promise((done) => setTimeout(done, 200));
     if (faint() <= before) faults.push(figure.id + ": a click on " + name.textContent + " does not switch it off");
   }
+  for (const table of document.querySelectorAll(".table")) {
+    const hidden = table.scrollWidth - table.clientWidth;
+    if (innerWidth > 1000 && hidden > 1) faults.push("a table is cut off: " + table.textContent.slice(0, 40));
+  }
   const wide = document.documentElement.scrollWidth - innerWidth;
   if (wide > 1) faults.push("the page is " + wide + " pixels wider than the window");
   const texts = [...document.querySelectorAll("figure")].map((f) => [f.id, [...f.querySelectorAll("svg text")].map((t) => t.textContent)]);
@@ -86,18 +107,20 @@ def main() -> int:
         "--shots", type=Path, help="a folder for screenshots: at every size, at laptop size also dark and of the whole page"
     )
     parser.add_argument("--expect", action="append", default=[], help="a text that the page must show")
+    parser.add_argument("--inspection", action="store_true", help="the pages are of `coterie inspect`: ask for its questions and axes")
     given = parser.parse_args()
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         print("No browser: install chromium (Debian: apt-get install chromium).", file=sys.stderr)
         return 2
-    troubles = [f"{page}: {trouble}" for page in given.pages for trouble in check(browser, page, given.expect, given.shots)]
+    expected, axes = [*given.expect, *(QUESTIONS if given.inspection else ())], AXES if given.inspection else {}
+    troubles = [f"{page}: {trouble}" for page in given.pages for trouble in check(browser, page, expected, axes, given.shots)]
     print("\n".join(troubles) or f"{len(given.pages)} pages in order at {', '.join(f'{w} x {h}' for w, h in SIZES.values())}.")
     return 1 if troubles else 0
 
 
-def check(browser: str, page: Path, expected: list[str], shots: Path | None) -> list[str]:
-    """What is wrong with a page."""
+def check(browser: str, page: Path, expected: list[str], axes: Axes, shots: Path | None) -> list[str]:
+    """What is wrong with a page that should show the `expected` texts, and in its charts the words that `axes` has for them."""
     text = page.read_text(encoding="utf-8")
     troubles = ["loads something from elsewhere: " + found.group(0)[:80] for found in OUTSIDE.finditer(_without_scripts(text))]
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +128,7 @@ def check(browser: str, page: Path, expected: list[str], shots: Path | None) -> 
         copy.write_text(text.replace("<head>", "<head>" + PROBE, 1), encoding="utf-8")
         for name, size in SIZES.items():
             shown, dom = _open(browser, copy, size)
-            troubles += [f"at {name} size: {fault}" for fault in _faults(shown, dom, text, expected)]
+            troubles += [f"at {name} size: {fault}" for fault in _faults(shown, dom, text, expected, axes)]
             if shots is not None and shown is not None:
                 shots.mkdir(parents=True, exist_ok=True)
                 stem = f"{page.parent.name}-{page.stem}-{name}"
@@ -116,13 +139,15 @@ def check(browser: str, page: Path, expected: list[str], shots: Path | None) -> 
     return troubles
 
 
-def _faults(shown: dict[str, Any] | None, dom: str, text: str, expected: list[str]) -> list[str]:
+def _faults(shown: dict[str, Any] | None, dom: str, text: str, expected: list[str], axes: Axes) -> list[str]:
     if shown is None:
         return ["the page did not finish drawing"]
     found = [*shown["faults"], *([shown["charts"]] if shown["charts"].startswith("failed") else [])]
     for figure, spec in _specs(text).items():
         missing = _axis_titles(spec) - set(shown["texts"].get(figure, []))
         found += [f"{figure}: the axis title {title!r} is not shown" for title in sorted(missing)]
+    for figure, wanted in axes.items():
+        found += [f"{figure}: the words {word!r} are not shown" for word in wanted if word not in shown["texts"].get(figure, [])]
     words = html.unescape(dom)
     return found + [f"the text {wanted!r} is not shown" for wanted in expected if wanted not in words]
 

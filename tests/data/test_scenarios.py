@@ -127,6 +127,23 @@ def test_labelsubset_keeps_the_classes_of_the_group_and_counts_what_it_drops() -
     assert made.provenance["left_over"] == 1797 - used > 0
 
 
+def test_labelsubset_leaves_nobody_without_a_training_sample() -> None:
+    made = labelsubset(digits(), clients=40, groups=4, _data_seed=14)  # client-21 drew no sample of its group's classes to train on
+    assert made.provenance["moved"] == 1
+    assert made.train.sizes.min() == 1
+    everything = np.concatenate([made.train.indices, made.test.indices])
+    assert len(set(everything.tolist())) == len(everything) == 1797 - made.provenance["left_over"]
+    classes = made.provenance["held"]
+    assert all(str(c) in classes[int(g)] for client, g in enumerate(groups_of(made)) for c in made.y[held(made, client)])
+    assert "moved" not in labelsubset(digits(), clients=40, groups=4, _data_seed=13).provenance
+
+
+def test_labelsubset_says_so_where_a_group_has_nothing_to_spare() -> None:
+    samples = Samples("few", np.zeros((4, 2), np.float32), np.array([0, 0, 0, 1]), ("0", "1"), provenance={})
+    with pytest.raises(UserError, match="has no training samples"):
+        labelsubset(iid(samples, clients=4, test=0.0), groups=2)
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "blank"])
 def test_noise_grows_with_the_group_and_stays_in_range(kind: str) -> None:
     plain = digits()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def test_the_page_has_every_answer_and_figure_and_loads_nothing(found: Inspectio
         assert words in text
     for axis in ("clients in dendrogram order", "first shared direction", "number of groups", "gain over one model, points"):
         assert axis in text
+
+
+def test_a_map_of_one_direction_says_so(found: Inspection) -> None:
+    from coterie.inspect.figures import client_map
+
+    narrow = replace(found, groups=replace(found.groups, coordinates=found.groups.coordinates[:, :1]))
+    assert client_map(narrow).spec()["encoding"]["y"]["title"] == "(no second direction is shared)"
+    assert client_map(found).spec()["encoding"]["y"]["title"] == "second shared direction"
 
 
 def test_figures_can_be_drawn_for_papers(found: Inspection, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def dirichlet(
         for own, piece in zip(held, np.split(rows, cuts), strict=True):
             own.append(piece)
     lists = [np.concatenate(own) for own in held]
-    moved = _feed_the_empty(lists)
+    moved = feed_the_empty(lists)
     return divide(samples, lists, "dirichlet", test=test, validation=validation, data_seed=_data_seed, provenance={"moved": moved})
 
 
@@ -92,7 +92,7 @@ def quantity(
     order = shuffle(key(_data_seed, "quantity", "order"), len(samples.y))
     amounts = generator(key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
     lists: list[Array] = list(np.split(order, np.rint(np.cumsum(amounts)[:-1] * len(order)).astype(np.int64)))
-    moved = _feed_the_empty(lists)
+    moved = feed_the_empty(lists)
     return divide(samples, lists, "quantity", test=test, validation=validation, data_seed=_data_seed, provenance={"moved": moved})
 
 
@@ -220,10 +220,12 @@ def shares(n: int, clients: int, data_seed: int, purpose: str) -> list[Ints]:
     return list(np.array_split(shuffle(key(data_seed, purpose, "order"), n), clients))
 
 
-def _feed_the_empty(lists: list[Array]) -> int:
-    """Give each empty list one sample of the longest, in place; how many were moved."""
-    empty = [i for i, own in enumerate(lists) if len(own) == 0]
-    for i in empty:
+def feed_the_empty(lists: list[Array]) -> int:
+    """Give each empty list one sample of the longest, in place, as long as that keeps one itself; how many were moved."""
+    moved = 0
+    for i in [i for i, own in enumerate(lists) if len(own) == 0]:
         longest = max(range(len(lists)), key=lambda j: len(lists[j]))
-        lists[i], lists[longest] = lists[longest][-1:], lists[longest][:-1]
-    return len(empty)
+        if len(lists[longest]) > 1:
+            lists[i], lists[longest] = lists[longest][-1:], lists[longest][:-1]
+            moved += 1
+    return moved

@@ -10,6 +10,7 @@ from coterie.data.assemble import check_count, check_positive
 from coterie.data.federation import Federation, Parts
 from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
 from coterie.data.mixing import joined
+from coterie.data.partitions import feed_the_empty
 from coterie.errors import UserError
 from coterie.rng import generator, key, shuffle
 
@@ -66,7 +67,8 @@ def labelswap(
 def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, *, _data_seed: int = 0, _moved: float = 0.0) -> Federation:
     """Group g holds a subset of the classes of its own: the classes are dealt out to the groups, and clients drop the others.
 
-    What is dropped is counted in left_over.
+    What is dropped is counted in left_over. A client that would be left with nothing to train on gets one sample of the client of its group
+    that has most, as with `dirichlet`; ``provenance["moved"]`` counts these.
     """
     classes = len(federation.classes)
     if groups > classes:
@@ -78,6 +80,9 @@ def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, 
     dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
     held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
     told = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
+    parts["train"], moved = _fed(parts["train"], group)
+    if moved:
+        told["moved"] = federation.provenance.get("moved", 0) + moved
     return regrouped(federation, "labelsubset", group, told, **parts)
 
 
@@ -175,6 +180,21 @@ def _of_classes(federation: Federation, part: Parts, group: Ids, owner: Array) -
     client = np.repeat(np.arange(len(part)), part.sizes)
     kept = owner[federation.y[part.indices]] == group[client]
     return Parts(np.r_[0, np.cumsum(np.bincount(client[kept], minlength=len(part)))], part.indices[kept])
+
+
+def _fed(part: Parts, group: Ids) -> tuple[Parts, int]:
+    """Nobody is left empty whose group has a sample to spare; and how many samples were moved."""
+    empty = np.flatnonzero(part.sizes == 0)
+    if not len(empty):
+        return part, 0
+    lists, moved = list(part), 0
+    for g in np.unique(group[empty]).tolist():
+        members = np.flatnonzero(group == g).tolist()
+        own = [lists[client] for client in members]
+        moved += feed_the_empty(own)
+        for client, samples in zip(members, own, strict=True):
+            lists[client] = samples
+    return Parts.of(lists), moved
 
 
 def _part_names(federation: Federation) -> list[str]:

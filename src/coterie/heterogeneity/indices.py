@@ -31,9 +31,9 @@ INDICES: Mapping[str, Index] = {
     "hellinger": Index("label counts", "mean pairwise Hellinger distance of label proportions, 0 to 1"),
     "jensen_shannon": Index("label counts", "mean pairwise Jensen-Shannon distance of label proportions, 0 to 1"),
     "earth_mover": Index("label counts", "mean pairwise share of labels that must change class, 0 to 1"),
-    "kolmogorov_smirnov": Index("features", "mean pairwise two-sample statistic of the features (000, Figure 1), 0 to 1"),
-    "pni": Index("errors", "000's index as printed: depends on how classes are numbered and grows with the number of clients"),
-    "pni_normalised": Index("errors", "000's index without either dependence"),
+    "kolmogorov_smirnov": Index("features", "mean pairwise two-sample statistic of the features (FedSim, Figure 1), 0 to 1"),
+    "pni": Index("errors", "FedSim's index as printed: depends on how classes are numbered and grows with the number of clients"),
+    "pni_normalised": Index("errors", "FedSim's index without either dependence"),
     "gradient_coherence": Index("gradients", "squared length of the mean gradient over the mean squared length: 1 alike, 1/n unrelated"),
     "cosine_spread": Index("gradients", "standard deviation of the cosines between clients' gradients or updates: 0 alike"),
 }

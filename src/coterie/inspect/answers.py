@@ -51,7 +51,7 @@ def _groups(found: Inspection) -> Answer:
     question = "Distinct groups, or a continuum?"
     if np.isnan(g.p):
         return Answer(question, "too few clients to tell", f"{len(found.ids)} clients; at least 4 are needed, and 20 to see much.")
-    stable = f"groups found on either half agree to {g.stability[g.k - 2]:.2f} (adjusted Rand index)"
+    stable = f"the {g.k} groups found on either half agree to {g.stability[g.k - 2]:.2f} (adjusted Rand index)"
     against = f"against one population of the same spread, {_p(g.p)}"
     if g.distinct:
         where = "" if g.view == "all" else " beyond label proportions"
@@ -61,10 +61,8 @@ def _groups(found: Inspection) -> Answer:
         evidence = (
             f"The same classes come together in client after client ({_p(g.p_company)}), but groups are no more distinct than chance:"
         )
-        return Answer(question, "structure, but groups overlap", f"{evidence} {against}; at {g.k} groups {stable}.{_outliers(found)}")
-    return Answer(
-        question, "a continuum, as far as one can see", f"No distinct groups {against}; at {g.k} groups {stable}.{_outliers(found)}"
-    )
+        return Answer(question, "structure, but groups overlap", f"{evidence} {against}; {stable}.{_outliers(found)}")
+    return Answer(question, "a continuum, as far as one can see", f"No distinct groups {against}; {stable}.{_outliers(found)}")
 
 
 def _outliers(found: Inspection) -> str:

@@ -15,6 +15,7 @@ from coterie.report.figure import Figure
 from coterie.report.looks import GREY, GROUPS, OKABE_ITO
 from coterie.report.raster import shades, shrunk
 
+MANY = 200  # clients, above which points are drawn small
 APART = ("#D55E00", "#FFFFFF", "#0072B2")  # from opposite over unrelated to alike
 
 
@@ -47,7 +48,9 @@ def dendrogram_order(found: Inspection) -> Ints:
 def client_map(found: Inspection) -> Figure:
     """Clients in the two directions in which they differ most."""
     groups = found.groups
+    one = groups.coordinates.shape[1] == 1
     points = np.pad(groups.coordinates[:, ::-1], ((0, 0), (0, 1)))  # directions are kept by rising spread; a second is there in any case
+    bare = alt.Axis(labels=False, ticks=False, grid=False)
     far = set(groups.outliers.tolist())
     data = [
         {
@@ -62,10 +65,10 @@ def client_map(found: Inspection) -> Figure:
     ]
     chart = (
         alt.Chart(alt.InlineData(values=data))
-        .mark_point(filled=True, size=70, opacity=0.8)
+        .mark_point(filled=True, size=70 if len(data) <= MANY else 25, opacity=0.8 if len(data) <= MANY else 0.5)
         .encode(
-            x=alt.X("x:Q", title="first shared direction", axis=alt.Axis(labels=False, ticks=False)),
-            y=alt.Y("y:Q", title="second shared direction", axis=alt.Axis(labels=False, ticks=False)),
+            x=alt.X("x:Q", title="first shared direction", axis=bare),
+            y=alt.Y("y:Q", title="(no second direction is shared)" if one else "second shared direction", axis=bare),
             color=alt.Color("group:N", scale=_group_colours(groups.k), title="group"),
             shape=alt.Shape("place:N", scale=alt.Scale(domain=["within its group", "far from its group"], range=["circle", "cross"])),
             tooltip=["id:N", "group:N", "samples:Q", "place:N"],
@@ -126,7 +129,7 @@ def pilot_arms(pilot: Pilot) -> Figure:
         alt.Chart(alt.InlineData(values=data))
         .mark_tick(thickness=3, size=26)
         .encode(
-            x=alt.X("accuracy:Q", title="right answers, %", scale=alt.Scale(zero=False)),
+            x=alt.X("accuracy:Q", title="right answers, %", scale=alt.Scale(zero=False, padding=8)),
             y=alt.Y("arm:N", title=None, sort=names),
             color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["black"], OKABE_ITO["blue"], GREY]), legend=None),
             tooltip=["arm:N", alt.Tooltip("accuracy:Q", format=".1f")],
@@ -150,7 +153,12 @@ def client_gains(found: Inspection) -> list[Figure]:
         alt.Chart(alt.InlineData(values=data))
         .mark_bar()
         .encode(
-            x=alt.X("rank:Q", title="clients, from worst to best", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False, tickMinStep=1)),
+            x=alt.X(
+                "rank:Q",
+                title="clients, from worst to best",
+                scale=alt.Scale(domain=[0.5, len(data) + 0.5], nice=False),  # whole bars at both ends
+                axis=alt.Axis(grid=False, tickMinStep=1),
+            ),
             y=alt.Y("gain:Q", title="gain over one model, points"),
             color=alt.Color("group:N", scale=_group_colours(found.groups.k), title="group"),
             tooltip=["id:N", "group:N", alt.Tooltip("gain:Q", format="+.1f")],

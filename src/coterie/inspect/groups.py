@@ -9,7 +9,7 @@ from coterie.arrays import Doubles, Ids
 from coterie.grouping import canonical
 from coterie.inspect.probes import Probes
 from coterie.inspect.reference import OnePopulation, company
-from coterie.inspect.structure import Structure, structure
+from coterie.inspect.structure import Structure, agreement, how_many, noise_reach, structure
 from coterie.inspect.views import Views, views_of
 
 DRAWS = 199
@@ -17,7 +17,6 @@ MOST = 12  # groups looked for, and never more than half the clients
 LEAST_CLIENTS = 4
 TESTED = 300  # clients compared with the reference: a sample of more would change nothing but the time
 LEVEL = 0.05
-SCALE = 2 / 3  # see _unexplained; chosen on other seeds than docs/inspect.md reports
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Comparison:
 
     p: float  # of groups this distinct, over all views and numbers of groups; nan with too few clients to say
     p_company: float  # of classes that keep each other's company this much; nan without label counts
-    view: int  # where the groups stand out most
+    view: int  # where the groups stand out most; if nowhere, where the halves agree most
+    kept: int  # directions looked at in this view
     k: int  # the number of groups that stands out most, distinct or not
     expected: Doubles  # what groups account for in one population, on average
     excess: Doubles  # how many of its standard deviations the federation is away from that
@@ -65,37 +65,39 @@ def groups_of(probes: Probes, rng: np.random.Generator, draws: int = DRAWS) -> G
     sample = probes if n <= TESTED else probes.take(np.sort(rng.permutation(n)[:TESTED]))
     compared = compare(views_of(sample), rng, draws)
     views = views_of(probes)
-    found = structure(views.points[compared.view], views.sizes, len(compared.expected) + 1)
+    found = structure(views.points[compared.view], views.sizes, len(compared.expected) + 1, compared.kept)
     return _answer(found, views.names[compared.view], compared)
 
 
 def compare(views: Views, rng: np.random.Generator, draws: int) -> Comparison:
-    """Parametric bootstrap: the whole search for groups, again in every draw."""
+    """Parametric bootstrap: the whole search for groups, again in every draw, in as many directions as the federation has."""
     n = views.counts.shape[1]
     most = max(min(MOST, n // 2), 2)
-    found = [structure(points, views.sizes, most) for points in views.points]
+    reaches = [noise_reach(points, views.sizes, rng) for points in views.points]
+    kept = [how_many(points, views.sizes, reach) for points, reach in zip(views.points, reaches, strict=True)]
     if n < LEAST_CLIENTS:
         nothing = np.full(most - 1, np.nan)
-        return Comparison(np.nan, np.nan, 0, 2, nothing, nothing)
-    population = OnePopulation(views)
+        return Comparison(np.nan, np.nan, 0, kept[0], 2, nothing, nothing)
+    found = _structures(views.points, views.sizes, most, kept)
+    population = OnePopulation(views, reaches[-1])
     common = np.empty((draws, len(found), most - 1))
     within, companies = np.empty_like(common), np.empty(draws)
     for i in range(draws):
         points, counts = population.draw(rng)
-        drawn = [structure(view, views.sizes, most) for view in points]
+        drawn = _structures(points, views.sizes, most, kept)
         common[i], within[i], companies[i] = [s.common for s in drawn], [s.within for s in drawn], company(counts)
     mean, deviation = common.mean(axis=0), np.maximum(common.std(axis=0), 1e-12)
     excess = (np.stack([s.common for s in found]) - mean) / deviation
     highest = ((common - mean) / deviation).max(axis=(1, 2))  # over views and numbers of groups at once: one test, not many
-    best = int(excess.max(axis=1).argmax())
-    k = 2 + int(np.argmax(_unexplained(within[:, best]).mean(axis=0) - _unexplained(found[best].within)))
+    p = _rank(float(excess.max()), highest)
+    view = int(excess.max(axis=1).argmax()) if p <= LEVEL else int(np.argmax([agreement(v, views.sizes) for v in views.points]))
+    k = 2 + int(np.argmax(found[view].within - within[:, view].mean(axis=0)))
     p_company = _rank(company(views.counts.sum(axis=0)), companies) if len(found) > 1 else np.nan
-    return Comparison(_rank(float(excess.max()), highest), p_company, best, k, mean[best], excess[best])
+    return Comparison(p, p_company, view, kept[view], k, mean[view], excess[view])
 
 
-def _unexplained(share: Doubles) -> Doubles:
-    """What groups leave over, on a scale between variance (which sees too few groups) and length (which sees too many)."""
-    return np.asarray((1 - share) ** SCALE)
+def _structures(points: tuple[Doubles, ...], sizes: Doubles, most: int, kept: list[int]) -> list[Structure]:
+    return [structure(view, sizes, most, directions) for view, directions in zip(points, kept, strict=True)]
 
 
 def _rank(own: float, drawn: Doubles) -> float:

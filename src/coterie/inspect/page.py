@@ -41,9 +41,7 @@ def _card(answer: Answer) -> str:
 
 
 def _indices(found: Inspection) -> Html:
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{value:.3g}</td><td>{escape(INDICES[name].leaves)}</td><td>{escape(INDICES[name].meaning)}</td></tr>"
-        for name, value in found.indices.items()
-    )
+    told = [(name, f"{value:.3g}", INDICES[name].leaves, INDICES[name].meaning) for name, value in found.indices.items()]
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in told)
     head = "<thead><tr><th>index</th><th>value</th><th>what leaves the client</th><th>meaning</th></tr></thead>"
-    return Html(f'<div class="table"><table>{head}<tbody>{rows}</tbody></table></div>')
+    return Html(f'<div class="table"><table class="words">{head}<tbody>{rows}</tbody></table></div>')

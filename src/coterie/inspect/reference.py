@@ -1,59 +1,81 @@
 """One population of the same spread: what a federation without groups would have sent.
 
-Label proportions are drawn from the Dirichlet distribution that fits the clients' label counts best; what goes beyond labels from a normal
-distribution with the covariance that the two halves share; and sampling noise from the scatter of single samples, class by class. Client
-sizes are the real ones. Nothing in it has gaps, so groups found in it are what grouping finds in a continuum.
+Label proportions are drawn from a Dirichlet distribution about the federation's class totals, as spread out as the clients' label counts
+make likeliest; what goes beyond labels from a normal distribution with the covariance that the two halves share, less what noise adds to
+it; and sampling noise from the scatter of single samples, class by class. Client sizes and class totals are the real ones. Nothing in it
+has gaps, so groups found in it are what grouping finds in a continuum.
 """
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import digamma, gammaln
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
 
 from coterie.arrays import Doubles
-from coterie.inspect.structure import shared_directions
-from coterie.inspect.views import Views
+from coterie.inspect.structure import common_covariance
+from coterie.inspect.views import Views, evening, scatter_of
+
+RAKINGS = 20  # sweeps over rows and columns; totals need not be met to the last sample
 
 
 class OnePopulation:
     """Draws the points of every view, as `Views.points` has them, and the label counts (n, C) they come with."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, reach: float) -> None:
+        """`reach` is that of noise in the last view."""
         self.views = views
         self.concentration = dirichlet(views.counts.sum(axis=0))
-        beyond = views.points[-1]  # without labels: all there is
-        weight = views.sizes[0] * views.sizes[1] / views.sizes.sum(axis=0)
-        spread, directions = shared_directions(beyond, weight)
-        self.factor = np.sqrt(spread)[:, None] * directions.T  # (r, p)
+        self.factor = _debiased(views.points[-1], views.sizes, reach)  # without labels: of all there is
 
     def draw(self, rng: np.random.Generator) -> tuple[tuple[Doubles, ...], Doubles]:
         views, (n, classes) = self.views, self.views.counts.shape[1:]
-        amounts = rng.gamma(self.concentration, size=(n, classes)) + 1e-300
-        proportions = amounts / amounts.sum(axis=1, keepdims=True)
-        own = rng.standard_normal((n, len(self.factor))) @ self.factor  # the client's own, in both halves
+        held = views.counts.sum(axis=0)
+        proportions = raked(rng.gamma(self.concentration, size=(n, classes)) + 1e-300, held.sum(axis=1), held.sum(axis=0))
         counts = np.stack([rng.multinomial(m.astype(np.int64), proportions) for m in views.sizes]).astype(np.float64)
-        beyond = own + sum(
-            np.sqrt(counts[:, :, c, None]) / views.sizes[..., None] * (rng.standard_normal((2, n, len(factor))) @ factor)
+        noise = [  # of the mean of a half's samples of each class
+            rng.standard_normal((2, n, len(factor))) @ factor / np.sqrt(np.maximum(counts[:, :, c, None], 1))
             for c, factor in enumerate(views.noise)
-        )
-        labels = counts / views.sizes[..., None] @ views.means
+        ]
+        even = evening(scatter_of(noise, counts), counts.sum(axis=(0, 1)))
+        shares = counts / views.sizes[..., None]
+        beyond = sum(shares[:, :, c, None] * own for c, own in enumerate(noise)) @ even
+        beyond += rng.standard_normal((n, len(self.factor))) @ self.factor  # the client's own, in both halves
+        labels = shares @ (views.means @ even)
         return (labels + beyond, beyond)[: len(views.names)], counts.sum(axis=0)
 
 
 def dirichlet(counts: Doubles) -> Doubles:
-    """(C,) the concentration of the Dirichlet-multinomial distribution under which these counts (n, C) are likeliest."""
-    n, classes = counts.shape
-    sizes = counts.sum(axis=1)
+    """(C,) the concentration, in proportion to the class totals, under which these counts (n, C) are likeliest (Dirichlet-multinomial).
 
-    def surprise(logs: Doubles) -> tuple[float, Doubles]:
-        a = np.exp(logs)
-        whole = a.sum()
-        likelihood = n * gammaln(whole) - gammaln(sizes + whole).sum() + gammaln(counts + a).sum() - n * gammaln(a).sum()
-        slope = n * digamma(whole) - digamma(sizes + whole).sum() + digamma(counts + a).sum(axis=0) - n * digamma(a)
-        return -float(likelihood), -slope * a
+    One number is fitted, not one a class: how common a class is, the totals say already.
+    """
+    totals, sizes = counts.sum(axis=0) + 0.5, counts.sum(axis=1)
+    mean = totals / totals.sum()
 
-    start = np.log((counts.sum(axis=0) + 0.5) / (counts.sum() + 0.5 * classes) * classes / 2)
-    found = minimize(surprise, start, jac=True, method="L-BFGS-B", bounds=[(-7, 9)] * classes)
-    return np.asarray(np.exp(found.x))
+    def surprise(log: float) -> float:
+        a = np.exp(log) * mean
+        ways = len(counts) * (gammaln(a.sum()) - gammaln(a).sum()) - gammaln(sizes + a.sum()).sum() + gammaln(counts + a).sum()
+        return -float(ways)
+
+    return np.asarray(np.exp(minimize_scalar(surprise, bounds=(-7, 12), method="bounded").x) * mean)
+
+
+def raked(amounts: Doubles, sizes: Doubles, totals: Doubles) -> Doubles:
+    """(n, C) label proportions whose mixture over clients of these sizes has these class totals (iterative proportional fitting).
+
+    Who holds much of a class is chance; how much of it there is in the federation is known. Letting that vary as well makes the reference
+    clump more than a federation would, and the test cautious.
+    """
+    for _ in range(RAKINGS):
+        amounts = amounts * (totals / amounts.sum(axis=0))
+        amounts = amounts * (sizes / amounts.sum(axis=1))[:, None]
+    return np.asarray(amounts / amounts.sum(axis=1, keepdims=True))
+
+
+def _debiased(points: Doubles, sizes: Doubles, reach: float) -> Doubles:
+    """(r, p) a factor F of the covariance F'F that the halves share: of its eigenvalues, what rises above the reach of noise."""
+    values, directions = np.linalg.eigh(common_covariance(points, sizes[0] * sizes[1] / sizes.sum(axis=0)))
+    kept = values > reach
+    return np.asarray(np.sqrt(values[kept] - reach)[:, None] * directions[:, kept].T)
 
 
 def company(counts: Doubles) -> float:

@@ -3,8 +3,12 @@
 `all` is the half's mean gradient. `beyond labels` is what is left of it when the class means of the whole federation, in the client's own
 proportions, are taken away: groups that see other features, or name classes otherwise, stand out there without the noise of who happened to
 draw which labels.
+
+Directions are scaled so that single samples scatter alike in all of them: what sets clients apart counts by how well it can be seen, not by
+how loud it is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +17,8 @@ from coterie.arrays import Doubles
 from coterie.inspect.probes import Probes
 
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too
+ROWS_A_DIRECTION = 2  # that tell how noise lies, at least: with fewer, directions are not scaled at all
+FEWEST_ROWS = 5  # clients that tell how a class scatters
 
 
 @dataclass(frozen=True)
@@ -20,11 +26,11 @@ class Views:
     """Clients in the principal directions of all they sent, and what the one-population reference needs to know of them."""
 
     names: tuple[str, ...]
-    points: tuple[Doubles, ...]  # one a view: (2 halves, n, p)
+    points: tuple[Doubles, ...]  # one a view: (2 halves, n, p), scaled
     sizes: Doubles  # (2, n) samples
     counts: Doubles  # (2, n, C)
-    means: Doubles  # (C, p) the class means of the federation
-    noise: tuple[Doubles, ...]  # one a class: (r, p), a factor F of the covariance F'F of a single sample of the class
+    means: Doubles  # (C, p) the class means of the federation, not scaled
+    noise: tuple[Doubles, ...]  # one a class: (r, p), a factor F of the covariance F'F of a single sample of the class, not scaled
 
 
 def views_of(probes: Probes) -> Views:
@@ -34,26 +40,57 @@ def views_of(probes: Probes) -> Views:
     centre = np.average(whole.reshape(-1, whole.shape[2]), axis=0, weights=sizes.ravel())
     means = np.einsum("hncq,hnc->cq", probes.vectors, counts) / np.maximum(counts.sum(axis=(0, 1)), 1)[:, None]
     expected = np.einsum("hnc,cq->hnq", counts / sizes[..., None], means)
-    scaled = np.sqrt(sizes)[..., None] * np.stack([whole - centre, whole - expected])
+    scaled = np.sqrt(sizes)[..., None] * np.stack([expected - centre, whole - expected])
     basis = np.linalg.svd(scaled.reshape(-1, scaled.shape[-1]), full_matrices=False)[2][:DIRECTIONS].T  # (q, p)
+    scatter = scatter_of(np.moveaxis(probes.vectors @ basis, 2, 0), counts)
     points = ((whole - centre) @ basis, (whole - expected) @ basis)
+    even = evening(scatter, counts.sum(axis=(0, 1)))
     named = ("all", "beyond labels") if probes.labels else ("all",)
-    means = means - centre
-    return Views(named, points[: len(named)], sizes, counts, means @ basis, _noise(probes.vectors @ basis, counts))
+    noise = _as_loud(tuple(map(_factor, scatter)), points[1], counts)
+    return Views(named, tuple(view @ even for view in points[: len(named)]), sizes, counts, (means - centre) @ basis, noise)
 
 
-def _noise(vectors: Doubles, counts: Doubles) -> tuple[Doubles, ...]:
-    """How a single sample of each class scatters, from the differences between halves; a class seldom seen takes that of all classes."""
+def scatter_of(vectors: Iterable[Doubles], counts: Doubles) -> list[Doubles]:
+    """Of every class, (m, p) rows that scatter as its single samples do, from the differences between halves.
+
+    `vectors` has (2, n, p) means of halves for each class. A class seldom seen takes the rows of all classes.
+    """
     differences = []
-    for c in range(counts.shape[2]):
+    for c, own in enumerate(vectors):
         m = counts[:, :, c]
         both = (m > 0).all(axis=0)
         weight = np.sqrt(m[0, both] * m[1, both] / (m[0, both] + m[1, both]))  # then the variance is that of one sample
-        differences.append(weight[:, None] * (vectors[0, both, c] - vectors[1, both, c]))
+        differences.append(weight[:, None] * (own[0, both] - own[1, both]))
     pooled = np.concatenate(differences)
     if not len(pooled):
-        pooled = np.zeros((1, vectors.shape[-1]))
-    return tuple(_factor(own if len(own) >= 5 else pooled) for own in differences)
+        pooled = np.zeros((1, pooled.shape[1]))
+    return [own if len(own) >= FEWEST_ROWS else pooled for own in differences]
+
+
+def evening(scatter: list[Doubles], totals: Doubles) -> Doubles:
+    """(p, p) what makes single samples scatter nearly alike in every direction.
+
+    It fits the noise it is made of: directions in which halves happen to agree are made loud. So variances are drawn towards their mean,
+    the more the fewer rows there are; and it is made anew in every draw of the reference, where the same happens.
+    """
+    shares = totals / totals.sum()
+    covariance = sum((share / len(rows) * (rows.T @ rows) for share, rows in zip(shares, scatter, strict=True)), np.zeros(()))
+    values, directions = np.linalg.eigh(covariance)
+    if values[-1] <= 0:  # no noise at all
+        return np.eye(len(values))
+    ridge = min(1.0, ROWS_A_DIRECTION * len(values) / sum(map(len, scatter)))
+    return np.asarray(directions / np.sqrt((1 - ridge) * np.maximum(values, 0) + ridge * values.mean()) @ directions.T)
+
+
+def _as_loud(noise: tuple[Doubles, ...], points: Doubles, counts: Doubles) -> tuple[Doubles, ...]:
+    """The noise made as loud as halves differ: principal directions were chosen where these very points are loudest, noise included."""
+    sizes = counts.sum(axis=2)
+    weight = sizes[0] * sizes[1] / sizes.sum(axis=0)
+    power = np.array([np.sum(factor**2) for factor in noise])
+    expected = np.sum(weight * np.sum((counts @ power) / sizes**2, axis=0))
+    found = np.sum(weight[:, None] * (points[0] - points[1]) ** 2)
+    scale = np.sqrt(found / expected) if expected > 0 else 1.0
+    return tuple(scale * factor for factor in noise)
 
 
 def _factor(rows: Doubles) -> Doubles:
