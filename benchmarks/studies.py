@@ -53,7 +53,8 @@ def lanes(images: Images) -> None:
         pairs = [(timed(partial(drive_seeds, SEEDS, methods)), timed(partial(separately, methods))) for _ in range(REPEATS)]
         one, many = np.median(pairs, axis=0)
         row(names, f"{one:.2f}", f"{many:.2f}")
-        verdict("lanes / separate runs", one / many, 0.8, least=False)
+        if methods == 1:  # a run of two methods is two lanes already, which fill two cores by themselves
+            verdict("lanes / separate runs", one / many, 0.8, least=False)
 
 
 def memory(images: Images) -> None:
