@@ -1,6 +1,7 @@
 """The three answers and the pilot on federations of which we know the truth; how often they are right is benchmarked, not tested."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,3 +137,7 @@ def test_the_answers_in_words() -> None:
     words = {a.question: a.short for a in answers(found)}
     assert words["Distinct groups, or a continuum?"].startswith("3 distinct groups")  # they stand out in both views
     assert words["Would grouping help?"].startswith("expected to help: +")
+    tail = np.r_[np.zeros(22, dtype=np.int64), 1, 2]  # two clients far from all others
+    told = answers(replace(found, groups=replace(found.groups, labels=tail)))[2]
+    assert told.short.endswith(", 2 of them a single client")
+    assert "need not be groups" in told.evidence

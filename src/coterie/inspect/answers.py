@@ -9,6 +9,7 @@ from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 
 FEW = 5  # clients named in a sentence
+MANY_ALONE = 3  # a group of one client in so many groups, and the answer says so
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,12 @@ def _groups(found: Inspection) -> Answer:
     against = f"against one population of the same spread, {_p(g.p)}"
     if g.distinct:
         where = "" if g.view == "all" else " beyond label proportions"
-        sizes = ", ".join(map(str, np.bincount(g.labels)))
-        return Answer(question, f"{g.k} distinct groups{where}", f"Sizes {sizes}; {against}; {stable}.{_outliers(found)}")
+        sizes = np.bincount(g.labels)
+        alone = int(np.sum(sizes == 1))
+        apart = f", {alone} of them a single client" if MANY_ALONE * alone >= g.k else ""
+        told = " A few clients stand apart from all others, which need not be groups." if apart else ""
+        evidence = f"Sizes {', '.join(map(str, sizes))}; {against}; {stable}.{told}{_outliers(found)}"
+        return Answer(question, f"{g.k} distinct groups{where}{apart}", evidence)
     if g.overlapping:
         evidence = (
             f"The same classes come together in client after client ({_p(g.p_company)}), but groups are no more distinct than chance:"
