@@ -46,6 +46,12 @@ def test_bits_do_not_depend_on_the_number_of_threads(problem: Problem) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_clients_side_by_side_never_share_a_module() -> None:
+    module = convolving()
+    engine, shared = LoopEngine(threads=3), Problem(FEDERATION, "convolution", lambda: module)  # the same one whenever it is asked
+    assert len({id(twin.module) for twin in engine.desk(shared).twins(3)}) == 3
+
+
 def test_only_long_steps_are_worth_a_thread() -> None:
     assert worth_threads(convolving())
     assert worth_threads(nn.Linear(1024, 1024))

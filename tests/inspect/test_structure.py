@@ -110,6 +110,12 @@ def test_what_is_noise_alone_is_hardly_given_to_the_reference_as_the_clients_own
     assert spread[0.0] < 0.05 * spread[3.0]
 
 
+def test_the_reach_of_noise_is_taken_from_what_clients_differ_by() -> None:
+    views, _ = reference_of(np.random.default_rng(0), own=3.0)
+    highest = [float(np.sum(OnePopulation(views, reach).factor ** 2, axis=1).max()) for reach in (0.0, 0.25)]
+    assert highest[0] - highest[1] == pytest.approx(0.25)
+
+
 def test_directions_are_made_nearly_as_noisy_as_each_other() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(2, 200, 2, 4)) * [1.0, 2.0, 5.0, 10.0]

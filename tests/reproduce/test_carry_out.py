@@ -1,6 +1,7 @@
 """A small study run for real: parts, redrawn data, measurements, resumption, pages and the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import worlds
 from coterie.cli.app import app
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read
@@ -52,6 +54,14 @@ def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> N
     moved = curves.groupby("seed")["discrepancy"].mean()
     assert values.of("fedavg", "discrepancy") == pytest.approx(moved.to_dict())
     assert 1 <= values.mean("fedsim(clusters=2)", "components") <= 3  # of four gradients, centred
+
+
+def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
+    evidence = study("fedavg", data=worlds.tiny(), rounds=2).evidence
+    planned = replace(evidence.settings, plan=replace(evidence.settings.plan, rounds=3))
+    short = replace(evidence, settings=planned)  # as if it had ended a round early
+    rows = [values_of(PartRun(Part(), studies=(found,)), None).rows for found in (evidence, short)]
+    assert rows == [["fedavg", "fedavg | global"], []]
 
 
 def test_clients_with_many_test_samples_are_counted_right() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie.engines.vector_convolution import as_products
+from coterie.engines.vector_products import as_products
 from coterie.engines.vector_state import Rule, Shared, Stack, update
 from coterie.parameters import Layout, Slice
 from coterie.problem import Loss

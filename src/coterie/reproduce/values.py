@@ -123,9 +123,9 @@ def _components(evidence: Evidence) -> dict[tuple[int, int], float]:
 
 
 def _central(evidence: Evidence) -> Iterator[tuple[str, str, int, float]]:
-    """Models on the server's own test set; rows of a lane are in the order of rounds."""
+    """Models on the server's own test set; rows of a lane are in the order of rounds. A lane that did not reach the end has none."""
     frame = evidence.frame("central")
-    frame = frame[frame["round"] >= 1]
+    frame = frame[(frame["round"] >= 1) & (frame.groupby("lane")["round"].transform("max") == evidence.settings.plan.rounds)]
     total = sum(evidence.roster[f"actual_{c}"][-1].as_py() for c in range(evidence.classes))  # the last row is the server's
     right = frame[[f"hits_{c}" for c in range(evidence.classes)]].sum(axis=1)
     curves: dict[tuple[str, int], list[float]] = {}

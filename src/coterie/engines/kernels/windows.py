@@ -1,5 +1,7 @@
 """The windows of a convolution: their shape, and copying them side by side and back."""
 
+from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from torch import Tensor
@@ -42,8 +44,8 @@ class Windows(NamedTuple):
 
 def columns(x: Tensor, windows: Windows) -> Tensor:
     """(n, C h w, H' W') from images (n, C, H, W)."""
-    if x.is_cuda:
-        from coterie.engines.kernels import gpu_windows  # needs Triton
+    if x.is_cuda and _has_triton():
+        from coterie.engines.kernels import gpu_windows
 
         return gpu_windows.columns(x, windows)
     return functional.unfold(x, *windows.settings)
@@ -51,8 +53,13 @@ def columns(x: Tensor, windows: Windows) -> Tensor:
 
 def summed(given: Tensor, windows: Windows) -> Tensor:
     """(n, C, H, W): every pixel the sum of its copies in the columns."""
-    if given.is_cuda:
+    if given.is_cuda and _has_triton():
         from coterie.engines.kernels import gpu_windows
 
         return gpu_windows.summed(given, windows)
     return functional.fold(given, (windows.height, windows.width), *windows.settings)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
