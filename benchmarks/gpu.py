@@ -9,18 +9,18 @@ from benchmarks.studies import METHODS, SEEDS, lanes_of_study
 from benchmarks.timing import apart, by_turns, heading, median, product_gflops, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 
-from coterie.asks import Local, Train
-from coterie.drive import drive
+from coterie.core.asks import Local, Train
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
-from coterie.engines.kernels import fused_gpu
-from coterie.engines.kernels.job import FusedJob
+from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.job import FusedJob
 from coterie.engines.loop import LoopEngine
 from coterie.engines.merge import merge
+from coterie.engines.problem import Problem
 from coterie.engines.routes import layer_sizes
-from coterie.problem import Problem
-from coterie.settings import Execution, Settings
-from coterie.study import Study
+from coterie.evidence.settings import Execution, Settings
+from coterie.run.drive import drive
+from coterie.run.study import Study
 
 ROUNDS = 30
 

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from coterie.core.method import Context, Plan
+from coterie.core.rng import generator, key
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.problem import Problem
+from coterie.evidence.settings import parse_seeds
 from coterie.inspect.carrying import carry_out
 from coterie.inspect.differ import beyond_labels, differ
 from coterie.inspect.groups import Grouped, groups_of
 from coterie.inspect.probes import Probes, probe
-from coterie.method import Context, Plan
-from coterie.problem import Problem
-from coterie.rng import generator, key
-from coterie.settings import parse_seeds
 
 Made = str | tuple[int, int, float]  # a spec, or clients, samples and shift of `gaussians`
 SCENARIOS = {

@@ -8,7 +8,7 @@ import altair as alt
 from scipy.stats import binomtest
 
 from coterie.report.figure import Figure
-from coterie.report.looks import OKABE_ITO
+from coterie.report.style import OKABE_ITO
 
 PANELS = ("clients", "samples a client", "shift")  # in the order of a made federation's settings
 MIDDLE = (24, 40, 1.25)  # what the other two are while one varies

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 
 import coterie as ct
-from coterie.comparison.records import records_of
-from coterie.comparison.scores import scope_of, scores_of
+from coterie.analysis.records import records_of
+from coterie.analysis.scores import scope_of, scores_of
 from coterie.statistics import LEVEL, paired
 
 

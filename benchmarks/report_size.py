@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coterie.asks import Evaluated
-from coterie.costs import Cost
+from coterie.core.asks import Evaluated
+from coterie.core.method import Plan
+from coterie.core.mixing import Mixing
 from coterie.evidence import writer
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of
-from coterie.lanes import RoundRecord
-from coterie.method import Plan
-from coterie.mixing import Mixing
-from coterie.settings import Settings
-from coterie.study import environment
+from coterie.run.costs import Cost
+from coterie.run.lanes import RoundRecord
+from coterie.run.study import environment
 
 METHODS = {  # by spec: the accuracy that is made up for it, and its groups: lasting ones, those of a round, or none
     "fedavg": (0.70, ""),

@@ -7,13 +7,13 @@ import numpy as np
 from benchmarks.timing import heading, median, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 
-from coterie.drive import drive
 from coterie.engines.batched import BatchedEngine
-from coterie.grouping import kmeans
-from coterie.lanes import lanes_of
+from coterie.engines.problem import Problem
+from coterie.grouping.clusterers import kmeans
+from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.fedavg import FedAvg
-from coterie.problem import Problem
-from coterie.similarity import coordinates, cosines, gram
+from coterie.run.drive import drive
+from coterie.run.lanes import lanes_of
 
 
 def clients(images: Images) -> None:

@@ -13,17 +13,17 @@ from benchmarks.peers.process import ROOT
 from benchmarks.timing import REPEATS, heading, median, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, unwatched
 
-from coterie.drive import drive, waves
+from coterie.core.method import Plan
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.problem import Problem
 from coterie.evidence import writer
 from coterie.evidence.reader import Evidence
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import roster_table
-from coterie.lanes import Lane, RoundRecord, lanes_of
-from coterie.method import Plan
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
-from coterie.problem import Problem
-from coterie.settings import Settings
+from coterie.run.drive import drive, waves
+from coterie.run.lanes import Lane, RoundRecord, lanes_of
 
 SEEDS, SEGMENT = range(35), 10
 METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))

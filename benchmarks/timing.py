@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coterie.arrays import Floats
+from coterie.core.arrays import Floats
 
 REPEATS = 5
 

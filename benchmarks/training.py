@@ -12,11 +12,11 @@ from benchmarks.peers.recorded import Loaders, Plain, Recorded
 from benchmarks.timing import Run, Times, apart, by_turns, heading, product_gflops, row, spread, verdict
 from benchmarks.workloads import PAPER, Forced, Images, Workload
 
-from coterie.arrays import Floats
+from coterie.core.arrays import Floats
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.loop import LoopEngine
-from coterie.engines.threads import torch_threads
-from coterie.problem import Problem
+from coterie.engines.problem import Problem
+from coterie.engines.torch_threads import torch_threads
 
 PFL = "benchmarks.peers.pfl_worker"
 SAME = 1e-3  # of how far training went: float32 sums in another order stay well below this

@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from benchmarks.peers.recorded import Recorded
 
-from coterie.arrays import Floats
-from coterie.asks import Local, Train
+from coterie.core.arrays import Floats
+from coterie.core.asks import Local, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan
+from coterie.core.rng import extend, shuffle
+from coterie.core.specs import parse
+from coterie.core.states import Models
 from coterie.data.catalogue import load, partitions
 from coterie.data.federation import Federation, Samples
-from coterie.drive import drive
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, Stamped
+from coterie.engines.problem import Problem
 from coterie.engines.routes import Name, Route, layer_sizes
-from coterie.errors import UserError
-from coterie.lanes import RUNNING, Lane, RoundRecord, lanes_of
-from coterie.method import Context, Plan
 from coterie.methods.fedavg import FedAvg
-from coterie.problem import Problem
-from coterie.rng import extend, shuffle
-from coterie.specs import parse
-from coterie.states import Models
+from coterie.run.drive import drive
+from coterie.run.lanes import RUNNING, Lane, RoundRecord, lanes_of
 
 NEVER = 10**6
 PAPER = Local(epochs=20, batch_size=10, lr=0.03)  # the papers' local training on MNIST

@@ -18,11 +18,11 @@ from scipy.stats import page_trend_test
 
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.problem import Problem
 from coterie.heterogeneity import ask_pni
 from coterie.inspect.carrying import carry_out
-from coterie.problem import Problem
 from coterie.report.figure import Figure
-from coterie.report.looks import OKABE_ITO
+from coterie.report.style import OKABE_ITO
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WAYS = {

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from coterie.arrays import Array, Ids
+from coterie.core.arrays import Array, Ids
+from coterie.core.rng import generator, key
 from coterie.data.federation import Federation, Parts
-from coterie.rng import generator, key
 
 CLASSES, FEATURES = 4, 6
 

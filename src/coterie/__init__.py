@@ -1,15 +1,17 @@
 """Coterie: federated learning for clients that resemble each other."""
 
-from coterie.asks import Error, Evaluate, Gradient, Local, Losses, Train
-from coterie.callbacks import Callback
-from coterie.compare import compare
-from coterie.comparison import Comparison
+from coterie.analysis import Comparison
+from coterie.core.asks import Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Plan, Round, done
+from coterie.core.mixing import Mixing, mix
+from coterie.core.serving import Mixture, Panel, Serving
+from coterie.core.states import Models, State
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts, Samples
 from coterie.data.own import from_torch
-from coterie.errors import UserError
 from coterie.evidence import Evidence, digest
-from coterie.method import Context, Method, Plan, Round, done
+from coterie.evidence.settings import Execution
 from coterie.methods.cfl import CFL
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedex import FedEx
@@ -25,13 +27,11 @@ from coterie.methods.local_only import LocalOnly
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simprox import SimProx
-from coterie.mixing import Mixing, mix
-from coterie.progress import ProgressBar
-from coterie.result import Result
-from coterie.serving import Mixture, Panel, Serving
-from coterie.settings import Execution
-from coterie.states import Models, State
-from coterie.study import Study, study
+from coterie.run.callbacks import Callback
+from coterie.run.compare import compare
+from coterie.run.progress import ProgressBar
+from coterie.run.result import Result
+from coterie.run.study import Study, study
 
 __version__ = "0.1.0"
 

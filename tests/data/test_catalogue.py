@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import describe, load
-from coterie.errors import UserError
 
 
 @pytest.mark.parametrize(

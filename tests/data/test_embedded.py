@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.digits import digits
 from coterie.data.federation import Federation
 from coterie.data.heart import FEATURES, heart
-from coterie.errors import UserError
 
 
 def test_digits_are_scaled_to_one() -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import SETS, fetch, load
 from coterie.data.dataset import DataSet
 from coterie.data.sets import images, mnist, texts
 from coterie.data.sets.crisis import MEDIC
 from coterie.data.text import Wording
-from coterie.errors import UserError
 
 datasets = pytest.importorskip("datasets")
 DIGITS = [str(c) for c in range(10)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
@@ -16,7 +17,6 @@ from coterie.data.folder import cache_folder, data_folders
 from coterie.data.papers import powerlaw
 from coterie.data.partitions import iid, natural
 from coterie.data.sets import mnist as sets
-from coterie.errors import UserError
 from data.small_files import MNIST_COUNTS, write_idx, write_mnist
 
 IMAGES = "train-images-idx3-ubyte.gz"

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.errors import UserError
+from coterie.core.rng import key, shuffle
 from coterie.data.assemble import shuffled, split, split_keys
+from coterie.data.changes import arrivals, outliers
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Parts, Samples
 from coterie.data.papers import intents, powerlaw
 from coterie.data.partitions import dirichlet, iid, natural, pathological, quantity, shards
 from coterie.data.scenarios import contrast, labelsubset, labelswap, noise, rotated
-from coterie.data.troubles import arrivals, outliers
-from coterie.errors import UserError
-from coterie.rng import key, shuffle
 
 Make = Callable[..., Federation]
 WORLDS: list[Make] = [rotated, labelswap, labelsubset, noise, contrast, outliers, arrivals]

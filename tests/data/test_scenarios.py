@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.arrays import Ints
+from coterie.core.arrays import Ints
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
+from coterie.data.changes import arrivals, outliers
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import dirichlet, iid
 from coterie.data.scenarios import coloured, contrast, labelsubset, labelswap, noise, rotated, turn
-from coterie.data.troubles import arrivals, outliers
-from coterie.errors import UserError
 
 
 def held(made: Federation, client: int) -> Ints:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import TEST, TRAIN
 from coterie.data.sets import crisis, fedsim, images, texts
-from coterie.errors import UserError
 from data.small_files import image_bytes, leaf_content, write_json, write_tar
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data import store
 from coterie.data.federation import Samples
 from coterie.data.table import Table
-from coterie.errors import UserError
 
 
 def samples() -> Samples:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.figure import chart, draw
 from coterie.data.summary import Summary
-from coterie.errors import UserError
 
 altair = pytest.importorskip("altair")
 

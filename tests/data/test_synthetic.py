@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.federation import Federation
 from coterie.data.synthetic import synthetic
-from coterie.errors import UserError
 
 
 def sizes(made: Federation) -> list[int]:

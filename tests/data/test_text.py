@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.core.errors import UserError
 from coterie.data.sets.texts import ALPHABET, codes_of
 from coterie.data.text import Wording, bag, tokens
-from coterie.errors import UserError
 
 
 def test_a_texts_features_depend_on_the_text_alone() -> None:

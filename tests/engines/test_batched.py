@@ -10,24 +10,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie.arrays import Array
-from coterie.asks import Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.arrays import Array
+from coterie.core.asks import Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
+from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.states import to_bytes
 from coterie.data.federation import Federation, Parts
-from coterie.drive import drive
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.choice import make_engine, resolve_device
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.errors import UserError
+from coterie.engines.make import make_engine, resolve_device
+from coterie.engines.problem import Problem
 from coterie.evidence import digest
-from coterie.lanes import Lane, RoundRecord, lanes_of
-from coterie.method import Plan
+from coterie.evidence.settings import Execution, Settings
 from coterie.methods.catalogue import build
-from coterie.problem import Problem
-from coterie.serving import COMBINED, Mixture, Serving
-from coterie.settings import Execution, Settings
-from coterie.states import to_bytes
-from coterie.study import Study
+from coterie.run.drive import drive
+from coterie.run.lanes import Lane, RoundRecord, lanes_of
+from coterie.run.study import Study
 
 ORACLE = LoopEngine(dtype=torch.float64)
 calm = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from coterie.core.rng import key, shuffle
 from coterie.engines.batches import batches, count_steps
-from coterie.rng import key, shuffle
 
 SAMPLES = np.arange(100, 112)  # 12 samples
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-import worlds
-from coterie.arrays import Doubles, Floats, Ints
-from coterie.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.parameters import read, write
+from coterie.core.rng import key
+from coterie.core.serving import Serving
 from coterie.engines.batches import batches
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.parameters import read, write
-from coterie.problem import Problem
-from coterie.rng import key
-from coterie.serving import Serving
+from coterie.engines.problem import Problem
+from coterie.testing import worlds
 
 PROBLEM = worlds.problem()
 FEDERATION = PROBLEM.federation

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from coterie.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Share, Train
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Share, Train
+from coterie.core.rng import key, shuffle
+from coterie.core.serving import Serving
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.rng import key, shuffle
-from coterie.serving import Serving
+from coterie.testing import worlds
 
 PROBLEM = worlds.problem()
 CLIENTS = PROBLEM.roster.clients

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan
 from coterie.data.federation import Federation
 from coterie.engines.loop import LoopEngine
-from coterie.errors import UserError
+from coterie.engines.problem import Problem
 from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data, inspection
 from coterie.inspect.answers import answers
 from coterie.inspect.carrying import carry_out
-from coterie.method import Context, Plan
-from coterie.problem import Problem
 from inspect_federations import dirichlet, even, federation, subsets
 
 GROUPS = np.arange(24) % 3

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import worlds
-from by_hand import answer, context, nobody, trained
-from coterie.asks import Local, LossTable
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Local, LossTable
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.methods.cfl import CFL, Branches
 from coterie.methods.fedavg import FedAvg
-from playing import PLAN, play
+from coterie.testing import worlds
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import PLAN, play
 
 ABSOLUTE = CFL(relative=False, eps1=0.5, eps2=0.8)
 APART = trained([0, 1, 2, 3], [[1, 0], [1, 0.2], [-1, 0], [-1, 0.2]], [1, 3, 1, 1])

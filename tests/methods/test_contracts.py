@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from contracts import CHECKS, Subject
 from coterie.methods.catalogue import build, methods, wrappers
+from coterie.testing.contracts import CHECKS, Subject
 
 # The settings in which a method or wrapper is checked; its defaults unless given here.
 EXAMPLES = {

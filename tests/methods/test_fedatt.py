@@ -5,9 +5,9 @@ from math import log
 import numpy as np
 import pytest
 
-from by_hand import answer, context, layout, model, nobody, trained
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.methods.fedatt import FedAtt, attention
+from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
 
 LN3 = log(3)
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from by_hand import answer, context, gradients, model, nobody, trained
-from coterie.asks import Gradient, Gradients, Local, Train
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Gradient, Gradients, Local, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.feddane import FedDANE
-from playing import PLAN, Altered, as_it_is, play
+from coterie.testing.by_hand import answer, context, gradients, model, nobody, trained
+from coterie.testing.play import PLAN, Altered, as_it_is, play
 
 BACK = trained([0, 1], [[1, 1], [3, 3]], [1, 3])
 

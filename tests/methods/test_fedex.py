@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from by_hand import answer, context, nobody, trained
-from coterie.asks import Evaluate, Evaluated, Train
-from coterie.combiners import MostConfident, OwnExpert
+from coterie.core.asks import Evaluate, Evaluated, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
+from coterie.core.serving import COMBINED, Serving
 from coterie.engines.engine import Stamped
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.methods.combiners import MostConfident, OwnExpert
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedex import Experts, FedEx, without_lone
-from coterie.serving import COMBINED, Serving
-from playing import LOOP, PLAN, Altered, as_it_is, carry, play
-from playing import context as real_context
+from coterie.testing import worlds
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import LOOP, PLAN, Altered, as_it_is, carry, play
+from coterie.testing.play import context as real_context
 
 W0 = np.array([10.0, 10.0], np.float32)
 SIZES = [1, 3, 1, 1]

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from coterie.asks import Local, Train
-from coterie.engines.fake import FakeEngine
-from coterie.errors import UserError
-from coterie.method import Context, Plan
+from coterie.core.asks import Local, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan
+from coterie.core.parameters import Layout, Slice
+from coterie.core.roster import Roster
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedgroup import FedGroup, FedGrouProx, Grouped, RandomCentres, RandomNewcomers
-from coterie.parameters import Layout, Slice
-from coterie.roster import Roster
-from playing import PLAN, carry, play
+from coterie.testing import worlds
+from coterie.testing.fake import FakeEngine
+from coterie.testing.play import PLAN, carry, play
 
 LAYOUT = Layout((Slice("w", (2,), 0, "weight"),))
 W0 = np.array([1.0, 1.0], dtype=np.float32)

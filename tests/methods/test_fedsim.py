@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from by_hand import answer, context, gradients, layout, model, nobody, trained
-from contracts import Subject, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
-from coterie.asks import Gradient, Local, Train
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Gradient, Local, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedsim import FedSim
-from playing import PLAN, Altered, absent, play
+from coterie.testing.by_hand import answer, context, gradients, layout, model, nobody, trained
+from coterie.testing.contracts import Subject, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
+from coterie.testing.play import PLAN, Altered, absent, play
 
 # Three clients pull one way and one the other; all gradients lie on a line.
 SIZES = [1, 3, 2, 2]

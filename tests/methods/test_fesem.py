@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from coterie.asks import Local, Losses, Train
-from coterie.engines.fake import FakeEngine
-from coterie.errors import UserError
-from coterie.method import Context, Plan
+from coterie.core.asks import Local, Losses, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan
+from coterie.core.parameters import Layout, Slice
+from coterie.core.roster import Roster
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fesem import Centres, FeSEM, squared_distances
-from coterie.parameters import Layout, Slice
-from coterie.roster import Roster
-from playing import PLAN, carry, play
+from coterie.testing import worlds
+from coterie.testing.fake import FakeEngine
+from coterie.testing.play import PLAN, carry, play
 
 LAYOUT = Layout((Slice("body.weight", (1,), 0, "weight"), Slice("head.weight", (1,), 1, "weight")))
 W0 = np.zeros(2, dtype=np.float32)

@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import worlds
-from coterie.arrays import Floats
-from coterie.engines.fake import FakeEngine
-from coterie.errors import UserError
-from coterie.method import Context, Plan
+from coterie.core.arrays import Floats
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan
+from coterie.core.parameters import Layout, Slice
+from coterie.core.roster import Roster
+from coterie.engines.problem import Problem
 from coterie.methods.catalogue import build
 from coterie.methods.fesem import Centres, FeSEM
 from coterie.methods.fesem_ma import MatchedFeSEM
 from coterie.models.mlp import Mlp
-from coterie.parameters import Layout, Slice
-from coterie.problem import Problem
-from coterie.roster import Roster
-from playing import PLAN, carry, play
+from coterie.testing import worlds
+from coterie.testing.fake import FakeEngine
+from coterie.testing.play import PLAN, carry, play
 
 LAYOUT = Layout.of(Mlp((1, 2, 1)))  # hidden weights, hidden biases, output weights, output bias: 2 + 2 + 2 + 1 numbers
 A = [5.0, 0, 0, 5, 1, 2, 0]

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from by_hand import answer, context, nobody, trained
-from coterie.asks import Local, LossTable
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Local, LossTable
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.flhc import FLHC
-from playing import PLAN, carry, play
-from playing import context as real_context
+from coterie.testing import worlds
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import PLAN, carry, play
+from coterie.testing.play import context as real_context
 
 START = Clusters(np.zeros((1, 2), np.float32), np.full(4, -1), False)
 APART = trained([0, 1, 2, 3], [[1, 0], [3, 0], [0, 5], [0, 6]], [1, 3, 1, 1])

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import worlds
-from coterie.arrays import Doubles
-from coterie.asks import Gradient, Local, Train
+from coterie.core.arrays import Doubles
+from coterie.core.asks import Gradient, Local, Train
+from coterie.core.method import Plan
 from coterie.data.catalogue import load
-from coterie.drive import drive
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
-from coterie.lanes import Lane, RoundRecord, lanes_of
-from coterie.method import Plan
+from coterie.engines.problem import Problem
 from coterie.methods.catalogue import build
-from coterie.problem import Problem
-from playing import LOOP, PLAN, Altered, carry, context, play
+from coterie.run.drive import drive
+from coterie.run.lanes import Lane, RoundRecord, lanes_of
+from coterie.testing import worlds
+from coterie.testing.play import LOOP, PLAN, Altered, carry, context, play
 
 MODELS = ("mclr", "mlp(4)")
 

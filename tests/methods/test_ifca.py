@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from by_hand import answer, context, nobody, trained
-from coterie.arrays import Ids
-from coterie.asks import Losses, LossTable, Train
-from coterie.errors import UserError
+from coterie.core.arrays import Ids
+from coterie.core.asks import Losses, LossTable, Train
+from coterie.core.errors import UserError
 from coterie.methods.catalogue import build, spec_of
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA, HypoCluster, Hypotheses
-from playing import PLAN, Altered, absent, as_it_is, carry, play
-from playing import context as real_context
+from coterie.testing import worlds
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import PLAN, Altered, absent, as_it_is, carry, play
+from coterie.testing.play import context as real_context
 
 TWO = IFCA(groups=2, starts=1)
 SIZES = [1, 3, 2]

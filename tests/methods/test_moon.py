@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from by_hand import answer, context, nobody, trained
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.moon import Moon, Neighbourly
-from playing import PLAN, play
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import PLAN, play
 
 CLIENTS = [0, 1, 2, 3]
 # From (0, 0): clients 0 and 1 go along the first axis, 2 and 3 along the second; lengths differ, directions decide.

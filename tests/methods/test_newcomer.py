@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from contracts import CHECKS, Subject
-from coterie.engines.fake import FakeEngine
+from coterie.core.states import Models
 from coterie.methods.catalogue import build, methods
-from coterie.states import Models
+from coterie.testing import worlds
+from coterie.testing.contracts import CHECKS, Subject
+from coterie.testing.fake import FakeEngine
+from coterie.testing.play import carry, context, play
 from methods.trimmed_average import TrimmedAverage
-from playing import carry, context, play
 
 
 @pytest.fixture(autouse=True)

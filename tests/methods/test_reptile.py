@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from by_hand import answer, context, model, nobody, trained
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.reptile import FedDist, FedDWS
-from playing import PLAN, play
+from coterie.testing.by_hand import answer, context, model, nobody, trained
+from coterie.testing.play import PLAN, play
 
 REPLY = trained([0, 1], [[1, 0], [3, 8]], [1, 3])
 

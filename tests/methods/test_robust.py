@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from by_hand import answer, context, nobody, trained
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.robust import Robust, trimmed_kmeans, trimmed_mean
-from playing import PLAN, play
+from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.play import PLAN, play
 
 
 def test_trimmed_mean_by_hand() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from by_hand import answer, context, layout, nobody
-from coterie.asks import Local, Trained
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Local, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.scaffold import Controlled, Scaffold
-from playing import PLAN, play
+from coterie.testing.by_hand import answer, context, layout, nobody
+from coterie.testing.play import PLAN, play
 
 
 def state(d: int = 2) -> Controlled:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from by_hand import answer, context, layout, model, nobody, trained
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.methods.simagg import SimAgg
+from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
 
 
 def test_one_tensor_by_hand() -> None:

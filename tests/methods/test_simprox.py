@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worlds
-from by_hand import answer, context, layout, model, nobody, trained
-from contracts import Subject, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
-from coterie.asks import Local
-from coterie.errors import UserError
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.simprox import SimProx
-from playing import PLAN, play
+from coterie.testing import worlds
+from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
+from coterie.testing.contracts import Subject, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
+from coterie.testing.play import PLAN, play
 
 # From w_t = (1, 0): two clients move up and down, one goes on to the right; each by a distance of 1.
 MODELS = trained([0, 1, 2], [[1, 1], [1, -1], [2, 0]], [1, 2, 5])

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.asks import Train
-from coterie.method import Context, Round
+from coterie.core.asks import Train
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing
+from coterie.core.states import Models
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

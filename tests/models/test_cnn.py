@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.models import build
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.models import Mlp, build
 
 MODULE = """
 from math import prod
 from torch import nn
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 
 number = 3
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.models import Recurrent, build
 from coterie.models.lstm import Cell, Layer
 

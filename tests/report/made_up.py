@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coterie.arrays import Array, Ids
-from coterie.asks import Evaluated
-from coterie.comparison import compare_evidence
-from coterie.costs import Cost
+from coterie.analysis import compare_evidence
+from coterie.core.arrays import Array, Ids
+from coterie.core.asks import Evaluated
+from coterie.core.method import Plan
+from coterie.core.mixing import Mixing
 from coterie.evidence import Evidence, writer
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of
-from coterie.lanes import RoundRecord
-from coterie.method import Plan
-from coterie.mixing import Mixing
 from coterie.report.subject import Subject
-from coterie.settings import Settings
+from coterie.run.costs import Cost
+from coterie.run.lanes import RoundRecord
 
 TESTS = 10_000  # test samples a client, all of one class: an accuracy of 0.1234 is 1,234 right answers
 ROUNDS = 2

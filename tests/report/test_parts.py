@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.errors import UserError
-from coterie.report.agreement import order_of, together
+from coterie.analysis.agreement import order_of, together
+from coterie.analysis.weighing import weighing_of
+from coterie.core.errors import UserError
 from coterie.report.charts.groups import steady
 from coterie.report.figure import Figure, parse_formats
-from coterie.report.looks import GREY, METHODS, OKABE_ITO
 from coterie.report.page import Section, page, paragraph
 from coterie.report.raster import colours, data_url, shades, shrunk
-from coterie.report.sheets import Column, Sheet, number, points, span, text
+from coterie.report.style import GREY, METHODS, OKABE_ITO
 from coterie.report.subject import thinned
-from coterie.report.weighing import weighing_of
+from coterie.report.tables import Column, Sheet, number, points, span, text
 from report.made_up import subject
 
 

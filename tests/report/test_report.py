@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.asks import Local
+from coterie.analysis import Comparison
 from coterie.cli import main
-from coterie.compare import compare
-from coterie.comparison import Comparison
-from coterie.errors import UserError
-from coterie.method import Plan
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
 from coterie.report import report
+from coterie.run.compare import compare
 from report.made_up import evidence, folder
 
 LEVELS = {"fedavg": [0.6, 0.61, 0.62], "local": [0.5, 0.52, 0.51], "fedgroup(groups=2)": [0.7, 0.72, 0.71]}

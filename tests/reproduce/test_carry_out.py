@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import worlds
 from coterie.cli.app import app
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read
@@ -18,8 +17,9 @@ from coterie.reproduce.file import Part
 from coterie.reproduce.page import Reproduced, write
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import values_of
-from coterie.result import Result
-from coterie.study import study
+from coterie.run.result import Result
+from coterie.run.study import study
+from coterie.testing import worlds
 
 SMALL = Path(__file__).parent / "small.toml"
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from coterie.core.errors import UserError
+from coterie.core.specs import parse_path
 from coterie.data.catalogue import describe
-from coterie.errors import UserError
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import describe as describe_models
 from coterie.reproduce import catalogue, find, read
-from coterie.specs import parse_path
 
 STUDIES = Path(__file__).parents[2] / "studies"
 MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}

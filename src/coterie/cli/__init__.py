@@ -3,7 +3,7 @@
 import os
 import sys
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 
 
 def main() -> None:

@@ -9,15 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coterie.asks import Local
+from coterie.analysis import Comparison, Finding, Findings
 from coterie.cli import options
 from coterie.cli.run import stop
-from coterie.comparison import Comparison, Finding, Findings
-from coterie.errors import UserError
-from coterie.method import Plan
-from coterie.progress import ProgressBar
-from coterie.settings import Execution, parse_seeds
-from coterie.tuning import GRID
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
+from coterie.evidence.settings import Execution, parse_seeds
+from coterie.run.progress import ProgressBar
+from coterie.run.tuning import GRID
 
 GRID_TEXT = ",".join(f"{rate:g}" for rate in GRID)
 CAPTION = (
@@ -62,7 +62,7 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with their controls: paired over seeds, tested, and told in words."""
-    from coterie.compare import compare as carry_out  # here: it needs SciPy's statistics, for which other commands need not wait
+    from coterie.run.compare import compare as carry_out  # here: it needs SciPy's statistics, for which other commands need not wait
 
     signal.signal(signal.SIGTERM, stop)
     console = Console(stderr=as_json)

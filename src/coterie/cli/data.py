@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coterie.cli.tables import listing
+from coterie.cli.listing import listing
+from coterie.core.errors import UserError
 from coterie.data.catalogue import SETS, describe, fetch, load
 from coterie.data.federation import Federation
 from coterie.data.figure import draw
 from coterie.data.summary import Summary
-from coterie.errors import UserError
 
 LISTED = 20  # clients up to which each has its own row
 

@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 
-from coterie.asks import Local
+from coterie.cli.listing import listing
 from coterie.cli.options import AsJson, Batch, DataDir, DataSeed, Device, Engine, Epochs, Model, Rate, Threads
-from coterie.cli.tables import listing
-from coterie.errors import UserError
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
+from coterie.evidence.settings import Execution
 from coterie.heterogeneity.indices import INDICES
 from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data
 from coterie.inspect.answers import answers
-from coterie.settings import Execution
 
 
 def inspect(

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from coterie.cli.tables import listing
+from coterie.cli.listing import listing
+from coterie.core.specs import Registry
 from coterie.methods.catalogue import methods as known
 from coterie.methods.catalogue import wrappers
-from coterie.specs import Registry
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="One method, for its settings.")] = None) -> None:

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from coterie.cli.tables import listing
+from coterie.cli.listing import listing
 from coterie.models.catalogue import describe
 
 

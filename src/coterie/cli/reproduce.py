@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 from coterie.cli import options
+from coterie.cli.listing import listing
 from coterie.cli.run import stop
-from coterie.cli.tables import listing
-from coterie.errors import UserError
-from coterie.progress import ProgressBar
+from coterie.core.errors import UserError
+from coterie.run.progress import ProgressBar
 
 
 def reproduce(

@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coterie.asks import Local
 from coterie.cli import options
-from coterie.cli.tables import result_table, troubles
-from coterie.errors import UserError
-from coterie.method import Plan
-from coterie.progress import ProgressBar
-from coterie.result import Result
-from coterie.settings import Execution, Settings, parse_seeds
-from coterie.study import Study
-from coterie.study_file import FileStudy, read_study_file
+from coterie.cli.listing import result_table, troubles
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
+from coterie.evidence.settings import Execution, Settings, parse_seeds
+from coterie.run.progress import ProgressBar
+from coterie.run.result import Result
+from coterie.run.study import Study
+from coterie.run.study_file import FileStudy, read_study_file
 
 
 def run(

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coterie.cli.tables import result_table
+from coterie.cli.listing import result_table
 from coterie.evidence.reader import Evidence
-from coterie.result import Result
+from coterie.run.result import Result
 
 
 def show(

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Array, Ids, Ints, Words
+from coterie.core.arrays import Array, Ids, Ints, Words
+from coterie.core.errors import UserError
+from coterie.core.rng import GOLDEN, fold, key, word
 from coterie.data.federation import Federation, Parts, Samples
-from coterie.errors import UserError
-from coterie.rng import GOLDEN, fold, key, word
 
 # 0.9 * 10 may come out a hair under 9: a share that is whole on paper must not lose a sample to rounding.
 _HAIR = 1e-9

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from coterie.data import frames, own, papers, troubles
+from coterie.core.errors import UserError, nearest
+from coterie.core.specs import Registry, Spec, parse_path
+from coterie.data import changes, frames, own, papers
 from coterie.data import partitions as divisions
 from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
@@ -15,8 +17,6 @@ from coterie.data.federation import Federation, Samples
 from coterie.data.heart import heart
 from coterie.data.sets import crisis, fedsim, images, mnist, texts
 from coterie.data.synthetic import synthetic
-from coterie.errors import UserError, nearest
-from coterie.specs import Registry, Spec, parse_path
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ partitions: Registry[Federation] = _named(
 scenarios: Registry[Federation] = _named(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
-    *(troubles.outliers, troubles.arrivals, troubles.drift),
+    *(changes.outliers, changes.arrivals, changes.drift),
 )
 
 # What `coterie data get NAME` knows.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.data import store
 from coterie.data.federation import Samples
 from coterie.data.folder import cache_folder, data_folders
 from coterie.data.hub import Hub
 from coterie.data.table import Table, as_samples, check_table
-from coterie.errors import UserError
 
 Finish = Callable[[Table], Table]  # makes the features: the table that comes out has them as its values
 

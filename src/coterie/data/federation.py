@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Array, Ids, Ints
-from coterie.errors import UserError
+from coterie.core.arrays import Array, Ids, Ints
+from coterie.core.errors import UserError
 
 
 @dataclass(frozen=True)

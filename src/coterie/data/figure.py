@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Ints
+from coterie.core.arrays import Ints
+from coterie.core.errors import UserError
 from coterie.data.federation import Federation
 from coterie.data.files import missing_extra
 from coterie.data.summary import Summary
-from coterie.errors import UserError
 
 DOTS = 60  # clients up to which each has its own column of dots
 SHOWN = 1000  # clients a heat map shows at most; of more, as many evenly spaced ones

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 
 
 def unpack(path: Path, most: int = -1) -> bytes:

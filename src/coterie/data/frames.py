@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coterie.core.errors import UserError, nearest
 from coterie.data.federation import Samples
 from coterie.data.folder import find_path
 from coterie.data.own import own_samples, split_words
 from coterie.data.table import Table, coded
 from coterie.data.text import Wording
-from coterie.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it

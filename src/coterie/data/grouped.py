@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Ids, Ints
+from coterie.core.arrays import Ids, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import key, shuffle
 from coterie.data.assemble import check_count, check_enough, check_fractions
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import natural, shared_out
-from coterie.errors import UserError
-from coterie.rng import key, shuffle
 
 Make = Callable[..., Federation]
 CLIENTS, TEST = 40, 0.1  # of a scenario in place of a partition

@@ -8,11 +8,11 @@ from importlib.resources import files
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import key, shuffle
 from coterie.data.assemble import check_fractions
 from coterie.data.federation import Federation, Parts
-from coterie.errors import UserError
-from coterie.rng import key, shuffle
 
 # id, file, complete rows once slope, ca and thal (mostly missing outside Cleveland) are dropped
 HOSPITALS = (("cleveland", "cleveland", 303), ("hungary", "hungarian", 261), ("switzerland", "switzerland", 46), ("va", "va", 130))

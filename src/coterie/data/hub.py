@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Ints
+from coterie.core.arrays import Ints
+from coterie.core.errors import UserError
 from coterie.data.files import missing_extra
 from coterie.data.images import pixels, stacked
 from coterie.data.table import PARTS, Table, coded
-from coterie.errors import UserError
 
 BOTH = {"train": "train", "test": "test"}
 ALL = {"train": "train"}

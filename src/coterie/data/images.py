@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.core.errors import UserError
 from coterie.data.files import missing_extra
-from coterie.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Array, Ints
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError
 from coterie.data.files import read_json
 from coterie.data.table import PARTS, Table
-from coterie.errors import UserError
 
 NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 

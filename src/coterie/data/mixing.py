@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from coterie.arrays import Array
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
 from coterie.data.federation import Federation, Parts
-from coterie.errors import UserError
 
 
 def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str, str], apart: bool = False) -> Federation:

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from coterie.arrays import Array, Ints
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError
 from coterie.data.dataset import decoded
 from coterie.data.federation import Samples
 from coterie.data.files import read_npz
@@ -17,7 +18,6 @@ from coterie.data.leaf import leaf_files, read_leaf
 from coterie.data.sets.mnist import pixels_of
 from coterie.data.table import PARTS, Table, as_samples, check_labels, check_table, coded
 from coterie.data.text import Features, Wording
-from coterie.errors import UserError
 
 VERSION = 1
 TOLD = {"licence": "the user's own", "citation": "none"}

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from coterie.arrays import Array, Doubles, Ids, Ints
+from coterie.core.arrays import Array, Doubles, Ids, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import generator, key, shuffle
 from coterie.data.assemble import check_count, check_enough, check_fractions, divide
 from coterie.data.federation import Federation, Samples
 from coterie.data.mixing import joined
 from coterie.data.partitions import by_holders, shards
-from coterie.errors import UserError
-from coterie.rng import generator, key, shuffle
 
 BASE = 5  # samples of each of its two classes that every client of `powerlaw` starts with
 LETTERS = "abcdefghij"

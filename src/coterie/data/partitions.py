@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.arrays import Array, Ints
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import generator, key, shuffle
 from coterie.data.assemble import (
     check_count,
     check_enough,
@@ -20,8 +22,6 @@ from coterie.data.assemble import (
     split_parts,
 )
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Federation, Parts, Samples
-from coterie.errors import UserError
-from coterie.rng import generator, key, shuffle
 
 
 def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:

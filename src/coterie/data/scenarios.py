@@ -5,14 +5,14 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Array, Ids
+from coterie.core.arrays import Array, Ids
+from coterie.core.errors import UserError
+from coterie.core.rng import generator, key, shuffle
 from coterie.data.assemble import check_count, check_positive
 from coterie.data.federation import Federation, Parts
 from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
 from coterie.data.mixing import joined
 from coterie.data.partitions import feed_the_empty
-from coterie.errors import UserError
-from coterie.rng import generator, key, shuffle
 
 Shares = Sequence[float] | None
 

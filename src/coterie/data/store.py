@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
-from coterie.arrays import Array
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
 from coterie.data.federation import Samples
 from coterie.data.table import BLOCK, Table
-from coterie.errors import UserError
 
 ABOUT = "about.json"
 WHITE = 255

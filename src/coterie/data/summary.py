@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.arrays import Ints
+from coterie.core.arrays import Ints
 from coterie.data.federation import Federation
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import generator, key
 from coterie.data.assemble import check_count, check_fractions, client_ids, split
 from coterie.data.federation import Federation, Parts
-from coterie.errors import UserError
-from coterie.rng import generator, key
 
 DIMENSIONS = 60
 CLASSES = 10

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Array, Ints
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
-from coterie.errors import UserError
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 BLOCK = 4096  # rows looked at together: a set may be larger than memory

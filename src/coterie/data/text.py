@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.arrays import Floats
+from coterie.core.arrays import Floats
+from coterie.core.rng import word
 from coterie.data.assemble import check_count
 from coterie.data.files import read_text
 from coterie.data.folder import find_path
 from coterie.data.table import Table
-from coterie.rng import word
 
 Features = Literal["bag", "tokens"]
 PADDING, UNKNOWN = 0, 1

@@ -13,23 +13,24 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from coterie.arrays import Floats, Ints
-from coterie.asks import Error, Evaluate, Gradient, Gradients, Local, Losses, Train
+from coterie.core.arrays import Floats, Ints
+from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Local, Losses, Train
+from coterie.core.errors import UserError
+from coterie.core.threads import cores, one_thread
 from coterie.engines.dense import DenseArrays, DenseDesk, DenseTensors
 from coterie.engines.engine import Stamped, to_sharers
-from coterie.engines.judge import judge
-from coterie.engines.kernels import fused_cpu, fused_gpu
-from coterie.engines.kernels.job import FusedJob
+from coterie.engines.evaluate import judge
+from coterie.engines.fused.cpu import route as fused_cpu
+from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.job import FusedJob
 from coterie.engines.loop import LoopEngine
+from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
+from coterie.engines.problem import Problem
 from coterie.engines.routes import Route, choose, convolutions, layer_sizes
-from coterie.engines.surveys import errors, loss_table
 from coterie.engines.tensors import as_tensor
-from coterie.engines.threads import torch_threads
-from coterie.engines.vectorised import Vectorised
-from coterie.errors import UserError
-from coterie.problem import Problem
-from coterie.threads import cores, one_thread
+from coterie.engines.torch_threads import torch_threads
+from coterie.engines.vectorised.route import Vectorised
 
 # Bytes that the vectorised route may stack: on a CPU what its caches hold, on a GPU a part of its memory.
 MEMORY = {"cpu": 32 << 20, "cuda": 8 << 30}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import ceil
 
-from coterie.arrays import Ints
-from coterie.rng import extend, shuffle
+from coterie.core.arrays import Ints
+from coterie.core.rng import extend, shuffle
 
 
 def count_steps(samples: int, batch_size: int | None, epochs: int, max_steps: int | None) -> int:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.arrays import Array, Doubles, Floats, Ints
+from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.data.federation import Federation
-from coterie.engines.desk import CHUNK
 from coterie.engines.tensors import as_tensor
+from coterie.engines.workspace import CHUNK
 
 LARGE = 1 << 29  # bytes of samples above which they are read piece by piece and not kept: the data may be larger than memory
 KEPT = 4  # gathered sets of samples: the clients' test parts, again and again

@@ -6,13 +6,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from coterie.acceptance import assemble
-from coterie.arrays import Ids, Words
-from coterie.asks import Ask, ModelAsk, Part, Share
+from coterie.core.acceptance import assemble
+from coterie.core.arrays import Ids, Words
+from coterie.core.asks import Ask, ModelAsk, Part, Share
+from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
+from coterie.engines.problem import Problem
 from coterie.engines.shares import shared
-from coterie.problem import Problem
-from coterie.rng import fold, key
 
 
 @dataclass(frozen=True)

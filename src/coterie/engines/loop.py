@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.arrays import Ints
-from coterie.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.core.arrays import Ints
+from coterie.core.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.core.parameters import read, torch_seeded, write
+from coterie.core.threads import cores
 from coterie.data.federation import Parts
 from coterie.engines.batches import batches
-from coterie.engines.crew import Crew
-from coterie.engines.desk import Desk
 from coterie.engines.engine import Stamped, to_sharers
-from coterie.engines.judge import judge
-from coterie.engines.threads import torch_threads
-from coterie.parameters import read, torch_seeded, write
-from coterie.problem import Problem
-from coterie.threads import cores
+from coterie.engines.evaluate import judge
+from coterie.engines.pool import Crew
+from coterie.engines.problem import Problem
+from coterie.engines.torch_threads import torch_threads
+from coterie.engines.workspace import Desk
 
 MANY_WEIGHTS = 1 << 20  # of a module whose step takes a few milliseconds
 

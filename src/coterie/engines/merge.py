@@ -5,11 +5,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids, Ints, Words
-from coterie.asks import Local, Train, Trained
+from coterie.core.arrays import Doubles, Floats, Ids, Ints, Words
+from coterie.core.asks import Local, Train, Trained
+from coterie.core.rng import fold
 from coterie.engines.engine import Stamped
-from coterie.engines.kernels.job import FusedJob
-from coterie.rng import fold
+from coterie.engines.job import FusedJob
 
 
 def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:

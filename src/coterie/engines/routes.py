@@ -5,12 +5,13 @@ from typing import Literal
 
 import torch
 
-from coterie.asks import Local
-from coterie.engines.kernels import fused_cpu, fused_gpu
-from coterie.engines.vector_trial import trial
-from coterie.engines.vectorised import Convolutions
+from coterie.core.asks import Local
+from coterie.engines.fused.cpu import route as fused_cpu
+from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.problem import Problem, cross_entropy
+from coterie.engines.vectorised.route import Convolutions
+from coterie.engines.vectorised.trial import trial
 from coterie.models.mlp import Mlp
-from coterie.problem import Problem, cross_entropy
 
 Name = Literal["fused", "vectorised", "exact", "loop"]  # exact: vectorised, but only batches of equal size together
 DEEPEST = 4  # layer sizes of the deepest network with kernels: two hidden layers

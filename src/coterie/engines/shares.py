@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from coterie.arrays import Bools, Ints, Words
-from coterie.asks import Share
+from coterie.core.arrays import Bools, Ints, Words
+from coterie.core.asks import Share
+from coterie.core.rng import GOLDEN, fold
 from coterie.data.federation import Parts
-from coterie.rng import GOLDEN, fold
 
 
 def shared(parts: Parts, share: Share, y: Ints, keys: Words) -> Parts:

@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from coterie.arrays import Array
+from coterie.core.arrays import Array
 
 
 def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:

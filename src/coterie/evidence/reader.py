@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
+from coterie.core.states import unflatten
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import TABLES
-from coterie.lanes import Lane
-from coterie.settings import Settings
-from coterie.states import unflatten
+from coterie.run.lanes import Lane
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are made: running a study does not need it

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from coterie.arrays import Array
-from coterie.asks import Evaluated
+from coterie.core.arrays import Array
+from coterie.core.asks import Evaluated
 from coterie.data.federation import Federation
-from coterie.lanes import RoundRecord
+from coterie.run.lanes import RoundRecord
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "notes", "timings")
 COUNTED = ("messages", "bytes_down", "bytes_up", "steps", "samples")

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save
 
-from coterie.arrays import Array
-from coterie.errors import UserError
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
+from coterie.core.states import flatten
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of
-from coterie.lanes import Lane, RoundRecord
-from coterie.settings import Settings
-from coterie.states import flatten
+from coterie.run.lanes import Lane, RoundRecord
 
 KEPT_STATES = 2  # segments of a wave that keep their states: the last, and one to go back to
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.arrays import Array, Doubles
+from coterie.core.arrays import Array, Doubles
 
 
 def kolmogorov_smirnov(clients: Sequence[Array]) -> Doubles:

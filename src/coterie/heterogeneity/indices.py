@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.grouping.similarity import cosines, gram
 from coterie.heterogeneity.labels import earth_mover, hellinger, jensen_shannon
-from coterie.similarity import cosines, gram
 
 Leaves = Literal["sizes", "label counts", "features", "errors", "gradients"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
-from coterie.arrays import Doubles, Ints
+from coterie.core.arrays import Doubles, Ints
 
 
 def proportions(counts: Ints) -> Doubles:

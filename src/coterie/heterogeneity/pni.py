@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ids
-from coterie.asks import Error
-from coterie.method import Round
-from coterie.parameters import InitialModels
+from coterie.core.arrays import Doubles, Ids
+from coterie.core.asks import Error
+from coterie.core.method import Round
+from coterie.core.parameters import InitialModels
 
 
 @dataclass(frozen=True)

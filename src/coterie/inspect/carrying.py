@@ -3,10 +3,10 @@
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from coterie.acceptance import accept
-from coterie.asks import Ask
+from coterie.core.acceptance import accept
+from coterie.core.asks import Ask
 from coterie.engines.engine import Engine, Stamped
-from coterie.problem import Problem
+from coterie.engines.problem import Problem
 
 T = TypeVar("T")
 

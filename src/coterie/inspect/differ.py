@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ints
+from coterie.core.arrays import Doubles, Ints
 from coterie.inspect.probes import Probes
 
 PERMUTATIONS = 999

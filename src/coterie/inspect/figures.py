@@ -7,13 +7,13 @@ import altair as alt
 import numpy as np
 from scipy.cluster import hierarchy
 
-from coterie.arrays import Ints
+from coterie.core.arrays import Ints
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 from coterie.report.charts.tables import Kind, Table, draw
 from coterie.report.figure import Figure
-from coterie.report.looks import GREY, GROUPS, OKABE_ITO
 from coterie.report.raster import shades, shrunk
+from coterie.report.style import GREY, GROUPS, OKABE_ITO
 
 MANY = 200  # clients, above which points are drawn small
 APART = ("#D55E00", "#FFFFFF", "#0072B2")  # from opposite over unrelated to alike

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.arrays import Doubles, Ids
-from coterie.grouping import canonical
+from coterie.core.arrays import Doubles, Ids
+from coterie.grouping.clusterers import canonical
 from coterie.inspect.probes import Probes
 from coterie.inspect.reference import OnePopulation, company
 from coterie.inspect.structure import Structure, agreement, how_many, noise_reach, structure

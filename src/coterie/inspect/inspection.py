@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ids
+from coterie.core.arrays import Doubles, Ids
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Plan, Round
+from coterie.core.parameters import InitialModels
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
-from coterie.engines.choice import make_engine
-from coterie.errors import UserError
+from coterie.engines.make import make_engine
+from coterie.engines.problem import Problem
+from coterie.evidence.settings import Execution
 from coterie.heterogeneity.indices import from_counts, from_updates, gini
 from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.carrying import carry_out
@@ -19,10 +23,6 @@ from coterie.inspect.differ import Difference, beyond_labels, differ, either
 from coterie.inspect.groups import DRAWS, Grouped, groups_of
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
 from coterie.inspect.probes import probe
-from coterie.method import Context, Plan, Round
-from coterie.parameters import InitialModels
-from coterie.problem import Problem
-from coterie.settings import Execution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids, Ints
-from coterie.asks import Evaluate, Evaluated, Local, Share, Train
-from coterie.errors import UserError
-from coterie.method import Round
-from coterie.mixing import Mixing, mix
-from coterie.serving import Serving
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.asks import Evaluate, Evaluated, Local, Share, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Round
+from coterie.core.mixing import Mixing, mix
+from coterie.core.serving import Serving
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids, Ints
-from coterie.asks import Gradient, Share
-from coterie.errors import UserError
-from coterie.method import Context, Round
-from coterie.similarity import sketch
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.asks import Gradient, Share
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.grouping.similarity import sketch
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
 SKETCH = 512

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.inspect.structure import common_covariance
 from coterie.inspect.views import Views, evening, scatter_of
 

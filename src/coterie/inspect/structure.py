@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.inspect.ward import Ward
 
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. Chosen on

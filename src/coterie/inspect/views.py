@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.inspect.probes import Probes
 
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too

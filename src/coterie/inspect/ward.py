@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.cluster import hierarchy
 
-from coterie.arrays import Doubles, Ids, Ints
+from coterie.core.arrays import Doubles, Ids, Ints
 
 
 @dataclass(frozen=True)

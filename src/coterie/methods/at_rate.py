@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from coterie.arrays import Ids
-from coterie.errors import UserError
-from coterie.method import Context, Method, Round, S
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
+from coterie.core.arrays import Ids
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, S
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats
-from coterie.asks import Trained
-from coterie.method import Context
-from coterie.mixing import Mixing, Part
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.asks import Trained
+from coterie.core.method import Context
+from coterie.core.mixing import Mixing, Part
 
 Weigh = Callable[[Floats, Floats], Doubles]  # (n, s) replies and (s,) model before of one tensor -> (n,) weights that sum to one
 

@@ -3,7 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
-from coterie.method import Method
+from coterie.core.method import Method
+from coterie.core.specs import Registry, Spec, split
 from coterie.methods.at_rate import AtRate
 from coterie.methods.cfl import CFL
 from coterie.methods.fedatt import FedAtt
@@ -27,7 +28,6 @@ from coterie.methods.scaffold import Scaffold
 from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
-from coterie.specs import Registry, Spec, split
 
 methods: Registry[Method[Any]] = Registry("method")
 wrappers: Registry[Method[Any]] = Registry("wrapper")

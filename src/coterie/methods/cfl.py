@@ -9,19 +9,19 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Bools, Doubles, Ids
-from coterie.asks import Train, Trained
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import bipartition
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Bools, Doubles, Ids
+from coterie.core.asks import Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.mixing import Mixing
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import bipartition
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import cosines, gram
 from coterie.methods.fedavg import Weighting
 from coterie.methods.joining import grown, largest, lowest_loss, panel_of, served
-from coterie.mixing import Mixing
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.similarity import cosines, gram
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Floats, Ids
-from coterie.asks import Train, Trained
-from coterie.controls import Assign, controlled
-from coterie.grouping import canonical
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Floats, Ids
+from coterie.core.asks import Train, Trained
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import canonical
+from coterie.grouping.controls import Assign, controlled
 from coterie.methods.joining import grown, lowest_loss, panel_of, served, under_control
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

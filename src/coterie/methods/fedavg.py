@@ -9,11 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.asks import Train, Trained
-from coterie.method import Context, Round
+from coterie.core.asks import Train, Trained
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing
+from coterie.core.states import Models
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing
-from coterie.states import Models
 
 Weighting = Literal["samples", "uniform"]
 

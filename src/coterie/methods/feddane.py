@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.asks import Gradient, Train
-from coterie.errors import UserError
-from coterie.method import Context, Round
+from coterie.core.asks import Gradient, Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing, mix
+from coterie.core.states import Models
 from coterie.methods.fedavg import Weighting, averaged
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing, mix
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

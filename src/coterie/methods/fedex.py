@@ -10,19 +10,19 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Evaluate, Train, Trained
-from coterie.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import How, canonical, choose, spectral
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Evaluate, Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.mixing import Mixing, mix
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import COMBINED, Combiner, Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import How, canonical, choose, spectral
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import coordinates, cosines, gram
+from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online
 from coterie.methods.joining import drawn, grown, panel_of, served, under_control
-from coterie.mixing import Mixing, mix
-from coterie.parameters import InitialModels
-from coterie.serving import COMBINED, Combiner, Panel, Serving
-from coterie.similarity import coordinates, cosines, gram
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

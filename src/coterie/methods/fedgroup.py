@@ -10,20 +10,20 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Local, Train, Trained
-from coterie.choosing import sampled, trial
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import canonical, choose, kmeans, nearest, silhouette
-from coterie.method import Context, Method, Round
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Local, Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round
+from coterie.core.mixing import Mixing, mix
+from coterie.core.parameters import InitialModels
+from coterie.core.rng import generator, key
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import canonical, choose, kmeans, nearest, silhouette
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import dots, ternary_cosines
 from coterie.methods.joining import grown, mean_model, panel_of, under_control
-from coterie.mixing import Mixing, mix
-from coterie.parameters import InitialModels
-from coterie.rng import generator, key
-from coterie.serving import Panel, Serving
-from coterie.similarity import dots, ternary_cosines
-from coterie.states import Models
+from coterie.methods.trial import sampled, trial
 
 
 @dataclass(frozen=True)

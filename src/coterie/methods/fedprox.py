@@ -5,11 +5,11 @@ Li et al., "Federated Optimization in Heterogeneous Networks" (2020), Algorithm 
 
 from dataclasses import dataclass
 
-from coterie.asks import Train
-from coterie.method import Context, Round
+from coterie.core.asks import Train
+from coterie.core.method import Context, Round
+from coterie.core.states import Models
 from coterie.methods.fedavg import Weighting, averaged
 from coterie.methods.one_model import OneModelMethod
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

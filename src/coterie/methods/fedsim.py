@@ -8,16 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ids, Ints
-from coterie.asks import Gradient, Gradients, Train, Trained
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import How, agglomerative, canonical, choose, kmeans, spectral
-from coterie.method import Context, Round
+from coterie.core.arrays import Doubles, Ids, Ints
+from coterie.core.asks import Gradient, Gradients, Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing
+from coterie.core.states import Models
+from coterie.grouping.clusterers import How, agglomerative, canonical, choose, kmeans, spectral
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import coordinates, distances, gaussian, gram, sketch
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing
-from coterie.similarity import coordinates, distances, gaussian, gram, sketch
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,21 +10,21 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Local, Train, Trained
-from coterie.choosing import trial
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import canonical, choose, kmeans, silhouette
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Local, Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.mixing import Mixing
+from coterie.core.parameters import InitialModels, Layout
+from coterie.core.rng import generator, key
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import canonical, choose, kmeans, silhouette
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import BLOCK, coordinates, gram, sketch
 from coterie.methods.fedavg import Weighting
 from coterie.methods.joining import grown, largest, lowest_loss, panel_of, under_control
-from coterie.mixing import Mixing
-from coterie.parameters import InitialModels, Layout
-from coterie.rng import generator, key
-from coterie.serving import Panel, Serving
-from coterie.similarity import BLOCK, coordinates, gram, sketch
-from coterie.states import Models
+from coterie.methods.trial import trial
 
 SKETCH = 256  # numbers a model is reduced to by assign_on="sketch": distances survive to about 6 %
 

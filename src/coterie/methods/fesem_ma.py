@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Trained
-from coterie.errors import UserError
-from coterie.matching import aligned, chain, cost
-from coterie.method import Context, Round
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.parameters import InitialModels
 from coterie.methods.fesem import Centres, FeSEM
-from coterie.parameters import InitialModels
+from coterie.methods.matching import aligned, chain, cost
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.arrays import Ids
-from coterie.asks import Train
-from coterie.errors import UserError
-from coterie.method import Context, Method, Round, S
-from coterie.parameters import InitialModels
-from coterie.serving import COMBINED, Panel, Serving
+from coterie.core.arrays import Ids
+from coterie.core.asks import Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, S
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import COMBINED, Panel, Serving
 
 
 @dataclass(frozen=True, kw_only=True)

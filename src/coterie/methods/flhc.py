@@ -9,15 +9,15 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Floats, Ids
-from coterie.asks import Trained
-from coterie.errors import UserError
-from coterie.grouping import How, Linkage, agglomerative, choose
-from coterie.method import Context
+from coterie.core.arrays import Floats, Ids
+from coterie.core.asks import Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context
+from coterie.core.mixing import Mixing
+from coterie.grouping.clusterers import How, Linkage, agglomerative, choose
+from coterie.grouping.similarity import coordinates, distances, gram
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
 from coterie.methods.fedavg import Weighting
-from coterie.mixing import Mixing
-from coterie.similarity import coordinates, distances, gram
 
 
 @dataclass(frozen=True, kw_only=True)

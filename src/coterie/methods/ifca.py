@@ -9,19 +9,19 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Losses, Train, Trained
-from coterie.controls import Assign, controlled
-from coterie.errors import UserError
-from coterie.grouping import How, choose
-from coterie.method import Context, Method, Round
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Losses, Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round
+from coterie.core.mixing import Mixing, mix
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.clusterers import How, choose
+from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.fedavg import Weighting
 from coterie.methods.joining import drawn, grown, largest, lowest_loss, panel_of, served
-from coterie.mixing import Mixing, mix
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.similarity import coordinates, cosines, gram
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ does not come in by this door.
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Losses
-from coterie.controls import Assign
-from coterie.method import Context, Round
-from coterie.rng import fold, key
-from coterie.serving import Panel, Serving
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Losses
+from coterie.core.method import Context, Round
+from coterie.core.rng import fold, key
+from coterie.core.serving import Panel, Serving
+from coterie.grouping.controls import Assign
 
 
 def drawn(clients: Ids, size: int, purpose: str, ctx: Context) -> Ids:

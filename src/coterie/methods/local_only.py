@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids, Ints
-from coterie.asks import Evaluate, Train
-from coterie.method import Context, Method, Round, done
-from coterie.parameters import InitialModels
-from coterie.serving import Serving
-from coterie.states import Models
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.asks import Evaluate, Train
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Serving
+from coterie.core.states import Models
 
 
 @dataclass(frozen=True)

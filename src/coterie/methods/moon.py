@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.arrays import Bools, Floats, Ids
-from coterie.asks import Train
-from coterie.errors import UserError
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Bools, Floats, Ids
+from coterie.core.asks import Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
+from coterie.grouping.similarity import cosines, gram
 from coterie.methods.fedavg import Weighting, averaged
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.similarity import cosines, gram
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Ids
-from coterie.method import Context, Method, Round, done
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.states import Models
+from coterie.core.arrays import Ids
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

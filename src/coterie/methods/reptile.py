@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.asks import Train
-from coterie.errors import UserError
-from coterie.method import Context, Round
+from coterie.core.asks import Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing
+from coterie.core.states import Models
 from coterie.methods.fedavg import Weighting
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Bools, Doubles, Floats, Ids
-from coterie.asks import Trained
-from coterie.errors import UserError
-from coterie.grouping import kmeans
-from coterie.method import Context
+from coterie.core.arrays import Bools, Doubles, Floats, Ids
+from coterie.core.asks import Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context
+from coterie.core.mixing import Mixing
+from coterie.grouping.clusterers import kmeans
+from coterie.grouping.similarity import BLOCK, coordinates, gram
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
-from coterie.mixing import Mixing
-from coterie.similarity import BLOCK, coordinates, gram
 
 
 @dataclass(frozen=True, kw_only=True)

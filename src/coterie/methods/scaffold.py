@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats, Ids
-from coterie.asks import Train
-from coterie.errors import UserError
-from coterie.method import Context, Method, Round, done
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Method, Round, done
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models
 from coterie.methods.fedavg import averaged
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.states import Models
 
 
 @dataclass(frozen=True)

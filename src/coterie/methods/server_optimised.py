@@ -9,11 +9,11 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ids
-from coterie.method import Context, Method, Round
-from coterie.parameters import InitialModels
-from coterie.serving import Panel, Serving
-from coterie.states import Models, State
+from coterie.core.arrays import Doubles, Ids
+from coterie.core.method import Context, Method, Round
+from coterie.core.parameters import InitialModels
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import Models, State
 
 M = TypeVar("M", bound=Models)
 

@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.arrays import Doubles, Floats
-from coterie.asks import Train
-from coterie.errors import UserError
-from coterie.method import Context, Round
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.asks import Train
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.states import Models
+from coterie.grouping.similarity import lengths
 from coterie.methods.by_tensor import tensor_mixing
 from coterie.methods.one_model import OneModelMethod
-from coterie.similarity import lengths
-from coterie.states import Models
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import log_softmax
 
-from coterie.arrays import Doubles
-from coterie.asks import Train, Trained
-from coterie.errors import UserError
-from coterie.method import Context, Round
+from coterie.core.arrays import Doubles
+from coterie.core.asks import Train, Trained
+from coterie.core.errors import UserError
+from coterie.core.method import Context, Round
+from coterie.core.mixing import Mixing
+from coterie.core.states import Models
+from coterie.grouping.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
 from coterie.methods.one_model import OneModelMethod
-from coterie.mixing import Mixing
-from coterie.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
-from coterie.states import Models
 
 
 class Geometry(NamedTuple):

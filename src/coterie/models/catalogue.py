@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
+from coterie.core.specs import Registry, parse
 from coterie.models.cnn import cnn
 from coterie.models.custom import build_custom
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
-from coterie.specs import Registry, parse
 
 models: Registry[nn.Module] = Registry("model")
 models.add("mclr", mclr)

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from coterie.errors import UserError, nearest
+from coterie.core.errors import UserError, nearest
 from coterie.models.initial import glorot
 
 SMALLEST = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding

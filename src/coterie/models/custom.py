@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from coterie.errors import UserError, nearest
-from coterie.specs import Spec
+from coterie.core.errors import UserError, nearest
+from coterie.core.specs import Spec
 
 
 def build_custom(spec: Spec, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -1,6 +1,6 @@
 """Checks of the settings that several models share."""
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 
 
 def check_counts(model: str, **counts: object) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.models.settings import check_counts
 
 

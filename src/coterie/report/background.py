@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from coterie.comparison import Comparison
-from coterie.errors import UserError
+from coterie.analysis import Comparison
+from coterie.core.errors import UserError
 from coterie.evidence.reader import read_json
 from coterie.report.page import Block, Html, paragraph
-from coterie.report.sheets import words_table
 from coterie.report.subject import Subject
+from coterie.report.tables import words_table
 
 
 def settings_blocks(subject: Subject, comparison: Comparison) -> tuple[list[Block], list[str]]:

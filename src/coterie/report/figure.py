@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coterie.data.files import missing_extra
-from coterie.settings import check_names
+from coterie.evidence.settings import check_names
 
 if TYPE_CHECKING:
     import altair as alt

@@ -5,7 +5,7 @@ from io import BytesIO
 
 import numpy as np
 
-from coterie.arrays import Array, Doubles
+from coterie.core.arrays import Array, Doubles
 from coterie.data.images import pillow
 
 SIDE = 360  # pixels a side at most: a panel is not wider on the page

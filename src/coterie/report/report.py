@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.comparison import open_comparison
-from coterie.errors import UserError
+from coterie.analysis import open_comparison
+from coterie.core.errors import UserError
 from coterie.report.figure import Figure, Format, require_altair
 
 
@@ -27,7 +27,7 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     """
     require_altair()
     from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
-    from coterie.report.numbers import sheets_of
+    from coterie.report.federation_tables import sheets_of
     from coterie.report.page import page
     from coterie.report.subject import Subject, slug
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from coterie.comparison import Comparison
-from coterie.comparison.verdict import unfinished
+from coterie.analysis import Comparison
+from coterie.analysis.verdict import unfinished
 from coterie.report.background import settings_blocks
 from coterie.report.charts.accuracy import accuracy_figures
 from coterie.report.charts.clients import before_and_after, client_map
@@ -14,9 +14,9 @@ from coterie.report.charts.groups import agreement_matrix, groups_over_rounds
 from coterie.report.charts.ranking import ranks
 from coterie.report.charts.weights import weight_figures
 from coterie.report.page import Block, Html, Section, paragraph
-from coterie.report.sheets import Sheet
 from coterie.report.subject import Subject
-from coterie.report.words import Card, answer, cards
+from coterie.report.tables import Sheet
+from coterie.report.text import Card, answer, cards
 
 TERMS = (
     "A point is one right answer in 100. A repetition (a seed) draws the first model, who takes part when, and the order of the data anew; "

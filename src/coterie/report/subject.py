@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie.arrays import Doubles, Ints
-from coterie.comparison import Finding, Findings
-from coterie.report.agreement import agreements
-from coterie.report.looks import Look, looks_of
-from coterie.report.weighing import Weighing, weighing_of
+from coterie.analysis import Finding, Findings
+from coterie.analysis.agreement import agreements
+from coterie.analysis.weighing import Weighing, weighing_of
+from coterie.core.arrays import Doubles, Ints
+from coterie.report.style import Look, looks_of
 
 CLIENTS = 300  # points drawn in one panel at most: more would be one on top of the other
 ROUNDS = 200  # rounds drawn in one curve at most

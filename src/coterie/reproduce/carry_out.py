@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from coterie.callbacks import Callback
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.judge import judge
 from coterie.reproduce.page import Reproduced
 from coterie.reproduce.run import run
 from coterie.reproduce.values import values_of
+from coterie.run.callbacks import Callback
 
 
 def reproduce(

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coterie.errors import UserError, nearest
-from coterie.study_file import FileStudy, study_of
+from coterie.core.errors import UserError, nearest
+from coterie.run.study_file import FileStudy, study_of
 
 Kind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
 RULES: dict[Kind, str] = {

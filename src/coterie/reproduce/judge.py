@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.reproduce.file import FEWEST, Claim, Reproduction
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues

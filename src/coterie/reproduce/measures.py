@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from coterie.asks import Ask, Train
+from coterie.core.asks import Ask, Train
+from coterie.core.rng import generator, key
 from coterie.data.federation import Federation
-from coterie.engines.choice import make_engine
 from coterie.engines.engine import Engine, Stamped
+from coterie.engines.make import make_engine
+from coterie.engines.problem import Problem
+from coterie.evidence.settings import Execution, Settings
+from coterie.grouping.similarity import cosines, gram, ternary_cosines
 from coterie.heterogeneity import ask_pni
 from coterie.methods.catalogue import build
 from coterie.methods.fedgroup import FedGroup
-from coterie.problem import Problem
-from coterie.rng import generator, key
-from coterie.settings import Execution, Settings
-from coterie.similarity import cosines, gram, ternary_cosines
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from coterie.errors import UserError
+from coterie.core.errors import UserError
 from coterie.reproduce.figure import draw
 from coterie.reproduce.file import RULES, Reproduction
 from coterie.reproduce.judge import Judgement, Ruling

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.callbacks import Callback
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
-from coterie.errors import UserError
 from coterie.evidence.reader import Evidence
+from coterie.evidence.settings import Execution, Settings, parse_seeds
 from coterie.reproduce.file import Part, Reproduction
 from coterie.reproduce.measures import MEASURES, Measured
-from coterie.settings import Execution, Settings, parse_seeds
-from coterie.study import Study
+from coterie.run.callbacks import Callback
+from coterie.run.study import Study
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from math import nan
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.arrays import Doubles, Ints
-from coterie.comparison.records import Records, records_of
+from coterie.analysis.records import Records, records_of
+from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence
 from coterie.reproduce.run import PartRun
 

@@ -15,8 +15,8 @@ from math import nan
 import numpy as np
 from scipy import stats
 
-from coterie.arrays import Array, Doubles
-from coterie.rng import generator, key
+from coterie.core.arrays import Array, Doubles
+from coterie.core.rng import generator, key
 
 LEVEL = 0.05
 CONFIDENCE = 0.95

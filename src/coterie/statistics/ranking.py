@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.statistics.paired import LEVEL
 
 

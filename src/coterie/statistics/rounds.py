@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.arrays import Bools, Doubles, Ints
+from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.statistics.paired import DIGITS, LEVEL, t_p, wilcoxon_p
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
@@ -19,7 +20,6 @@ from coterie.data.sets.mnist import pixels_of
 from coterie.data.store import WHITE
 from coterie.data.table import PARTS, Table, coded
 from coterie.data.text import bag
-from coterie.errors import UserError
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 STORED = 96  # pixels a side

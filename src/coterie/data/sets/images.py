@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet, Finish
 from coterie.data.federation import TEST, TRAIN, Samples
@@ -14,7 +15,6 @@ from coterie.data.hub import ALL, Hub
 from coterie.data.images import decode, resized, stacked, tar_members, zip_members
 from coterie.data.sets.mnist import pixels_of
 from coterie.data.table import PARTS, Table, coded
-from coterie.errors import UserError
 
 CHARACTERS = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

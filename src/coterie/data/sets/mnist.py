@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.errors import UserError
 from coterie.data.dataset import DataSet
 from coterie.data.federation import TEST, TRAIN, Samples
 from coterie.data.files import read_idx, read_text
 from coterie.data.hub import Hub
 from coterie.data.store import WHITE
 from coterie.data.table import Table, coded
-from coterie.errors import UserError
 
 SIDE = 28
 COUNTS = {"train": 60_000, "test": 10_000}

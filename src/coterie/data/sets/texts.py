@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import NOWHERE, TEST, TRAIN, Samples
@@ -18,7 +19,6 @@ from coterie.data.hub import ALL, Hub
 from coterie.data.leaf import read_leaf
 from coterie.data.table import PARTS, Table
 from coterie.data.text import Features, Wording
-from coterie.errors import UserError
 
 BANKING_COUNTS = {"train": 10_003, "test": 3_080}
 # LEAF's 80 letters and the dollar sign, which tinyshakespeare has: a model's outputs do not depend on who says what

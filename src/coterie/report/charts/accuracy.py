@@ -4,10 +4,10 @@ from typing import Any
 
 import altair as alt
 
-from coterie.comparison.verdict import score_name
+from coterie.analysis.verdict import score_name
 from coterie.report.charts.common import INTERVAL, accuracy_axis, inline, lines, rounds_axis, side_by_side, told
 from coterie.report.figure import PANEL, Figure
-from coterie.report.looks import CONTROLS, GREY, OKABE_ITO, SOLID, Look, scales
+from coterie.report.style import CONTROLS, GREY, OKABE_ITO, SOLID, Look, scales
 from coterie.report.subject import ROUNDS, Subject, percent, thinned
 
 SWITCH = "Click a name to switch it off or on."

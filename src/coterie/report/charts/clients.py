@@ -4,12 +4,12 @@ import altair as alt
 import numpy as np
 from sklearn.decomposition import PCA
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
+from coterie.core.rng import generator, key
 from coterie.report.charts.common import inline, side_by_side
 from coterie.report.figure import PANEL, Figure
-from coterie.report.looks import GREY, GROUPS, NOBODY, OKABE_ITO
+from coterie.report.style import GREY, GROUPS, NOBODY, OKABE_ITO
 from coterie.report.subject import Subject, percent
-from coterie.rng import generator, key
 
 WORSE = ["not worse", "worse"]
 JITTER = 0.03  # of the map's width: clients that always share a group would hide each other

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
-from coterie.report.looks import GREY, Look, faded, scales, switch
+from coterie.report.style import GREY, Look, faded, scales, switch
 
 Rows: TypeAlias = list[dict[str, Any]]
 Layers: TypeAlias = alt.LayerChart | alt.FacetChart

@@ -5,7 +5,7 @@ import numpy as np
 
 from coterie.report.charts.common import INTERVAL, inline, lines, side_by_side, told, zero
 from coterie.report.figure import PANEL, Figure
-from coterie.report.looks import OKABE_ITO
+from coterie.report.style import OKABE_ITO
 from coterie.report.subject import CLIENTS, Subject, percent, thinned
 
 STEPS = {"weights": "other weights", "groups": "having groups", "similarity": "similarity"}

@@ -4,12 +4,12 @@ import altair as alt
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from coterie.arrays import Array, Ids
-from coterie.report.agreement import order_of
+from coterie.analysis.agreement import order_of
+from coterie.core.arrays import Array, Ids
 from coterie.report.charts.tables import Kind, Table, draw
 from coterie.report.figure import Figure
-from coterie.report.looks import GROUPS, NOBODY, RAMP
 from coterie.report.raster import colours, shades, shrunk
+from coterie.report.style import GROUPS, NOBODY, RAMP
 from coterie.report.subject import ROUNDS, Subject, thinned
 
 

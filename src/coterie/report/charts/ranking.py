@@ -3,7 +3,7 @@
 import altair as alt
 
 from coterie.report.figure import Figure
-from coterie.report.looks import GREY, OKABE_ITO
+from coterie.report.style import GREY, OKABE_ITO
 from coterie.statistics import Ranking
 
 

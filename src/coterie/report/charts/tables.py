@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from coterie.arrays import Array
+from coterie.core.arrays import Array
 from coterie.report.charts.common import Layers, inline, told
 from coterie.report.figure import PANEL
 from coterie.report.raster import data_url

@@ -3,12 +3,12 @@
 import altair as alt
 import numpy as np
 
-from coterie.arrays import Doubles
+from coterie.core.arrays import Doubles
 from coterie.report.charts.common import lines, rounds_axis, told
 from coterie.report.charts.tables import Kind, Table, draw
 from coterie.report.figure import Figure
-from coterie.report.looks import RAMP
 from coterie.report.raster import shades, shrunk
+from coterie.report.style import RAMP
 from coterie.report.subject import ROUNDS, Subject, thinned
 from coterie.statistics import t_bands
 

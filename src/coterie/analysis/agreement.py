@@ -1,0 +1,50 @@
+"""How often two clients are in the same group: what the evidence of any grouping method says about who resembles whom."""
+
+import numpy as np
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.sparse import csr_array
+from scipy.spatial.distance import squareform
+
+from coterie.analysis import Findings
+from coterie.core.arrays import Array, Doubles, Ints
+
+
+def agreements(findings: Findings) -> dict[str, Doubles]:
+    """By method under test that groups: (N, N) shares of the seeds in which two clients end in the same group.
+
+    Groups that live for one round (FedSim's) are counted over the rounds in which both clients took part.
+    """
+    records, scope = findings.records, findings.scope
+    everybody, found = np.arange(len(records.ids)), {}
+    for label in findings.roles.methods:
+        if label in records.groups:
+            found[label] = together([(everybody, records.groups[label][seed, scope.last]) for seed in scope.seeds], len(everybody))
+        elif label in records.clusters:
+            pieces = [piece for (seed, _), piece in records.clusters[label].items() if seed in scope.seeds]
+            found[label] = together(pieces, len(everybody))
+    return {label: table for label, table in found.items() if table.any()}
+
+
+def together(pieces: list[tuple[Array, Array]], clients: int) -> Doubles:
+    """The share of the pieces (clients, labels) with both of two clients in which their labels are equal; a label of -1 is none."""
+    placed = [(members[labels >= 0], labels[labels >= 0]) for members, labels in pieces]
+    width = 1 + max((int(labels.max()) for _, labels in placed if len(labels)), default=0)
+    same = _pairs([(members, i * width + labels) for i, (members, labels) in enumerate(placed)], clients)
+    met = _pairs([(members, np.full(len(members), i)) for i, (members, _) in enumerate(placed)], clients)
+    return np.divide(same, met, out=np.zeros_like(same), where=met > 0)
+
+
+def _pairs(placed: list[tuple[Array, Array]], clients: int) -> Doubles:
+    """(N, N) in how many places two clients are together."""
+    rows, columns = (np.concatenate([piece[part] for piece in placed] or [np.zeros(0, int)]) for part in (0, 1))
+    where = csr_array((np.ones(len(rows)), (rows, columns)), shape=(clients, int(columns.max(initial=0)) + 1))
+    return np.asarray((where @ where.T).toarray())
+
+
+def order_of(table: Doubles, truth: Array | None) -> Ints:
+    """Clients in an order that puts those grouped together side by side: by true group where known, then as a dendrogram's leaves."""
+    if len(table) < 2:
+        return np.arange(len(table))
+    apart = squareform(np.clip(1 - (table + table.T) / 2, 0, 1) * (1 - np.eye(len(table))), checks=False)
+    leaves = leaves_list(linkage(apart, "average")).astype(np.int64)
+    return np.asarray(leaves if truth is None else leaves[np.argsort(truth[leaves], kind="stable")])

@@ -1,0 +1,159 @@
+"""Several federations' findings together: the one object that a report, a table or a reproduction is made from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from coterie.analysis.findings import Finding, Findings, findings_of
+from coterie.analysis.records import records_of
+from coterie.analysis.roles import label_of
+from coterie.analysis.scores import Score
+from coterie.analysis.verdict import verdicts
+from coterie.core.errors import UserError
+from coterie.evidence.reader import Evidence, read_json
+from coterie.statistics import Ranking, ranking
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What studies found, federation by federation, and over all of them."""
+
+    federations: tuple[Findings, ...]
+    ranking: Ranking | None  # over federations; None for fewer than two of them or three shared methods
+    faults: tuple[str, ...]  # files that could not be read; the numbers are from the rest
+    tuning: dict[str, Any]  # by federation: the rates that --tune chose, and what choosing cost
+
+    def verdicts(self) -> dict[str, list[str]]:
+        """By federation, the findings in plain words."""
+        return {findings.data: verdicts(findings) for findings in self.federations}
+
+    def table(self) -> "pd.DataFrame":
+        """A row for each federation and method: the numbers most often asked for, accuracies as shares."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdicts, the table and the ranking as plain values; what is not defined is null."""
+        rows = [{name: _plain(value) for name, value in row.items()} for row in self.table().to_dict("records")]
+        ranks = self.ranking
+        return {
+            "verdicts": self.verdicts(),
+            "table": rows,
+            "ranking": None
+            if ranks is None
+            else {
+                "ranks": dict(zip(ranks.methods, ranks.ranks, strict=True)),
+                "p": ranks.p,
+                "critical_difference": ranks.difference,
+                "not_told_apart": ranks.cliques,
+            },
+            "faults": list(self.faults),
+            "tuning": self.tuning,
+        }
+
+
+def open_comparison(folder: Path | str, **options: Any) -> Comparison:
+    """Compare what is in a folder: one study (`coterie run --out`) or several (`coterie compare --out`); options as `compare_evidence`.
+
+    A study that cannot be opened is named among the faults as long as another can.
+    """
+    folder = Path(folder)
+    folders = [folder] if (folder / "settings.json").is_file() else sorted(path.parent for path in folder.glob("*/settings.json"))
+    if not folders:
+        raise UserError(f"{folder} holds no study: name the folder that --out made.")
+    faults: list[str] = []
+    if (folder / "compare.json").is_file():  # in the order in which they were named
+        order = (_unless_damaged(read_json, folder / "compare.json", faults) or {}).get("folders", [])
+        folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
+    studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
+    if not studies:
+        raise UserError(faults[0])
+    tuned = {path.stem: _unless_damaged(read_json, path, faults) for path in sorted((folder / "tuning").glob("*.json"))}
+    return compare_evidence(studies, faults=faults, tuning=tuned, **options)
+
+
+def _unless_damaged(read: Callable[[Path], T], path: Path, faults: list[str]) -> T | None:
+    """What is at a path; None, and a sentence among the faults, when it cannot be read."""
+    try:
+        return read(path)
+    except UserError as error:
+        faults.append(str(error))
+        return None
+
+
+def compare_evidence(
+    studies: Sequence[Evidence],
+    *,
+    score: Score = "last10",
+    baseline: str | None = None,
+    target: float | None = None,
+    scores: Sequence[Score] = ("final", "last10", "mean", "validated"),
+    faults: Sequence[str] = (),
+    tuning: dict[str, Any] | None = None,
+) -> Comparison:
+    """Compare the methods of each study, and, over several, rank the methods that all of them share.
+
+    `score` is the headline, `scores` are all that are reported; "max" (over rounds, on test data) only where it is asked for. `target` is
+    the accuracy that costs and rounds "to target" mean: the baseline's mean score unless given.
+    """
+    faults, found = list(faults), []
+    for evidence in studies:
+        try:
+            found.append(findings_of(records_of(evidence), score=score, baseline=baseline, target=target, scores=scores))
+        except UserError as error:
+            faults.append(str(error))
+    if not found:
+        raise UserError(faults[0])
+    faults += [fault for findings in found for fault in findings.records.faults]
+    return Comparison(tuple(found), _ranking(found), tuple(faults), tuning or {})
+
+
+def _ranking(found: Sequence[Findings]) -> Ranking | None:
+    """Methods are the same over federations whatever learning rate each was tuned to."""
+    means = [{label_of(label): own.scores[findings.score].mean for label, own in findings.methods.items()} for findings in found]
+    shared = [name for name in means[0] if all(name in other for other in means)]
+    return ranking(np.array([[of[name] for name in shared] for of in means]), shared)
+
+
+def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
+    headline, fairness, quality = finding.over_baseline[findings.score], finding.fairness, finding.grouping
+    return {
+        "data": findings.data,
+        "method": finding.label,
+        "role": finding.role,
+        "seeds": headline.n,
+        **{name: estimate.mean for name, estimate in finding.scores.items()},
+        "sd": finding.scores[findings.score].sd,
+        "gain": headline.mean,
+        "low": headline.low,
+        "high": headline.high,
+        "p": finding.corrected_p,
+        "d": headline.d,
+        "rank_biserial": headline.rank_biserial,
+        "worse": fairness.worse,
+        "worse_than_alone": fairness.worse_than_alone,
+        "bottom_decile": fairness.bottom_decile.mean,
+        "worst": fairness.worst.mean,
+        "change": finding.stability.change.mean,
+        "rounds_to_target": finding.stability.median_rounds,
+        "ari": quality.ari.mean if quality is not None and quality.ari is not None else float("nan"),
+        "collapse_rate": quality.collapse_rate if quality is not None else float("nan"),
+        "bytes": finding.cost.bytes_,
+        "passes": finding.cost.passes,
+        "server_seconds": finding.cost.server_seconds,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value

@@ -1,6 +1,0 @@
-"""Comparison: from the evidence of studies to every number and sentence that a report shows."""
-
-from coterie.comparison.comparison import Comparison, compare_evidence, open_comparison
-from coterie.comparison.findings import Finding, Findings
-
-__all__ = ["Comparison", "Finding", "Findings", "compare_evidence", "open_comparison"]

@@ -1,0 +1,140 @@
+"""What a method is: three generators over a state, and the context in which they run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from coterie.core.arrays import Array, Floats, Ids
+from coterie.core.asks import Ask, Local, Trained
+from coterie.core.errors import UserError, nearest
+from coterie.core.mixing import Mixing, mix
+from coterie.core.parameters import InitialModels, Layout
+from coterie.core.rng import generator, key
+from coterie.core.roster import Roster
+from coterie.core.selection import Selection, uniform, windows
+from coterie.core.serving import Panel, Serving
+from coterie.core.states import State
+
+S = TypeVar("S", bound=State)
+T = TypeVar("T")
+Round = Generator[Ask[Any], Any, T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The settings of a round that all methods of a study share."""
+
+    rounds: int = 30
+    cohort: int | None = None  # clients a round; None: all that can be reached, or the window's share
+    selection: Selection = "uniform"  # a fresh sample each round, or windows that slide over a random order of all clients
+    window: float = 0.3  # the share of all clients in a window, unless `cohort` says how many
+    local: Local = field(default_factory=Local)
+    decay: float = 1.0  # the learning rate of round t is lr * decay ** (t - 1)
+    dropout: float = 0.0  # share of clients that do not answer in a round, keyed by (round, client)
+    stragglers: float = 0.0  # share of clients that manage only part of their epochs, keyed by (round, client)
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        checks = {
+            "rounds": (self.rounds >= 1, "give 1 or more"),
+            "cohort": (self.cohort is None or self.cohort >= 1, "give 1 or more, or none for all clients"),
+            "selection": (self.selection in ("uniform", "windows"), "choose uniform or windows"),
+            "window": (0 < self.window <= 1, "give a share above 0 and at most 1"),
+            "decay": (0 < self.decay <= 1, "give a factor above 0 and at most 1"),
+            "dropout": (0 <= self.dropout < 1, "give a share from 0 to below 1"),
+            "stragglers": (0 <= self.stragglers <= 1, "give a share from 0 to 1"),
+            "evaluate_every": (self.evaluate_every >= 1, "give 1 or more"),
+        }
+        for name, (fine, advice) in checks.items():
+            if not fine:
+                raise UserError(f"A study cannot use {name}={getattr(self, name)!r}: {advice}.")
+
+    def check(self, clients: int) -> None:
+        """Refuse, at start-up, a cohort that the roster cannot fill."""
+        if self.cohort is not None and self.cohort > clients:
+            raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a method may know in one round: the roster, the layout, the plan, and randomness by purpose."""
+
+    roster: Roster
+    layout: Layout
+    plan: Plan
+    seed: int
+    round_: int  # 0 for the start
+    records: dict[str, Any] = field(default_factory=dict)  # what this round writes down, beside its state
+
+    @property
+    def local(self) -> Local:
+        """Local training in this round, the learning rate decayed."""
+        factor = self.plan.decay ** max(self.round_ - 1, 0)
+        return self.plan.local if factor == 1.0 else self.plan.local.but(lr=self.plan.local.lr * factor)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A generator for one named purpose of this round."""
+        return generator(key(self.seed, purpose, self.round_))
+
+    def cohort(self, purpose: str = "cohort") -> Ids:
+        """The clients of this round, ascending, as the plan selects them."""
+        if self.plan.selection == "windows":
+            size = self.plan.cohort or max(round(self.plan.window * len(self.roster)), 1)
+            return windows(self.roster, size, self.seed, purpose, self.round_)
+        return uniform(self.roster, self.plan.cohort, self.seed, purpose, self.round_)
+
+    def record(self, name: str, value: Array | float | str | None) -> None:
+        """Write something of this round down as evidence."""
+        self.records[name] = value
+
+    def mix(self, mixing: Mixing, replies: Trained, before: Floats) -> Floats:
+        """Aggregate, and keep the matrix as evidence: the way every method makes its new models."""
+        if not np.array_equal(mixing.clients, replies.clients):
+            raise ValueError("the matrix and the replies are of different clients: cut one with `replies.of(clients)`")
+        self.records["mixing"] = mixing
+        return mix(mixing, replies.vectors, before)
+
+
+def done(value: T) -> Round[T]:
+    """A generator that asks nothing: for starts and servings that need no client."""
+    return value
+    yield  # unreachable; makes this function a generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC, Generic[S]):
+    """An algorithm: hyper-parameters, and three generators that ask clients and wait.
+
+    A method sees a roster and replies, never data. Subclasses are frozen dataclasses whose constructors only store.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse a word that is none of a setting's choices; subclasses add checks of their own after calling this."""
+        for name, kind in get_type_hints(type(self)).items():
+            choices = [c for part in (kind, *get_args(kind)) if get_origin(part) is Literal for c in get_args(part)]
+            value = getattr(self, name, None)
+            if choices and isinstance(value, str) and value not in choices:
+                raise UserError(f"{type(self).__name__} has no {name}={value!r}: {nearest(value, map(str, choices))}")
+
+    @abstractmethod
+    def start(self, init: InitialModels, ctx: Context) -> Round[S]:
+        """The first state; may ask (cold starts, warm-ups)."""
+
+    @abstractmethod
+    def round(self, state: S, ctx: Context) -> Round[S]:
+        """One round: the next state."""
+
+    @abstractmethod
+    def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
+        """Which model each of these clients gets, new ones too; may ask."""
+
+    def panel(self, state: S) -> Panel | None:
+        """The models to judge on the server's own test set; None when no model is meant for everybody."""
+        return None
+
+    def members(self, state: S) -> Ids | None:
+        """(clients,) the group of each client, -1 for one not yet in a group; None when the method keeps no groups."""
+        return None

@@ -1,0 +1,118 @@
+"""Aggregation: weights are composed first, as a matrix, and applied once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.compiled import compiled
+from coterie.core.threads import cores, in_order
+
+BLOCK = 1 << 15  # columns that a thread sums at a time
+CACHED = 1 << 10  # columns whose sums stay in the first cache while all clients are added
+WORTH_THREADS = 1 << 18  # columns
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor that is mixed with weights of its own: its columns and its [A | B]."""
+
+    begin: int
+    end: int
+    replies: Doubles  # (k, n)
+    before: Doubles  # (k, k0)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """The matrix [A | B] over [replies | models before]: row j says what the new model j is made of.
+
+    It is evidence: one can read from it who counted how much. Rows sum to one wherever the rule averages.
+    """
+
+    clients: Ids  # (n,) whose replies the columns of A are
+    replies: Doubles  # (k, n) A
+    before: Doubles  # (k, k0) B; all zero where nothing of the old models is kept
+    averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
+    parts: tuple[Part, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
+
+    @classmethod
+    def by_tensor(cls, clients: Ids, parts: tuple[Part, ...], *, averages: bool = True) -> "Mixing":
+        """Every tensor with weights of its own; the parts must cover the whole vector."""
+        shares = np.array([part.end - part.begin for part in parts]) / max(part.end for part in parts)
+        replies = sum(share * part.replies for share, part in zip(shares, parts, strict=True))
+        before = sum(share * part.before for share, part in zip(shares, parts, strict=True))
+        return cls(clients, np.asarray(replies), np.asarray(before), averages, parts)
+
+    @classmethod
+    def average(cls, clients: Ids, weights: Doubles | Ints) -> "Mixing":
+        """One model, averaged with these weights (scaled to sum to one)."""
+        row = np.asarray(weights, dtype=np.float64)
+        return cls(clients, (row / row.sum())[None, :], np.zeros((1, 1)))
+
+    @classmethod
+    def within(cls, clients: Ids, groups: Ids, weights: Doubles | Ints, before: int, models: int | None = None) -> "Mixing":
+        """One model a group, the average of its members' replies; a group from which nobody answered keeps the model it had.
+
+        `before` models were there, `models` are there afterwards (as many unless given): a new group needs a reply.
+        """
+        weights = np.asarray(weights, dtype=np.float64)
+        count = before if models is None else models
+        replies, kept = np.zeros((count, len(clients))), np.zeros((count, before))
+        for j in range(count):
+            members = np.flatnonzero(groups == j)
+            if len(members):
+                replies[j, members] = weights[members] / weights[members].sum()
+            else:
+                kept[j, j] = 1.0
+        return cls(clients, replies, kept)
+
+
+def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
+    """Apply the matrix: (k, n) over (n, d) replies and (k, k0) over (k0, d) old models, in float64, rounded once.
+
+    Each row is summed by itself, client after client in ascending order, leaving out zero weights: a row's bits depend neither on the
+    other rows, nor on clients that do not count in it, nor on the order of arrival.
+    """
+    before = np.atleast_2d(before)
+    parts = mixing.parts or (Part(0, before.shape[1], mixing.replies, mixing.before),)
+    order = np.argsort(mixing.clients, kind="stable")
+    mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
+
+    def sum_block(block: tuple[Part, int, int]) -> None:
+        part, begin, end = block
+        for j in range(len(mixed)):
+            total = np.zeros(end - begin)
+            add_rows(total, part.replies[j], order, vectors, begin)
+            add_rows(total, part.before[j], np.arange(part.before.shape[1]), before, begin)
+            mixed[j, begin:end] = total
+
+    blocks = [(part, begin, min(begin + BLOCK, part.end)) for part in parts for begin in range(part.begin, part.end, BLOCK)]
+    for _ in in_order(sum_block, blocks, cores() if before.shape[1] >= WORTH_THREADS else 1):
+        pass
+    return mixed
+
+
+def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, begin: int) -> None:
+    """Add the rows of `vectors`, from column `begin`, to `total`: each times its weight, in this order, without those of no weight."""
+    counted = order[weights[order] != 0.0]
+    if counted.max(initial=-1) >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
+        raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
+    if len(counted):
+        _adder()(total, weights[counted], counted, vectors, begin)
+
+
+@cache
+def _adder() -> Callable[[Doubles, Doubles, Ints, Floats, int], None]:
+    """The innermost loop as machine code where numba is to be had; otherwise as it stands, with the same bits."""
+    return compiled(_add_rows) if find_spec("numba") else _add_rows
+
+
+def _add_rows(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
+    for at in range(0, len(total), CACHED):
+        sums = total[at : at + CACHED]
+        for i in range(len(rows)):
+            sums += weights[i] * vectors[rows[i], begin + at : begin + at + len(sums)]

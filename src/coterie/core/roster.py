@@ -1,0 +1,43 @@
+"""The roster: all that the server may know of the clients."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coterie.core.arrays import Bools, Ids, Ints, Words
+from coterie.core.rng import word
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Ids, sample counts, who can be reached. A client's number is its row here and never changes: rosters only grow."""
+
+    ids: tuple[str, ...]
+    sizes: Ints  # (n,) training samples
+    reachable: Bools  # (n,)
+    true_groups: Ids | None = None  # (n,) where a scenario knows them: read by the oracle control and by nothing else
+
+    @classmethod
+    def of(cls, ids: Iterable[str], sizes: Ints, true_groups: Ids | None = None) -> "Roster":
+        ids = tuple(ids)
+        return cls(ids, np.asarray(sizes, dtype=np.int64), np.ones(len(ids), dtype=np.bool_), true_groups)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def clients(self) -> Ids:
+        """Every client, reachable or not."""
+        return np.arange(len(self.ids), dtype=np.int64)
+
+    @property
+    def available(self) -> Ids:
+        """The clients that can be asked now."""
+        return np.flatnonzero(self.reachable).astype(np.int64)
+
+    @cached_property
+    def words(self) -> Words:
+        """(n,) the 64-bit word of each string id: how a client enters a random key."""
+        return np.array([word(name) for name in self.ids], dtype=np.uint64)

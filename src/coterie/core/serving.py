@@ -1,0 +1,62 @@
+"""Serving: which model, or which mixture of models, answers for which client."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
+
+COMBINED = -1  # in `rows`: the combiner answers, from all models
+
+
+class Combiner(Protocol):
+    """Turns the probabilities of k models on m samples, in their order, into one answer a sample."""
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        """(k, m, C) -> (m, C) for the client with this row of the serving."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The simplest combiner: a weighted mean of probabilities, with a row of weights for each client."""
+
+    weights: Doubles  # (n, k)
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        return np.asarray(np.tensordot(self.weights[client], probabilities, axes=1))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The answer for each client asked about, known or new."""
+
+    clients: Ids  # (n,)
+    models: Floats  # (k, d)
+    rows: Ints  # (n,) the model that answers, or COMBINED
+    combiner: Combiner | None = None
+
+    @classmethod
+    def one(cls, clients: Ids, model: Floats) -> "Serving":
+        """One model for everybody."""
+        return cls(clients, np.atleast_2d(model), np.zeros(len(clients), dtype=np.int64))
+
+    @property
+    def numbers(self) -> Ints:
+        """(n,) each client's row number in this serving, which is what a combiner is given."""
+        return np.arange(len(self.clients), dtype=np.int64)
+
+    def take(self, rows: Array) -> "Serving":
+        """The same answers for some of the clients. Combiners are told row numbers, so a combined serving cannot be cut."""
+        if self.combiner is not None:
+            raise ValueError("a serving with a combiner cannot be cut; serve fewer clients instead")
+        return replace(self, clients=self.clients[rows], rows=self.rows[rows])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Named models (or mixtures) for the server's own test set: the global model, each group's, the combined experts."""
+
+    names: tuple[str, ...]
+    serving: Serving  # one row a name

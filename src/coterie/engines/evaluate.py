@@ -1,0 +1,108 @@
+"""Evaluation: predictions turned into counts for each client. Every engine judges with this; only `predict` differs."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.asks import Evaluate, Evaluated
+from coterie.core.serving import COMBINED, Serving
+from coterie.data.federation import Federation, Parts
+
+# (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
+Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
+
+
+def judge(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
+    """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
+
+    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself.
+    """
+    serving, n = ask.serving, len(ask.serving.clients)
+    tally = _Tally(n, len(federation.classes))
+    for row in np.unique(serving.rows):
+        members = np.flatnonzero(serving.rows == row)
+        if row == COMBINED:
+            samples, y = _samples(ask, federation, parts, members)
+            stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
+            for client, part in _rows(ask, parts, members):
+                tally.add(np.full(len(y[part]), client), *_combined(serving, client, stacked[:, part], y[part]), y[part])
+        elif parts is None:
+            y = _samples(ask, federation, parts, members)[1]
+            scores, losses = predict(serving.models[row], None)
+            for i in members:
+                tally.add(np.full(len(y), i), scores, losses, y)
+        else:
+            samples, y = _samples(ask, federation, parts, members)
+            owners = np.repeat(members, parts.sizes[serving.clients[members]])
+            tally.add(owners, *predict(serving.models[row], samples), y)
+    return tally.result(ask)
+
+
+def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:
+    """Sample numbers (None: the central set) and labels of these rows of the serving, client after client."""
+    if parts is None:
+        if federation.central is None:
+            raise ValueError(f"federation {federation.name} has no central test set")
+        return None, federation.central[1]
+    samples = parts.joined(ask.serving.clients[members])
+    return samples, federation.y[samples]
+
+
+def _rows(ask: Evaluate, parts: Parts | None, members: Ints) -> Iterator[tuple[int, slice]]:
+    """Each of these rows of the serving, and where its samples lie among those of `_samples`: on the central set each has them all."""
+    if parts is None:
+        yield from ((int(i), slice(None)) for i in members)
+        return
+    ends = np.cumsum(parts.sizes[ask.serving.clients[members]])
+    for i, begin, end in zip(members, np.r_[0, ends[:-1]], ends, strict=True):
+        if begin < end:
+            yield int(i), slice(int(begin), int(end))
+
+
+def _combined(serving: Serving, i: int, stacked: Doubles, y: Ints) -> tuple[Doubles, Doubles]:
+    assert serving.combiner is not None
+    scores = serving.combiner.combine(stacked, i)
+    likelihood = np.take_along_axis(scores, y[:, None], 1)[:, 0] / np.maximum(scores.sum(1), 1e-300)
+    return scores, -np.log(np.maximum(likelihood, 1e-12))
+
+
+class _Tally:
+    """Counts by client and class, filled a block of samples at a time."""
+
+    def __init__(self, n: int, classes: int) -> None:
+        self.n, self.classes = n, classes
+        self.hits, self.predicted, self.actual = np.zeros((3, n, classes), dtype=np.int64)
+        self.loss = np.zeros(n)
+        self.auroc = np.full(n, np.nan)
+
+    def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
+        guess = scores.argmax(1)
+        right = guess == y
+        for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
+            table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)
+        self.loss += np.bincount(owners, weights=losses, minlength=self.n)
+        if self.classes == 2:
+            present = np.unique(owners)
+            self.auroc[present] = auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
+
+    def result(self, ask: Evaluate) -> Evaluated:
+        sizes = self.actual.sum(1)
+        loss = np.divide(self.loss, sizes, out=np.full(self.n, np.nan), where=sizes > 0)
+        return Evaluated(ask.serving.clients, self.hits, self.predicted, self.actual, loss, self.auroc)
+
+
+def auroc(owners: Ints, scores: Doubles, y: Ints, n: int) -> Doubles:
+    """(n,) the area under each owner's ROC curve, from ranks (ties share theirs); nan where only one class is present."""
+    order = np.lexsort((scores, owners))
+    owner, score, positive = owners[order], scores[order], y[order] == 1
+    first = np.r_[True, (owner[1:] != owner[:-1]) | (score[1:] != score[:-1])]  # begins a run of equal scores
+    run = np.cumsum(first) - 1
+    begin = np.flatnonzero(first)
+    end = np.r_[begin[1:], len(order)]
+    base = np.searchsorted(owner, owner)  # where this owner's samples begin
+    rank = (begin[run] + end[run] + 1) / 2 - base  # the mean of the run's ranks, counted from 1
+    up = np.bincount(owner, weights=positive, minlength=n)
+    down = np.bincount(owner, weights=~positive, minlength=n)
+    wins = np.bincount(owner, weights=rank * positive, minlength=n) - up * (up + 1) / 2
+    return np.asarray(np.divide(wins, up * down, out=np.full(n, np.nan), where=up * down > 0))

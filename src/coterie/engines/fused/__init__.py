@@ -1,0 +1,1 @@
+"""The fused routes: whole local trainings of dense networks in compiled kernels."""

@@ -1,1 +1,0 @@
-"""Whole local trainings in compiled kernels: the fused route."""

@@ -1,0 +1,39 @@
+"""Losses and errors of several models on many clients: one forward pass a model over all their samples, then sums by client."""
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Ids, Ints
+from coterie.core.asks import Error, Errors, Losses, LossTable
+from coterie.data.federation import Parts
+from coterie.engines.evaluate import Predict
+
+
+def loss_table(ask: Losses, parts: Parts, predict: Predict) -> LossTable:
+    """The mean loss of every model on every client's part."""
+    samples, owners = _samples(parts, ask.clients)
+    losses = np.stack([_means(predict(model, samples)[1], owners, len(ask.clients)) for model in ask.models], axis=1)
+    return LossTable(ask.clients, losses, parts.sizes[ask.clients])
+
+
+def errors(ask: Error, parts: Parts, y: Ints, predict: Predict) -> Errors:
+    """Root mean squared errors of every model on every client's training part (000, Eq. 15-16)."""
+    samples, owners = _samples(parts, ask.clients)
+    actual = y[samples]
+    labels, chances = [], []
+    for model in ask.models:
+        predicted, _ = predict(model, samples)
+        labels.append(_means((predicted.argmax(1) - actual) ** 2.0, owners, len(ask.clients)))
+        gaps = (predicted - np.eye(predicted.shape[1])[actual]) ** 2.0
+        chances.append(_means(gaps.mean(1), owners, len(ask.clients)))
+    table = [np.sqrt(np.stack(columns, axis=1)) for columns in (labels, chances)]
+    return Errors(ask.clients, table[0], table[1], parts.sizes[ask.clients])
+
+
+def _samples(parts: Parts, clients: Ids) -> tuple[Ints, Ints]:
+    """The sample numbers of these clients one after the other, and for each sample the row of its owner."""
+    return parts.joined(clients), np.repeat(np.arange(len(clients)), parts.sizes[clients])
+
+
+def _means(values: Doubles, owners: Ints, n: int) -> Doubles:
+    sums = np.bincount(owners, weights=values, minlength=n)
+    return np.asarray(sums / np.bincount(owners, minlength=n))

@@ -1,0 +1,1 @@
+"""The vectorised route: any module, stacked over clients."""

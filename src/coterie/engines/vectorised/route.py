@@ -1,0 +1,214 @@
+"""The vectorised route: local trainings of any module, many clients of many lanes at once, through `torch.func`.
+
+The parameters of a chunk of trainings are stacked, the module is mapped over the stack, and one backward pass of the summed losses
+gives every training its own gradient. Trainings are sorted by their number of steps, so those that still train are always the first
+rows. Short batches are padded with rows that weigh nothing; for modules that mix samples (batch norm) `exact` steps trainings with
+equally large batches together instead. Whether a module may come here is decided by `vector_trial.trial`, by its numbers.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.core.arrays import Floats, Ints
+from coterie.core.parameters import Layout, Slice
+from coterie.engines.job import FusedJob
+from coterie.engines.problem import Loss
+from coterie.engines.vectorised import plan
+from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for
+from coterie.engines.vectorised.memory import activation_bytes
+from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
+from coterie.engines.vectorised.step import Stepper
+
+KEPT = 2  # stacks whose captured steps are kept for the next round: chunks of one round are alike, rounds too
+Convolutions = Literal["grouped", "products"]
+
+
+def train(
+    job: FusedJob,
+    module: nn.Module,
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    *,
+    optimizer: Optimizer = "sgd",
+    device: torch.device | str = "cpu",
+    memory: int,
+    exact: bool = False,
+    convolutions: Convolutions = "grouped",
+) -> tuple[Floats, Ints]:
+    """The trained models (n, d) and the steps (n,) that each took; `memory` in bytes bounds what is stacked at a time."""
+    route = Vectorised(module, loss, x, y, device=device, memory=memory, exact=exact, convolutions=convolutions)
+    return route.train(job, optimizer)
+
+
+class Vectorised:
+    """The route for one module and its data, which stay on the device; on a GPU captured steps are kept from round to round.
+
+    Of the job, `sizes`, `x` and `y` are not looked at: the module and the resident tensors stand in their place.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        device: torch.device | str = "cpu",
+        memory: int,
+        exact: bool = False,
+        convolutions: Convolutions = "grouped",
+        dtype: torch.dtype = torch.float32,  # float64 for trials: then a kink of the ReLU cannot be mistaken for a fault
+    ) -> None:
+        self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, exact, dtype
+        self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
+        self.layout = Layout.of(module)
+        self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
+        self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products")
+        self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        self._activations: int | None = None
+        self._side: torch.cuda.Stream | None = None
+        self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()
+
+    def chunks(self, job: FusedJob, optimizer: Optimizer = "sgd") -> list[Ints]:
+        """The trainings that are stacked together: by rule from the job and the budget, for the record. Those without steps are in none."""
+        shared = self._shared(job)
+        limit = {int(size): max(1, self.memory // self._bytes(job, shared, optimizer, int(size))) for size in np.unique(plan.buckets(job))}
+        return plan.chunks(job, limit)
+
+    def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
+        """The trained models (n, d) and the steps (n,) that each took."""
+        with _plain_float32(), self._stream():
+            shared = self._shared(job)
+            # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
+            vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
+            for trainings in self.chunks(job, optimizer):
+                ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
+                rows = self._numbers(trainings)
+                for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
+                    vectors[rows, s.begin : s.end] = tensor[: len(trainings)].to(torch.float32)
+            host = torch.empty(vectors.shape, pin_memory=self.device.type == "cuda")  # a copy to pinned memory is many times faster
+            return host.copy_(vectors).numpy(), job.steps()
+
+    def _models(self, job: FusedJob) -> Tensor:
+        return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
+
+    def _numbers(self, rows: Ints) -> Tensor:
+        return torch.as_tensor(rows, device=self.device)
+
+    def _train_chunk(self, job: FusedJob, trainings: Ints, shared: Shared, rule: Rule) -> list[Tensor]:
+        """What the trainings of a chunk leave behind, as ``Stack.models()`` has it."""
+        capacity = capacity_for(len(trainings)) if self.captures else len(trainings)
+        stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule)
+        table = plan.table(job, trainings, capacity)
+        samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
+        segments = plan.segments(job.steps()[trainings])
+        if self.captures:
+            return self._captured_steps(stack, shared, rule, samples.shape[2]).walk(segments, samples, counts)
+        clock = torch.zeros((), dtype=torch.float64, device=self.device)
+        for segment in segments:
+            active = slice(0, segment.active)
+            part = stack.cut(active)
+            for t in range(segment.begin, segment.end):
+                clock += 1
+                if self.exact:
+                    self.stepper.exact_step(part, shared, samples[t, active], table.counts[t, active], clock, rule)
+                else:
+                    self.stepper.step(part, shared, samples[t, active], counts[t, active], clock, rule)
+        return stack.models()
+
+    def _shared(self, job: FusedJob) -> Shared:
+        """Frozen parts that are the same in all the trainings (a table of embeddings, say) are not stacked."""
+        used, shared = np.unique(job.start), {}
+        for s in self.layout.slices:
+            if s.kind == "frozen":
+                values = job.models[used, s.begin : s.end]
+                if (values == values[:1]).all():
+                    shared[s.name] = self._typed(s.name, torch.as_tensor(values[0], device=self.device)).view(s.shape)
+        return shared
+
+    def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
+        """The trainings' starts and settings on the device."""
+
+        def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
+            used, places = np.unique(which, return_inverse=True)
+            there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
+            return [self._typed(s.name, there[:, s.begin : s.end][spread]) for s in slices]
+
+        models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
+        trained = [s for s in self.layout.slices if s.kind == "weight"]
+        weights, adam = models[: len(trained)], rule.optimizer == "adam"
+        anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else pieces(job.anchors, rows, trained)
+        settings = (job.lr, job.momentum, job.weight_decay, job.mu)
+        return Stack(
+            weights=weights,
+            others=models[len(trained) :],
+            first=[torch.zeros_like(w) for w in weights] if adam or job.momentum.any() else [],
+            second=[torch.zeros_like(w) for w in weights] if adam else [],
+            anchors=anchors,
+            linear=pieces(job.linear, rows, trained) if job.linear is not None else [],
+            settings=[torch.as_tensor(values[rows, None], dtype=self.dtype, device=self.device) for values in settings],
+        )
+
+    def _typed(self, name: str, values: Tensor) -> Tensor:
+        kind = self._types[name]
+        return values.to(self.dtype) if kind.is_floating_point else values.round().to(kind)
+
+    def _captured_steps(self, stack: Stack, shared: Shared, rule: Rule, width: int) -> CapturedSteps:
+        """Captured steps of this shape, the stack's numbers loaded into them."""
+        key = (rule, width, stack.shapes(), tuple(shared))
+        steps = self._captured.pop(key, None)
+        if steps is not None:
+            steps.load(stack, shared)
+        else:
+            while len(self._captured) >= KEPT:
+                self._captured.popitem(last=False)
+            steps = CapturedSteps(stack, shared, width, partial(self.stepper.step, rule=rule))
+        self._captured[key] = steps
+        return steps
+
+    def _bytes(self, job: FusedJob, shared: Shared, optimizer: Optimizer, width: int) -> int:
+        """What one stacked training needs: parameters and the like, activations and their gradients, and its table of samples."""
+        if self._activations is None:
+            self._activations = activation_bytes(self.stepper, self.dtype)
+        # the model, its gradient, a temporary and the model put aside; then what the settings call for
+        copies = 4 + 3 * (optimizer == "adam") + int(job.momentum.any()) + int(job.mu.any()) + (job.linear is not None)
+        stacked = sum(s.size * (copies if s.kind == "weight" else 2) for s in self.stepper.slices(shared)) * self.dtype.itemsize
+        batch = min(width, int(plan.widths(job).max(initial=1)))
+        return stacked + batch * (2 * self._activations + self.x[:1].nbytes + 4 * int(job.steps().max(initial=0)))
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """On a GPU all the work goes to a stream of its own, as capturing asks."""
+        if self.device.type != "cuda":
+            yield
+            return
+        if self._side is None:  # one for good: freed memory is kept by stream, and a new stream could not use it
+            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        before = torch.cuda.current_stream(self.device)
+        self._side.wait_stream(before)
+        with torch.cuda.stream(self._side):
+            yield
+        before.wait_stream(self._side)
+
+
+@contextmanager
+def _plain_float32() -> Iterator[None]:
+    """Within the block a GPU multiplies in float32, not in the shorter TF32."""
+    cudnn: Any = torch.backends.cudnn  # its precisions are not in the stubs
+    backends = (torch.backends.cuda.matmul, cudnn.conv)
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for backend, value in zip(backends, before, strict=True):
+            backend.fp32_precision = value

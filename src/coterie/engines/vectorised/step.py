@@ -1,0 +1,63 @@
+"""One step of a stack of trainings: the module mapped over its rows, one backward pass, one update."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from coterie.core.parameters import Layout, Slice
+from coterie.engines.problem import Loss
+from coterie.engines.vectorised.products import as_products
+from coterie.engines.vectorised.state import Rule, Shared, Stack, update
+
+
+class Stepper:
+    """The module, its loss and the resident data; the state of the trainings is the caller's."""
+
+    def __init__(self, module: nn.Module, layout: Layout, loss: Loss, x: Tensor, y: Tensor, *, products: bool) -> None:
+        self.module, self.loss, self.x, self.y, self.products = module, loss, x, y, products
+        self._weights = [s for s in layout.slices if s.kind == "weight"]
+        self._others = [s for s in layout.slices if s.kind != "weight"]
+
+    def slices(self, shared: Shared) -> list[Slice]:
+        """What the tensors of ``Stack.models()`` are."""
+        return [*self._weights, *(s for s in self._others if s.name not in shared)]
+
+    def convolving(self) -> AbstractContextManager[object]:
+        return as_products() if self.products else nullcontext()
+
+    def step(self, stack: Stack, shared: Shared, samples: Tensor, counts: Tensor, clock: Tensor, rule: Rule) -> None:
+        """Every row of the stack steps on its own samples (k, B), of which the first counts (k,) are real and the others weigh nothing."""
+        weights = [w.view(len(w), *s.shape).detach().requires_grad_() for s, w in zip(self._weights, stack.weights, strict=True)]
+        others = [s for s in self._others if s.name not in shared]
+        tensors = {s.name: w for s, w in zip(self._weights, weights, strict=True)}
+        # running statistics change in place, each row its own, since they are mapped over as well
+        tensors |= {s.name: tensor.view(len(tensor), *s.shape) for s, tensor in zip(others, stack.others, strict=True)}
+        self.module.train()
+
+        def outputs(own: dict[str, Tensor], x: Tensor) -> Tensor:
+            result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
+            return result
+
+        with torch.enable_grad(), self.convolving():
+            predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
+            losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
+            real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
+            gradients = torch.autograd.grad((losses * (real / counts[:, None])).sum(), weights, allow_unused=True)
+        update(stack, gradients, clock, rule)
+
+    def exact_step(self, stack: Stack, shared: Shared, samples: Tensor, counts: npt.NDArray[np.int32], clock: Tensor, rule: Rule) -> None:
+        """The same, but only batches of one size at a time: a module that mixes samples never sees a padded row."""
+        for size in np.unique(counts):
+            which = np.flatnonzero(counts == size)
+            whole = torch.full((len(which),), int(size), dtype=torch.int32, device=samples.device)
+            if len(which) == len(counts):
+                self.step(stack, shared, samples[:, :size], whole, clock, rule)
+                return
+            rows = torch.as_tensor(which, device=samples.device)
+            part = stack.cut(rows)
+            self.step(part, shared, samples[rows, :size], whole, clock, rule)
+            stack.put(rows, part)

@@ -1,0 +1,66 @@
+"""A problem laid out for work: one module that is written to again and again, and the data as tensors on the device."""
+
+from copy import copy, deepcopy
+from threading import Event
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.parameters import write
+from coterie.engines.problem import Problem, probabilities
+from coterie.engines.tensors import as_tensor
+
+CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
+
+
+class Desk:
+    """The module, features and targets of one problem on one device."""
+
+    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
+        # Not the problem itself: engines let a desk go when its problem goes.
+        self.federation, self.loss, self.device, self.dtype = problem.federation, problem.loss, device, dtype
+        self.module: nn.Module = problem.module().to(device=device, dtype=dtype)
+        self.x = self.features(problem.federation.x)
+        self.y = as_tensor(problem.federation.y, device)
+        self.draws = False  # whether the module was seen to draw random numbers while it trained
+        self.closing = Event()  # set when trainings at this desk and its twins are to end early
+        self._twins: list[Desk] = []
+
+    def twins(self, count: int) -> list["Desk"]:
+        """So many desks, this one the first, that share all but the module."""
+        while len(self._twins) < count - 1:
+            twin = copy(self)
+            twin.module = deepcopy(self.module)  # not built anew: a builder may hand out one and the same module
+            twin._twins = []
+            self._twins.append(twin)
+        return [self, *self._twins[: count - 1]]
+
+    def features(self, x: Any) -> Tensor:
+        """Features on the device; whole numbers (tokens) stay whole."""
+        tensor = as_tensor(x, self.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def vector(self, values: Floats) -> Tensor:
+        return torch.as_tensor(values, device=self.device).to(self.dtype)
+
+    def losses(self, rows: Ints) -> Tensor:
+        """(n,) the loss of each of these samples at the module as it stands."""
+        numbers = torch.as_tensor(rows, device=self.device)
+        return self.loss(self.module(self.x[numbers]), self.y[numbers])
+
+    @torch.no_grad()
+    def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
+        """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        write(self.module, self.vector(model))
+        self.module.eval()
+        if rows is None:
+            assert self.federation.central is not None
+            x = self.features(self.federation.central[0])
+            y = as_tensor(self.federation.central[1], self.device)
+            numbers = torch.arange(len(y), device=self.device)
+        else:
+            x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
+        outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
+        return probabilities(outputs).double().cpu().numpy(), self.loss(outputs, y[numbers]).double().cpu().numpy()

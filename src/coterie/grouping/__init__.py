@@ -1,0 +1,1 @@
+"""Similarity, clusterers, controls and the choice of the number of groups."""

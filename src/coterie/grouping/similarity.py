@@ -1,0 +1,156 @@
+"""Similarity of clients, from one Gram matrix of what they sent.
+
+Cosines, distances, principal coordinates and ternary cosines all follow from the n x n inner products, so the d-dimensional rows are read
+once. Give `origin` = the model sent out: updates are a thousandth of a model's norm, and a Gram matrix of raw weights loses them.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from coterie.core.arrays import Array, Doubles, Floats
+from coterie.core.rng import generator
+from coterie.core.threads import cores, in_order, one_thread
+
+BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
+LARGE = 1 << 23  # entries of a stack from which starting threads pays
+EPS = float(np.finfo(np.float64).eps)
+
+
+def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
+    """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
+    total = np.zeros((len(vectors), len(vectors)))
+    for product in _over_blocks(lambda block, begin: block @ block.T, vectors, origin):
+        total += product
+    return total
+
+
+def dots(vectors: Floats, direction: Floats | Doubles, origin: Floats | None = None) -> Doubles:
+    """(n,) the inner product of each row (or of its difference from `origin`) with one direction, in float64."""
+    along = np.ravel(direction).astype(np.float64)
+    total = np.zeros(len(vectors))
+    for product in _over_blocks(lambda block, begin: block @ along[begin : begin + block.shape[1]], vectors, origin):
+        total += product
+    return total
+
+
+def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
+    """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
+    total = np.zeros(len(vectors))
+    for squares in _over_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
+        total += squares
+    return np.sqrt(total)
+
+
+def sketch(vectors: Floats, size: int, rng: np.random.Generator, origin: Floats | None = None) -> Doubles:
+    """(n, size) a Gaussian random projection of the rows: distances survive to about 1/sqrt(size). Equal keys project alike."""
+    keys = rng.integers(2**63, size=-(-vectors.shape[1] // BLOCK))  # one for each block, since blocks may be at work side by side
+
+    def project(block: Doubles, begin: int) -> Doubles:
+        return np.asarray(block @ generator(int(keys[begin // BLOCK])).standard_normal((block.shape[1], size)))
+
+    total = np.zeros((len(vectors), size))
+    for product in _over_blocks(project, vectors, origin):
+        total += product
+    return np.asarray(total / np.sqrt(size))
+
+
+def shifted(gram: Doubles, dots: Doubles, square: float) -> Doubles:
+    """The Gram matrix of w + u_i from that of the u_i, their products with w, and ||w||^2: rank-one terms, no pass over the rows."""
+    return np.asarray(gram + dots[:, None] + dots[None, :] + square)
+
+
+def cosines(gram: Doubles) -> Doubles:
+    """(n, n) cosines. A zero vector has cosine 0 with others and 1 with itself."""
+    norms = np.sqrt(np.diag(gram))
+    scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    result = np.clip(gram * scale[:, None] * scale[None, :], -1.0, 1.0)
+    np.fill_diagonal(result, 1.0)
+    return np.asarray(result)
+
+
+def distances(gram: Doubles) -> Doubles:
+    """(n, n) Euclidean distances. What is below the rounding of the Gram matrix is zero, so equal clients are exactly equal."""
+    squares = np.diag(gram)
+    sums = squares[:, None] + squares[None, :]
+    result = sums - 2.0 * gram
+    result[result <= 64 * EPS * sums] = 0.0
+    return np.sqrt((result + result.T) / 2)
+
+
+def coordinates(gram: Doubles, variance: float | None = None, centred: bool = True) -> Doubles:
+    """(n, r) principal coordinates: the rows turned into r numbers each, from the eigenvectors of the Gram matrix.
+
+    Centred, this is PCA. `variance` keeps the fewest directions that hold that share of it; None keeps all, and distances between the
+    coordinates then equal those between the rows, so k-means on either is the same. Identical rows have no direction at all (r = 0).
+    """
+    values, directions = _eigen(_centre(gram) if centred else gram, floor=float(np.max(np.diag(gram), initial=0.0)))
+    if variance is not None and len(values):
+        share = np.cumsum(values) / values.sum()
+        kept = int(np.searchsorted(share, variance - 1e-12)) + 1
+        values, directions = values[:kept], directions[:, :kept]
+    return np.asarray(directions * np.sqrt(values))
+
+
+def gaussian(distances: Doubles) -> Doubles:
+    """(n, n) exp(-d^2 / 2 sigma^2), sigma the mean pairwise distance (002, Eq. 7-8); all ones where every distance is zero."""
+    sigma = mean_distance(distances)
+    return np.exp(-(distances**2) / (2 * sigma**2)) if sigma > 0 else np.ones_like(distances)
+
+
+def mean_distance(distances: Doubles) -> float:
+    """The mean over pairs of different clients (002, Eq. 7); 0 for a single one."""
+    n = len(distances)
+    return float(distances.sum() / (n * (n - 1))) if n > 1 else 0.0
+
+
+def hybrid(cosine: Doubles, gaussian: Doubles, share: float) -> Doubles:
+    """(n, n) share * cosine + (1 - share) * gaussian (002, Eq. 10)."""
+    return np.asarray(share * cosine + (1.0 - share) * gaussian)
+
+
+def ternary_cosines(updates: Floats, directions: int, origin: Floats | None = None) -> Doubles:
+    """(n, min(directions, rank)) dissimilarity (1 - cos(update_i, v_k)) / 2 to the main singular directions (003, Eq. 7-8).
+
+    v_k are the left singular vectors of the (d x n) update matrix, uncentred. With G = U L U', <update_i, v_k> = sqrt(L_k) U_ik, so the
+    directions themselves are never formed. A zero update is at 1/2 from all of them. The sign of v_k is free, and set.
+    """
+    inner = gram(updates, origin)
+    norms = np.sqrt(np.diag(inner))[:, None]
+    products = coordinates(inner, centred=False)[:, :directions]
+    cosine = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return np.asarray((1.0 - np.clip(cosine, -1.0, 1.0)) / 2)
+
+
+def _over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin: Floats | Doubles | None) -> Iterator[Doubles]:
+    """What `work` makes of each block of columns (in float64, less the origin's) and the number of its first column, in order."""
+
+    flat: Array = np.zeros(0) if origin is None else np.asarray(origin).reshape(-1)
+
+    def block(begin: int) -> Doubles:
+        values = vectors[:, begin : begin + BLOCK].astype(np.float64)
+        if origin is not None:
+            values -= flat[begin : begin + BLOCK]
+        return work(values, begin)
+
+    with one_thread():
+        yield from in_order(block, range(0, vectors.shape[1], BLOCK), workers=cores() if vectors.size > LARGE else 1)
+
+
+def _centre(gram: Doubles) -> Doubles:
+    means = gram.mean(axis=0)
+    return np.asarray(gram - means[:, None] - means[None, :] + means.mean())
+
+
+def _eigen(gram: Doubles, floor: float) -> tuple[Doubles, Doubles]:
+    """Positive eigenvalues, largest first, and their vectors, each with its largest entry positive.
+
+    `floor` is the scale of the numbers before centring: what centring leaves of equal rows is rounding, not a direction.
+    """
+    with one_thread():
+        values, vectors = np.linalg.eigh(gram)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > 4 * len(gram) * EPS * max(floor, float(np.max(values, initial=0.0)))
+    values, vectors = values[kept], vectors[:, kept]
+    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(len(values))]) if len(values) else np.ones(0)
+    return values, vectors * signs

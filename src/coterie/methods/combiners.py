@@ -1,0 +1,106 @@
+"""FedEx's combiners: how the answers of several experts become one (001, Algorithm 2 and its alternatives).
+
+Each takes the experts' class probabilities (k, m, C) on m inputs in their order and gives scores (m, C); the largest score is the answer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Ints
+from coterie.core.serving import Combiner
+
+
+@dataclass(frozen=True)
+class Online:
+    """The paper's online layer: weights (experts x classes) that follow the experts' confidence, input after input.
+
+    It rewards confidence, not accuracy (the authors say so), and depends on the order of the inputs. Every pass begins afresh, at 1/k or at
+    the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
+    """
+
+    per_class: bool = False  # count t for each class by itself, instead of over all inputs
+    frozen: bool = False
+    weights: Doubles | None = None  # (k, C) to begin with
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        return self._run(probabilities)[0]
+
+    def learned(self, probabilities: Doubles) -> Doubles:
+        """(k, C) the weights after a pass over these inputs."""
+        return self._run(probabilities)[1]
+
+    def _run(self, probabilities: Doubles) -> tuple[Doubles, Doubles]:
+        k, m, classes = probabilities.shape
+        weights = np.full((k, classes), 1.0 / k) if self.weights is None else np.array(self.weights, dtype=np.float64)
+        if self.frozen:
+            return np.einsum("ij,imj->mj", weights, probabilities), weights
+        by_input = np.ascontiguousarray(probabilities.transpose(1, 0, 2))  # (m, k, C)
+        scores = np.empty((m, classes))
+        t = [1] * classes
+        for row, outputs in enumerate(by_input):
+            scores[row] = (weights * outputs).sum(axis=0)
+            p = int(scores[row].argmax())  # line 2; the text prints an argmax over experts
+            said = outputs[:, p]
+            total = said.sum()
+            confidence = said / total if total > 0 else np.full(k, 1.0 / k)  # line 4
+            now = t[p] if self.per_class else row + 1
+            weights[:, p] = (weights[:, p] * now + confidence) / (now + 1)  # line 7: column p keeps the sum 1
+            t[p] += 1
+        return scores, weights
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The plain mean of the experts' probabilities."""
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        return np.asarray(probabilities.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class MostConfident:
+    """For each input, the expert whose largest probability is the largest (the first of equals)."""
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        best = probabilities.max(axis=2).argmax(axis=0)  # (m,)
+        return np.asarray(probabilities[best, np.arange(probabilities.shape[1])])
+
+
+@dataclass(frozen=True)
+class AccuracyGate:
+    """Experts weighted, class by class, by how often they were right when they said it (the authors' future work)."""
+
+    weights: Doubles  # (k, C)
+
+    @classmethod
+    def of(cls, hits: Ints, predictions: Ints) -> "AccuracyGate":
+        """From counts (k, C): w_ij = (hits_ij + 1) / (predictions_ij + C), so that an expert never heard on a class is at chance."""
+        precision = (np.asarray(hits) + 1.0) / (np.asarray(predictions) + hits.shape[1])
+        return cls(precision / precision.sum(axis=0))
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        return np.asarray(np.einsum("ij,imj->mj", self.weights, probabilities))
+
+
+@dataclass(frozen=True)
+class OwnExpert:
+    """One expert for each row of the serving: the client's own."""
+
+    experts: Ints  # (n,)
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        return np.asarray(probabilities[self.experts[client]])
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """A combiner of its own for each row of the serving, so that one panel can show several side by side."""
+
+    combiners: tuple[Combiner | None, ...]  # None where a single model answers
+
+    def combine(self, probabilities: Doubles, client: int) -> Doubles:
+        combiner = self.combiners[client]
+        if combiner is None:
+            raise ValueError(f"row {client} of this serving has no combiner")
+        return combiner.combine(probabilities, client)

@@ -1,0 +1,222 @@
+"""Which tables a federation has."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.analysis import Finding, Findings
+from coterie.analysis.verdict import score_name
+from coterie.report.charts.gains import STEPS, TOTAL
+from coterie.report.subject import Subject
+from coterie.report.tables import Column, Sheet, number, points, span, text
+
+METHOD = Column("method", text("method"))
+SCORES = {"final": "final", "last10": "last 10", "mean": "mean", "validated": "validated", "max": "max"}
+
+
+def sheets_of(subject: Subject) -> dict[str, Sheet]:
+    """Every table, by name; those that would be empty are left out."""
+    made = [scores(subject), *decomposition(subject), clients_served(subject), *grouping(subject), cost(subject), clients(subject)]
+    return {sheet.name: sheet for sheet in made}
+
+
+def scores(subject: Subject) -> Sheet:
+    """Scores, and gains over the baseline with their tests."""
+    findings = subject.findings
+    names = list(next(iter(findings.methods.values())).scores)
+
+    def row(finding: Finding) -> dict[str, Any]:
+        own, test = finding.scores[findings.score], finding.over_baseline[findings.score]
+        base = finding.role == "baseline"
+        numbers = {"gain": test.mean, "gain_low": test.low, "gain_high": test.high, "d": test.d, "rank_biserial": test.rank_biserial}
+        return {
+            "seeds": test.n,
+            **{name: estimate.mean for name, estimate in finding.scores.items()},
+            "sd": own.sd,
+            "low": own.low,
+            "high": own.high,
+            **{name: np.nan if base else value for name, value in numbers.items()},
+            "wilcoxon_p": np.nan if base else test.wilcoxon_p,
+            "t_p": np.nan if base else test.t_p,
+            "corrected_p": finding.corrected_p,
+            "corrected_t_p": finding.corrected_t_p,
+        }
+
+    frame = _frame(subject, row)
+    defined = [name for name in names if frame[name].notna().any()]
+    columns = [
+        METHOD,
+        *(Column(SCORES[name], points(name)) for name in defined),
+        Column("95 % interval", span("low", "high")),
+        Column("gain", points("gain", signed=True)),
+        Column("95 % interval", span("gain_low", "gain_high", signed=True)),
+        Column("p", number("corrected_p", ".3f")),
+        Column("effect d", number("d", ".2f")),
+    ]
+    caption = (
+        f"Accuracy in percent and gain in points over {subject.baseline.name}, {_seeds(findings)}. Intervals and gain are of the "
+        f"{score_name(findings)}; p is Wilcoxon's, one-sided, after Holm's correction, of the methods under test; d is Cohen's, of paired "
+        "differences."
+    )
+    return Sheet(subject.id("scores"), caption, frame, tuple(columns))
+
+
+def decomposition(subject: Subject) -> list[Sheet]:
+    """The steps of each gain."""
+    rows = []
+    for label, finding in subject.methods.items():
+        parts = finding.decomposition
+        steps = [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)] if parts is not None else []
+        rows += [
+            {
+                "label": label,
+                "method": subject.name(label),
+                "part": name,
+                "seeds": gain.n,
+                "gain": gain.mean,
+                "low": gain.low,
+                "high": gain.high,
+                "p": gain.wilcoxon_p,
+            }
+            for name, gain in steps
+        ]
+    columns = (
+        METHOD,
+        Column("part", text("part")),
+        Column("points", points("gain", signed=True)),
+        Column("95 % interval", span("low", "high", signed=True)),
+    )
+    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain."
+    return [Sheet(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
+
+
+def clients_served(subject: Subject) -> Sheet:
+    """Clients that lose, and those served worst."""
+
+    def row(finding: Finding) -> dict[str, Any]:
+        own = finding.fairness
+        base, alone = finding.role == "baseline", finding.role == "local"
+        return {
+            "worse": np.nan if base else own.worse,
+            "worse_than_alone": np.nan if alone else own.worse_than_alone,
+            "bottom_decile": own.bottom_decile.mean,
+            "bottom_decile_low": own.bottom_decile.low,
+            "bottom_decile_high": own.bottom_decile.high,
+            "worst": own.worst.mean,
+            "worst_low": own.worst.low,
+            "worst_high": own.worst.high,
+        }
+
+    columns = (
+        METHOD,
+        Column(f"worse than {subject.baseline.name}", number("worse", ".0f", " %", 100)),
+        Column("worse than alone", number("worse_than_alone", ".0f", " %", 100)),
+        Column("worst tenth", points("bottom_decile")),
+        Column("95 % interval", span("bottom_decile_low", "bottom_decile_high")),
+        Column("worst client", points("worst")),
+    )
+    caption = (
+        "Share of clients that are served worse, and the accuracy in percent of the tenth of clients served worst and of the worst client."
+    )
+    return Sheet(subject.id("fairness"), caption, _frame(subject, row), columns)
+
+
+def grouping(subject: Subject) -> list[Sheet]:
+    """How good the groups are."""
+
+    def row(finding: Finding) -> dict[str, Any]:
+        own = finding.grouping
+        assert own is not None
+        known = {
+            name: value.mean if value is not None else np.nan
+            for name, value in (("ari", own.ari), ("nmi", own.nmi), ("silhouette", own.silhouette))
+        }
+        return {
+            **known,
+            "used": own.used.mean,
+            "between_rounds": own.between_rounds,
+            "between_seeds": own.between_seeds,
+            "collapse_rate": own.collapse_rate,
+        }
+
+    labels = [label for label, finding in subject.findings.methods.items() if finding.grouping is not None]
+    columns = (
+        METHOD,
+        Column("groups used", number("used", ".1f")),
+        Column("ARI", number("ari", ".2f")),
+        Column("NMI", number("nmi", ".2f")),
+        Column("silhouette", number("silhouette", ".2f")),
+        Column("between rounds", number("between_rounds", ".2f")),
+        Column("between seeds", number("between_seeds", ".2f")),
+        Column("collapsed", number("collapse_rate", ".0f", " %", 100)),
+    )
+    caption = (
+        "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
+        "one round with the next and of two seeds (adjusted Rand index), and the share of runs that end with fewer groups than asked for."
+    )
+    return [Sheet(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
+
+
+def cost(subject: Subject) -> Sheet:
+    """What runs cost, in all and up to the target accuracy, and how steady they are."""
+    findings = subject.findings
+
+    def row(finding: Finding) -> dict[str, Any]:
+        own, steady = finding.cost, finding.stability
+        return {
+            "megabytes": own.bytes_ / 1e6,
+            "passes": own.passes,
+            "steps": own.steps,
+            "server_seconds": own.server_seconds,
+            "target": findings.target,
+            "reached": own.reached,
+            "rounds_to_target": steady.median_rounds,
+            "megabytes_to_target": own.bytes_to_target / 1e6,
+            "passes_to_target": own.passes_to_target,
+            "server_seconds_to_target": own.server_seconds_to_target,
+            "change": steady.change.mean,
+        }
+
+    columns = (
+        METHOD,
+        Column("MB", number("megabytes", ",.1f")),
+        Column("passes", number("passes", ",.0f")),
+        Column("server s", number("server_seconds", ",.2f")),
+        Column("rounds to target", number("rounds_to_target", ",.0f")),
+        Column("MB to target", number("megabytes_to_target", ",.1f")),
+        Column("passes to target", number("passes_to_target", ",.0f")),
+        Column("change a round", points("change")),
+    )
+    caption = (
+        f"Of a whole run, mean over seeds, and up to {100 * findings.target:.1f} % accuracy (median over the seeds that reach it); a pass "
+        "is one client's way once through its data. Last, the mean change of accuracy from round to round, in points."
+    )
+    return Sheet(subject.id("cost"), caption, _frame(subject, row), columns)
+
+
+def clients(subject: Subject) -> Sheet:
+    """Every client with every method: for further work, not for reading."""
+    records = subject.findings.records
+    pieces = []
+    for label, finding in subject.findings.methods.items():
+        own = finding.fairness
+        alone = own.gain_over_local if own.gain_over_local is not None else np.full(len(records.ids), np.nan)
+        columns = {"client": records.ids, "samples": records.train, "accuracy": own.accuracy, "gain": own.gain, "gain_over_alone": alone}
+        piece = pd.DataFrame(columns | ({"true_group": records.truth} if records.truth is not None else {}))
+        piece.insert(0, "label", label)
+        pieces.append(piece)
+    return Sheet(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
+
+
+def _seeds(findings: Findings) -> str:
+    return "one seed" if len(findings.seeds) == 1 else f"{len(findings.seeds)} seeds"
+
+
+def _frame(subject: Subject, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
+    methods = subject.findings.methods
+    chosen = list(methods) if labels is None else labels
+    return pd.DataFrame(
+        [{"label": label, "method": subject.name(label), "role": methods[label].role, **row(methods[label])} for label in chosen]
+    )

@@ -1,0 +1,120 @@
+"""How each method is called and drawn, the same in every figure.
+
+Colours are Okabe and Ito's, which people with any common colour blindness can tell apart. A method has one colour; its controls have the
+same, dashed. Baselines are grey and differ by their dashes, so that a figure in black and white can be read too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from coterie.analysis import Findings
+from coterie.analysis.roles import Role, known, label_of, without_rate
+from coterie.core.method import Method
+from coterie.methods.fine_tuned import FineTuned
+from coterie.methods.server_optimised import ServerOptimised
+
+if TYPE_CHECKING:
+    import altair as alt
+
+OKABE_ITO = {
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "green": "#009E73",
+    "purple": "#CC79A7",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "yellow": "#F0E442",
+    "black": "#000000",
+}
+METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
+GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
+GREY = "#7F7F7F"  # seen on white and on near-black alike
+NOBODY = "#D0D0D0"  # a client that is in no group
+RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
+
+ALONE = "Training alone"
+SOLID, DASHED, DOTTED, LONG = [1, 0], [6, 4], [2, 3], [12, 4]
+BASELINES: dict[Role, tuple[str, list[int]]] = {
+    "uniform": ("FedAvg, equal weights", DASHED),
+    "local": (ALONE, DOTTED),
+    "finetuned": ("FedAvg, fine-tuned", LONG),
+}
+CONTROLS = {
+    "random": ("random groups", DASHED),
+    "oracle": ("true groups", DOTTED),
+    "one": ("one group", LONG),
+    "round_robin": ("dealt groups", LONG),
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A method's name and line in figures."""
+
+    name: str
+    colour: str
+    dash: list[int]
+
+
+def looks_of(findings: Findings) -> dict[str, Look]:
+    """By label. Methods under test are coloured in their order; names are short where that is not ambiguous."""
+    roles = findings.roles
+    looks: dict[str, Look] = {}
+    tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
+    names = dict(zip(tested, _unique(tested), strict=True))
+    looks[roles.baseline] = Look(names[roles.baseline], GREY, SOLID)
+    for i, (label, colour) in enumerate(zip(roles.methods, cycle(METHODS))):
+        looks[label] = Look(names[label], colour, SOLID if i < len(METHODS) else DASHED)
+        for how, control in roles.controls.get(label, {}).items():
+            kind, dash = CONTROLS[how]
+            looks[control] = Look(f"{names[label]}, {kind}", colour, dash)
+    for label, role in roles.of.items():
+        if role in BASELINES:
+            name, dash = BASELINES[role]
+            looks[label] = Look(name if roles.first(role) == label else label_of(label), GREY, dash)
+    return {label: looks[label] for label in roles.of}
+
+
+def scales(looks: Sequence[Look]) -> "tuple[alt.Color, alt.StrokeDash]":
+    """Colour and dashes of some methods, as one legend."""
+    import altair as alt
+
+    names = [look.name for look in looks]
+    line = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=300)
+    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=[look.colour for look in looks]), legend=line)
+    return colour, alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=[look.dash for look in looks]), legend=line)
+
+
+def switch(names: Sequence[str]) -> "alt.Parameter":
+    """The names of the legend that are switched on: all at first; a click switches one off or on."""
+    import altair as alt
+
+    return alt.selection_point(
+        "shown", fields=["method"], bind="legend", toggle="true", value=[{"method": name} for name in names], empty=False
+    )
+
+
+def faded(shown: "alt.Parameter", on: float = 1.0, off: float = 0.04) -> Any:
+    """The opacity of what is switched on, and off."""
+    import altair as alt
+
+    return alt.when(shown).then(alt.value(on)).otherwise(alt.value(off))
+
+
+def _unique(labels: Sequence[str]) -> list[str]:
+    """The methods' plain names; those that share one are called by their full specs."""
+    names = [_plain(known(label), label) for label in labels]
+    return [name if names.count(name) == 1 else label_of(label) for name, label in zip(names, labels, strict=True)]
+
+
+def _plain(method: Method[Any] | None, label: str) -> str:
+    if method is None:
+        return label
+    method = without_rate(method)
+    if isinstance(method, FineTuned):
+        return f"{_plain(method.method, label)}, fine-tuned"
+    if isinstance(method, ServerOptimised):
+        return f"{_plain(method.method, label)}, server-side optimiser"
+    return type(method).__name__

@@ -1,0 +1,1 @@
+"""Running studies: lanes, the driver, conditions, costs, progress."""

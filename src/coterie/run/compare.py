@@ -1,0 +1,179 @@
+"""`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.analysis import Comparison, open_comparison
+from coterie.analysis.roles import assigned, variant
+from coterie.core.errors import UserError
+from coterie.core.method import Method, Plan
+from coterie.data.catalogue import load
+from coterie.data.federation import Federation
+from coterie.evidence.reader import Evidence, read_json
+from coterie.evidence.settings import Execution, Settings
+from coterie.methods.catalogue import build, spec_of
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fine_tuned import FineTuned
+from coterie.methods.local_only import LocalOnly
+from coterie.run.budget import Budget
+from coterie.run.callbacks import Callback
+from coterie.run.study import Study
+from coterie.run.tuning import Entry, at_rate, choose_rates, grid_of, with_validation
+
+SCHEMA = 1
+WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is compared. Equal requests give equal evidence."""
+
+    methods: tuple[str, ...]
+    data: tuple[str, ...]
+    model: str = "mclr"
+    seeds: tuple[int, ...] = tuple(range(10))
+    data_seed: int = 0
+    plan: Plan = field(default_factory=Plan)
+    controls: bool = True
+    finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
+    rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
+    tuning_seeds: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise UserError("A comparison needs data: give --data, once for each federation.")
+        for name, count in (("finetune", self.finetune), ("tuning_seeds", self.tuning_seeds)):
+            if count < 1:
+                raise UserError(f"A comparison cannot use {name}={count}: give 1 or more.")
+
+    @property
+    def folders(self) -> list[str]:
+        """A folder's name for each federation."""
+        names = [re.sub(r"[^\w.]+", "-", spec).strip("-.") for spec in self.data]
+        return [name if names.index(name) == i else f"{name}-{i + 1}" for i, name in enumerate(names)]
+
+    def as_json(self) -> dict[str, Any]:
+        tree: dict[str, Any] = json.loads(json.dumps({"schema": SCHEMA, **asdict(self), "folders": self.folders}))
+        return tree
+
+
+def compare(
+    methods: Sequence[Method[Any] | str],
+    *,
+    out: Path | str,
+    data: Sequence[str] | str = "digits/rotated",
+    budget: float | None = None,
+    resume: bool = False,
+    data_dir: Path | None = None,
+    execution: Execution | None = None,
+    callbacks: Iterable[Callback] = (),
+    **settings: Any,
+) -> Comparison:
+    """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
+
+    `settings` are those of `Request`. `budget` is in minutes: the run ends on time with complete pairs of seeds, and `resume` goes on.
+    """
+    entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
+    specs = (data,) if isinstance(data, str) else tuple(data)
+    settings |= {name: tuple(settings[name]) for name in ("seeds", "rates") if name in settings}
+    if settings.get("rates"):
+        specs = tuple(map(with_validation, specs))
+    request = Request(methods=tuple(label for label, _ in entries), data=specs, **settings)
+    federations = [load(spec, request.data_seed, data_dir) for spec in request.data]
+    for federation in federations:
+        request.plan.check(len(federation))
+    out = Path(out)
+    _open(out, request, resume)
+    clock = Budget(60 * budget) if budget is not None else None
+    execution = execution or Execution()
+    if clock is not None and execution.seeds_per_wave is None:
+        execution = replace(execution, seeds_per_wave=max(len(request.seeds) // WAVES, 1))
+    for i, (federation, name) in enumerate(zip(federations, request.folders, strict=True)):
+        if clock is not None and clock.over:
+            break
+        share = clock.share(len(federations) - i) if clock is not None else None
+        _Run(request, federation, out, name, execution, tuple(callbacks), share).carry_out(entries)
+    return open_comparison(out)
+
+
+def with_controls(entries: Sequence[Entry], known_groups: bool, finetune: int) -> list[Entry]:
+    """The methods with what tells a gain from similarity apart: baselines first, then each method followed by its own controls.
+
+    A method that groups gets random groups of the same sizes and, where the true groups are known, those. What is there already is not
+    added again.
+    """
+    baselines: list[Method[Any]] = [FedAvg(), FedAvg(weighting="uniform"), LocalOnly(), FineTuned(method=FedAvg(), epochs=finetune)]
+    wanted: list[Entry] = [(spec_of(method), method) for method in baselines]
+    for label, method in entries:
+        wanted.append((label, method))
+        if assigned(method) == "similar":
+            ways = [variant(method, "random"), *([variant(method, "oracle")] if known_groups else [])]
+            wanted += [(spec_of(control), control) for control in ways]
+    own = {method: label for label, method in entries}  # a user's spelling wins
+    return [(own.get(method, label), method) for method, label in {method: label for label, method in wanted}.items()]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One federation of a comparison being carried out."""
+
+    request: Request
+    federation: Federation
+    out: Path
+    name: str
+    execution: Execution
+    callbacks: tuple[Callback, ...]
+    budget: Budget | None
+
+    def carry_out(self, entries: Sequence[Entry]) -> None:
+        if self.request.controls:
+            entries = with_controls(entries, self.federation.groups is not None, self.request.finetune)
+        if self.request.rates:
+            entries = self._tuned(entries)
+        self._study(entries, self.request.seeds, self.out / self.name)
+
+    def _tuned(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Every method at the rate that does best on validation parts."""
+        first = max(self.request.seeds) + 1
+        folder = self.out / "tuning" / self.name
+        evidence = self._study(grid_of(entries, self.request.rates), tuple(range(first, first + self.request.tuning_seeds)), folder)
+        found = choose_rates(evidence, entries, self.request.rates, folder.with_name(f"{self.name}.json"))
+        return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
+
+    def _study(self, entries: Sequence[Entry], seeds: tuple[int, ...], folder: Path) -> Evidence:
+        request = self.request
+        settings = Settings(
+            methods=tuple(label for label, _ in entries),
+            data=self.federation.name,
+            model=request.model,
+            seeds=seeds,
+            data_seed=request.data_seed,
+            plan=request.plan,
+        )
+        study = Study.prepare(settings, federation=self.federation, methods=[method for _, method in entries])
+        budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
+        return study.run(out=folder, resume=True, execution=self.execution, callbacks=self.callbacks, budget=budget).evidence
+
+
+def _open(out: Path, request: Request, resume: bool) -> None:
+    """Begin a folder, or check that the one there is this comparison."""
+    path, wanted = out / "compare.json", request.as_json()
+    if resume and path.is_file():
+        stored = read_json(path)
+        other = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+        if other:
+            raise UserError(f"{out} holds another comparison (it differs in {', '.join(other)}): choose another --out.")
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty: choose another --out, or continue the comparison in it with --resume.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(".compare.json")
+        draft.write_text(json.dumps(wanted, indent=1) + "\n")
+        draft.rename(path)
+    except OSError as error:
+        raise UserError(f"Cannot write to {out}: {error.strerror or error}.") from error

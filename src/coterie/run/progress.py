@@ -1,0 +1,65 @@
+"""Live progress of a study: a bar in a terminal or notebook, plain lines elsewhere."""
+
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from coterie.evidence.settings import Settings
+from coterie.run.callbacks import Callback
+from coterie.run.lanes import Lane, RoundRecord
+
+PLAIN_SECONDS = 10.0  # between lines when there is no terminal
+
+
+class ProgressBar(Callback):
+    """Round, accuracy of each method so far, client steps a second, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.accuracy: dict[str, float] = {}
+        self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
+        self.began = self.spoke = monotonic()
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.began = self.spoke = monotonic()
+        self.total, self.done = total_rounds, done_rounds
+        if self.console.is_terminal or self.console.is_jupyter:
+            self.bar = Progress(
+                TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[scores]}"),
+                TextColumn("{task.fields[speed]}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="")
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        self.done += 1
+        self.steps += record.cost.steps
+        self.round_, self.seed = record.round_, lane.seed
+        if record.evaluated is not None:
+            self.accuracy[lane.label] = float(record.evaluated.hits.sum() / max(record.evaluated.actual.sum(), 1))
+        if self.bar is not None:
+            self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
+        elif monotonic() - self.spoke > PLAIN_SECONDS:
+            self.spoke = monotonic()
+            left = (self.spoke - self.began) / max(self.done, 1) * (self.total - self.done)
+            where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} lane rounds"
+            self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False)
+
+    def on_end(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _scores(self) -> str:
+        return "  ".join(f"{label} {100 * score:.1f}%" for label, score in list(self.accuracy.items())[:6])
+
+    def _speed(self) -> str:
+        return f"{self.steps / max(monotonic() - self.began, 1e-9):,.0f} steps/s"

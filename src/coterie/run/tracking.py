@@ -1,0 +1,87 @@
+"""Callbacks for experiment trackers. Each imports its own package when made, so none is a dependency.
+
+Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy, loss, client steps, bytes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.evidence.settings import Settings
+from coterie.run.callbacks import Callback
+from coterie.run.lanes import Lane, RoundRecord
+
+
+class Tracker(Callback, ABC):
+    """What the trackers share: which numbers of a round are logged, and under which names."""
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        numbers = {"steps": float(record.cost.steps), "bytes": float(record.cost.bytes_up + record.cost.bytes_down)}
+        if record.evaluated is not None:
+            sizes = record.evaluated.sizes
+            numbers["accuracy"] = float(record.evaluated.hits.sum() / max(sizes.sum(), 1))
+            numbers["loss"] = float((record.evaluated.loss * sizes)[sizes > 0].sum() / max(sizes.sum(), 1))
+        self.log({f"{lane.label}/seed {lane.seed}/{name}": value for name, value in numbers.items()}, record.round_)
+
+    @abstractmethod
+    def log(self, numbers: Mapping[str, float], round_: int) -> None:
+        """Hand some named numbers of one round to the tracker."""
+
+
+class TensorBoard(Tracker):
+    """Writes TensorBoard event files (needs the `tensorboard` package)."""
+
+    def __init__(self, folder: str | Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder))
+
+    def log(self, numbers: Mapping[str, float], round_: int) -> None:
+        for name, value in numbers.items():
+            self.writer.add_scalar(name, value, round_)
+
+    def on_end(self) -> None:
+        self.writer.close()
+
+
+class MLflow(Tracker):
+    """Logs to the active MLflow tracking server or folder (needs the `mlflow` or `mlflow-skinny` package)."""
+
+    def __init__(self, experiment: str = "coterie") -> None:
+        import mlflow
+
+        self.mlflow: Any = mlflow
+        self.experiment = experiment
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.mlflow.set_experiment(self.experiment)
+        self.mlflow.start_run()
+        self.mlflow.log_params({"data": settings.data, "model": settings.model, "methods": " ".join(settings.methods)})
+
+    def log(self, numbers: Mapping[str, float], round_: int) -> None:
+        allowed = str.maketrans(dict.fromkeys("()+=,'\"", "_"))  # MLflow refuses these in the name of a metric
+        self.mlflow.log_metrics({name.translate(allowed): value for name, value in numbers.items()}, step=round_)
+
+    def on_end(self) -> None:
+        self.mlflow.end_run()
+
+
+class WeightsAndBiases(Tracker):
+    """Logs to Weights & Biases (needs the `wandb` package); options such as mode="offline" go to `wandb.init`."""
+
+    def __init__(self, project: str = "coterie", **options: Any) -> None:
+        import wandb
+
+        self.wandb: Any = wandb
+        self.options = {"project": project, **options}
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.run = self.wandb.init(config=settings.as_json(), **self.options)
+
+    def log(self, numbers: Mapping[str, float], round_: int) -> None:
+        # Lanes end their rounds in any order, and W&B's own step may only grow: the round is logged as a number of its own.
+        self.run.log({**numbers, "round": round_})
+
+    def on_end(self) -> None:
+        self.run.finish()

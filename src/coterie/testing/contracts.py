@@ -1,0 +1,285 @@
+"""The checks that every method, now and later, must pass. `tests/methods/test_contracts.py` runs them over the whole catalogue.
+
+A new method gets them all by being in the catalogue; one that is not may be checked by ``check(Subject(make))`` for each check in CHECKS.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Floats, Ids
+from coterie.core.asks import Local, ModelAsk, Train, Trained
+from coterie.core.method import Method, Plan
+from coterie.core.mixing import mix
+from coterie.core.serving import Serving
+from coterie.core.states import flatten, from_bytes, to_bytes
+from coterie.engines.engine import Stamped
+from coterie.engines.problem import Problem
+from coterie.methods.fedavg import FedAvg
+from coterie.run.drive import drive
+from coterie.run.lanes import RUNNING, lanes_of
+from coterie.testing import play as playing
+from coterie.testing import worlds
+from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, context, corrupt, play, unmoved
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method under test: how to make it afresh, and what is peculiar to it."""
+
+    make: Callable[[], Method[Any]]
+    aggregate_is_final: bool = True  # False: something (a server optimiser) moves the models after they were mixed
+
+    def play(self, **options: Any) -> History:
+        return play(self.make(), **options)
+
+
+@lru_cache(maxsize=4)
+def usual(method: Method[Any], rounds: int = 2) -> tuple[History, list[Stamped]]:
+    """An undisturbed run, with what was asked in it: many checks compare with it, so it is kept."""
+    engine = Altered(as_it_is)
+    return play(method, engine=engine, rounds=rounds), engine.asked
+
+
+def models(state: Any) -> list[Floats]:
+    """All the models in a state, wherever it keeps them."""
+    return [array for path, array in flatten(state)[0].items() if path.split(".")[-1] == "models"]
+
+
+def assert_finite(history: History) -> None:
+    """The last state holds models, and all of them are finite."""
+    held = models(history.states[-1])
+    assert held
+    assert all(np.isfinite(array).all() for array in held)
+
+
+def asked_in(subject: Subject, round_: int) -> tuple[Ids, int]:
+    """The clients that a round asks, and how many questions it has for them."""
+    asks = [s.ask for s in usual(subject.make())[1] if s.round_ == round_]
+    clients = np.unique(np.concatenate([ask.clients for ask in asks if isinstance(ask, ModelAsk)] or [np.zeros(0, np.int64)]))
+    return clients, len(asks)
+
+
+def check_is_a_frozen_record_of_settings(subject: Subject) -> None:
+    """A frozen dataclass of keyword settings: two made alike are equal."""
+    method = subject.make()
+    assert is_dataclass(method)
+    assert type(method).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert all(f.kw_only for f in fields(method))
+    assert method == subject.make()
+    assert hash(method) == hash(subject.make())
+
+
+def check_sees_a_roster_and_replies_only(subject: Subject) -> None:
+    """Its generators are given a state and a context, nothing else."""
+    kind = type(subject.make())
+    assert list(inspect.signature(kind.start).parameters) == ["self", "init", "ctx"]
+    assert list(inspect.signature(kind.round).parameters) == ["self", "state", "ctx"]
+    assert list(inspect.signature(kind.serve).parameters) == ["self", "state", "clients", "ctx"]
+
+
+def check_same_seed_same_bytes(subject: Subject) -> None:
+    """A seed gives the same states to the bit, another seed others."""
+    first, again, other = usual(subject.make())[0], subject.play(), subject.play(seed=1)
+    assert first.data == again.data
+    assert first.data[-1] != other.data[-1]
+
+
+def check_trains(subject: Subject) -> None:
+    """Guards the other checks: two rounds that change nothing would pass most of them."""
+    history, _ = usual(subject.make())
+    assert history.data[1] != history.data[0]
+    assert history.data[2] != history.data[1]
+    assert_finite(history)
+
+
+def check_order_of_arrival_is_irrelevant(subject: Subject) -> None:
+    """Replies that come in backwards leave the same states."""
+    assert subject.play(engine=Altered(backwards)).data == usual(subject.make())[0].data
+
+
+def check_absent_is_as_if_not_picked(subject: Subject) -> None:
+    """Clients that answer nothing in a round (the start is round 0) leave what the run leaves in which they could not be picked."""
+    clients, _ = asked_in(subject, 1)
+    whole = usual(subject.make())[0].data
+    assert subject.play(missing=(clients[:0], (0, 1))).data == whole
+    for gone in (clients[-1:], clients[::2]):
+        for rounds in ((0,), (1,)):
+            silent = subject.play(engine=Altered(absent(gone, rounds)))
+            unpicked = subject.play(missing=(gone, rounds))
+            assert silent.data == unpicked.data, f"without {gone.tolist()} in round {rounds[0]}"
+    assert silent.data != whole
+
+
+def check_each_ask_may_lose_replies(subject: Subject) -> None:
+    """A client may answer one ask of a round and miss the next."""
+    clients, asks = asked_in(subject, 1)
+    for number in range(asks):
+        for gone in (clients[:1], clients[1::2], clients):
+            assert_finite(subject.play(engine=Altered(absent(gone, (1,), number))))
+
+
+def check_empty_cohort_leaves_the_state(subject: Subject) -> None:
+    """A round in which nobody answers changes nothing and mixes nothing."""
+    everybody = worlds.problem().roster.clients
+    for history in (
+        subject.play(engine=Altered(absent(everybody, (2,)))),
+        subject.play(missing=(everybody, (2,))),
+    ):
+        assert history.data[2] == history.data[1]
+        assert history.records[2].mixing is None
+
+
+def check_state_survives_as_bytes(subject: Subject) -> None:
+    """A run that goes on from a state read back leaves the same states."""
+    whole, _ = usual(subject.make(), 3)
+    for done in (0, 2):
+        state = from_bytes(whole.data[done])
+        assert to_bytes(state) == whole.data[done]
+        assert subject.play(rounds=3, begin=(state, done)).data == whole.data[done + 1 :]
+
+
+def check_state_in_state_out(subject: Subject) -> None:
+    """A round makes a new state and leaves the old one as it was: a checkpoint in another thread may still be writing it."""
+    history, _ = usual(subject.make(), 3)
+    assert [to_bytes(state) for state in history.states] == history.data
+
+
+def check_matrix_is_what_happened(subject: Subject) -> None:
+    """The recorded matrix, applied to the replies and the models before, gives the models after; its rows sum to one."""
+    history, asked = usual(subject.make(), 3)
+    replies = {s.round_: playing.LOOP.run([s])[0] for s in asked if isinstance(s.ask, Train)}
+    for before, after, record in zip(history.states, history.states[1:], history.records[1:], strict=False):
+        if record.mixing is None:
+            continue
+        if record.mixing.averages:
+            sums = record.mixing.replies.sum(1) + record.mixing.before.sum(1)
+            np.testing.assert_allclose(sums, 1.0, rtol=0, atol=1e-12)
+            assert record.mixing.replies.min() >= 0
+        if subject.aggregate_is_final:
+            (old,), (new,) = models(before), models(after)
+            trained: Trained = replies[record.round_].of(record.mixing.clients)
+            assert mix(record.mixing, trained.vectors, old).tobytes() == new.tobytes()
+
+
+def check_nonsense_is_refused(subject: Subject) -> None:
+    """NaN, infinity or the wrong length: refused with a reason, and the run is the one in which the client did not answer."""
+    clients, _ = asked_in(subject, 1)
+    bad = int(clients[-1])
+    expected = subject.play(engine=Altered(absent(clients[-1:], (1,)))).data
+
+    def poison(value: Any, with_: float) -> Any:
+        spoilt = np.array(value, dtype=np.float64)
+        spoilt.flat[-1] = with_
+        return spoilt
+
+    for reason, spoil in (
+        ("not finite", lambda v: poison(v, np.nan)),
+        ("not finite", lambda v: poison(v, -np.inf)),
+        ("wrong length", lambda v: np.append(v, 0.0)),
+        ("cannot be read", lambda v: "nonsense"),
+    ):
+        history = subject.play(engine=Altered(corrupt(bad, 1, spoil)))
+        assert reason in history.records[1].refused[bad]
+        assert history.records[2].refused == {}
+        assert history.data == expected, reason
+
+
+def check_odd_cohorts(subject: Subject) -> None:
+    """One client, a cohort of one, identical clients, updates of zero, a world of dropouts and stragglers: defined cases."""
+    everybody = replace(PLAN, cohort=None)
+    assert_finite(subject.play(problem=worlds.lonely_problem(), plan=everybody))
+    assert_finite(subject.play(plan=replace(PLAN, cohort=1)))
+    assert_finite(subject.play(problem=worlds.identical_problem()))
+    assert_finite(subject.play(plan=replace(PLAN, dropout=0.5, stragglers=0.5), rounds=4))
+    still = subject.play(engine=Altered(unmoved), plan=everybody)
+    assert_finite(still)
+    for before, after in zip(models(still.states[0]), models(still.states[-1]), strict=True):
+        if before.shape == after.shape:
+            np.testing.assert_allclose(before, after, rtol=1e-6, atol=1e-6)
+
+
+def check_batch_norm(subject: Subject) -> None:
+    """A model with statistics and counters stays valid: no running variance turns negative, whatever moves the weights."""
+    plan = replace(PLAN, cohort=3, local=Local(epochs=2, batch_size=None, lr=0.1))
+    problem = worlds.batch_norm_problem()
+    history = subject.play(problem=problem, plan=plan, rounds=3)
+    assert_finite(history)
+    variance = next(s for s in problem.layout.slices if s.name.endswith("running_var"))
+    assert all((array[:, variance.begin : variance.end] > 0).all() for array in models(history.states[-1]))
+
+
+def check_serves_every_client(subject: Subject) -> None:
+    """All clients, some, one, none, in any order, newcomers too; the same client gets the same model each time."""
+    state = usual(subject.make())[0].states[-1]
+    before = to_bytes(state)
+    everybody = _served(subject, state, worlds.problem(), worlds.problem().roster.clients)
+    for clients in (np.array([1, 4]), np.array([5]), np.array([4, 0, 3]), np.zeros(0, np.int64), worlds.problem().roster.clients):
+        some = _served(subject, state, worlds.problem(), clients)
+        assert all(some[client].tobytes() == everybody[client].tobytes() for client in some)
+    grown = worlds.newcomer_problem()
+    _served(subject, state, grown, grown.roster.clients)
+    _served(subject, state, grown, np.array([7]))
+    assert to_bytes(state) == before
+
+
+def _served(subject: Subject, state: Any, problem: Problem, clients: Ids) -> dict[int, Floats]:
+    """The model each client is served; for a mixture, all the models it is made of."""
+    serving: Serving = carry(subject.make().serve(state, clients, context(problem, round_=2)), problem, round_=2)
+    assert serving.clients.tolist() == clients.tolist()
+    assert serving.rows.shape == clients.shape
+    low = 0 if serving.combiner is None else -1
+    assert all(low <= row < len(serving.models) for row in serving.rows)
+    assert np.isfinite(serving.models).all()
+    assert serving.models.shape[1] == problem.layout.size
+    return {int(c): serving.models if r < 0 else serving.models[r] for c, r in zip(clients, serving.rows, strict=True)}
+
+
+def check_panel_and_groups(subject: Subject) -> None:
+    """Models for the central test set have names of their own; every client has a group or none."""
+    method, state = subject.make(), usual(subject.make())[0].states[-1]
+    panel, groups = method.panel(state), method.members(state)
+    if panel is not None:
+        assert len(set(panel.names)) == len(panel.names) == len(panel.serving.clients) == len(panel.serving.rows)
+        assert len(set(panel.serving.clients.tolist())) == len(panel.names)  # a reply holds one row a client
+    if groups is not None:
+        assert len(groups) == len(worlds.problem().roster)
+        assert groups.min() >= -1
+
+
+def check_newcomers_may_join(subject: Subject) -> None:
+    """The roster only grows: a round after two clients have joined works on the state of the round before."""
+    state = usual(subject.make())[0].states[1]
+    plan = replace(PLAN, cohort=None)
+    assert_finite(subject.play(problem=worlds.newcomer_problem(), plan=plan, rounds=3, begin=(state, 1)))
+
+
+def check_company_changes_nothing(subject: Subject) -> None:
+    """A second method or a second seed in the same study leaves this one's bits alone."""
+    plan = replace(PLAN, evaluate_every=1)
+    alone = _states(subject.make(), plan, others=(), seeds=(0,))
+    assert _states(subject.make(), plan, others=(FedAvg(weighting="uniform"),), seeds=(0,)) == alone
+    assert _states(subject.make(), plan, others=(), seeds=(7, 0)) == alone
+    looked_at, unseen = (from_bytes(_states(subject.make(), p, others=(), seeds=(0,))[-1]) for p in (plan, PLAN))
+    for a, b in zip(models(looked_at), models(unseen), strict=True):  # a method may keep what it serves with, but trains alike
+        assert a.tobytes() == b.tobytes()
+
+
+def _states(method: Method[Any], plan: Plan, others: tuple[Method[Any], ...], seeds: tuple[int, ...]) -> list[bytes]:
+    lanes = lanes_of([*(("other", other) for other in others), ("subject", method)], seeds, worlds.problem(), plan)
+    data = []
+
+    def watch(lane: Any, record: Any) -> None:
+        if lane.label == "subject" and lane.seed == 0:
+            data.append(to_bytes(lane.state))
+
+    drive(lanes, playing.LOOP, 2, watch)
+    assert all(lane.status == RUNNING for lane in lanes)
+    return data
+
+
+CHECKS: tuple[Callable[[Subject], None], ...] = tuple(value for name, value in dict(globals()).items() if name.startswith("check_"))

@@ -1,0 +1,172 @@
+"""Playing a method on a small federation, with a world that misbehaves in one chosen way."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from coterie.core.acceptance import accept, assemble
+from coterie.core.arrays import Ids
+from coterie.core.asks import Ask, Gradient, Local, ModelAsk, Reply, Train
+from coterie.core.method import Context, Method, Plan
+from coterie.core.states import State, to_bytes
+from coterie.engines.engine import Engine, Stamped
+from coterie.engines.loop import LoopEngine
+from coterie.engines.problem import Problem
+from coterie.run.drive import drive
+from coterie.run.lanes import RUNNING, Lane, RoundRecord
+from coterie.testing import worlds
+
+T = TypeVar("T")
+LOOP = LoopEngine()
+# Evaluation only at the start: what a round asks is then exactly what the method asks.
+PLAN = Plan(rounds=99, evaluate_every=99, cohort=4, local=Local(epochs=2, batch_size=5, lr=0.1))
+
+Alter = Callable[[Stamped, int, Any], Any]  # (the ask, its number within the round, the reply) -> what arrives instead
+
+
+class Altered:
+    """The loop engine, with something done to its replies on their way."""
+
+    name = "altered"
+
+    def __init__(self, alter: Alter) -> None:
+        self.alter = alter
+        self.asked: list[Stamped] = []
+        self._numbers: Counter[tuple[int, int]] = Counter()
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        return [self._pass_on(stamped, reply) for stamped, reply in zip(asks, LOOP.run(asks), strict=True)]
+
+    def _pass_on(self, stamped: Stamped, reply: Any) -> Any:
+        self.asked.append(stamped)
+        number = self._numbers[stamped.lane, stamped.round_]
+        self._numbers[stamped.lane, stamped.round_] += 1
+        return self.alter(stamped, number, reply)
+
+
+def as_it_is(stamped: Stamped, number: int, reply: Any) -> Any:
+    """Nothing is done to the reply."""
+    return reply
+
+
+def backwards(stamped: Stamped, number: int, reply: Reply) -> Reply:
+    """The last client answers first."""
+    return reply.take(np.arange(len(reply))[::-1])
+
+
+def absent(clients: Ids, rounds: Collection[int], number: int | None = None) -> Alter:
+    """These clients do not answer in these rounds: any ask of theirs, or only the one with this number."""
+
+    def alter(stamped: Stamped, n: int, reply: Reply) -> Reply:
+        gone = stamped.round_ in rounds and number in (None, n)
+        return reply.take(~np.isin(reply.clients, clients)) if gone else reply
+
+    return alter
+
+
+def unmoved(stamped: Stamped, number: int, reply: Any) -> Any:
+    """Training changes nothing and every gradient is zero."""
+    ask = stamped.ask
+    if isinstance(ask, Train):
+        return replace(reply, vectors=ask.models[ask.start])
+    return replace(reply, vectors=np.zeros_like(reply.vectors)) if isinstance(ask, Gradient) else reply
+
+
+def corrupt(client: int, round_: int, spoil: Callable[[Any], Any]) -> Alter:
+    """In this round the client's numbers are spoilt, and the server puts together what each client sent, as in a real federation."""
+
+    def alter(stamped: Stamped, number: int, reply: Reply) -> Any:
+        if stamped.round_ != round_ or not isinstance(stamped.ask, ModelAsk):
+            return reply
+        names = [f.name for f in fields(reply) if f.name not in ("clients", "refused")]
+        answers = {int(c): {name: getattr(reply, name)[i] for name in names} for i, c in enumerate(reply.clients)}
+        if client in answers:
+            floats = [n for n in names if getattr(reply, n).dtype.kind == "f"]
+            answers[client] |= {name: spoil(answers[client][name]) for name in floats}
+        return assemble(stamped.ask, answers)
+
+    return alter
+
+
+@dataclass(frozen=True)
+class ContextWithout(Context):
+    """A context in which some clients cannot be reached, so that the cohort is the one of `whole` without them."""
+
+    whole: Context | None = None
+
+    def cohort(self, purpose: str = "cohort") -> Ids:
+        assert self.whole is not None
+        picked = self.whole.cohort(purpose)
+        return picked[np.isin(picked, self.roster.available)]
+
+
+class LaneWithout(Lane):
+    """A lane whose method, in some rounds, never hears of some clients: what 'as if they had not been picked' means."""
+
+    missing: Ids = np.zeros(0, dtype=np.int64)
+    rounds: Collection[int] = ()
+
+    def _context(self, round_: int) -> Context:
+        ctx = super()._context(round_)
+        if round_ not in self.rounds:
+            return ctx
+        roster = replace(ctx.roster, reachable=~np.isin(ctx.roster.clients, self.missing))
+        return ContextWithout(roster, ctx.layout, ctx.plan, ctx.seed, ctx.round_, ctx.records, whole=ctx)
+
+
+@dataclass
+class History:
+    """What a played lane leaves: its states, their bytes at the time, and the records, round by round."""
+
+    states: list[State] = field(default_factory=list)
+    data: list[bytes] = field(default_factory=list)
+    records: list[RoundRecord] = field(default_factory=list)
+
+    def watch(self, lane: Lane, record: RoundRecord) -> None:
+        assert lane.state is not None
+        self.states.append(lane.state)
+        self.data.append(to_bytes(lane.state))
+        self.records.append(record)
+
+
+def play(
+    method: Method[Any],
+    *,
+    engine: Engine = LOOP,
+    problem: Problem | None = None,
+    plan: Plan = PLAN,
+    seed: int = 0,
+    rounds: int = 2,
+    missing: tuple[Ids, Collection[int]] | None = None,
+    begin: tuple[State, int] | None = None,
+) -> History:
+    """Run one lane; with `missing`, its method does not hear of these clients in these rounds; with `begin`, go on from a state."""
+    lane = LaneWithout(method, "subject", seed, problem or worlds.problem(), plan)
+    if missing is not None:
+        lane.missing, lane.rounds = missing
+    if begin is not None:
+        lane.state, lane.round_ = begin
+    history = History()
+    drive([lane], engine, rounds, history.watch)
+    assert lane.status == RUNNING, lane.reason
+    return history
+
+
+def carry(script: Generator[Ask[Any], Any, T], problem: Problem, seed: int = 0, round_: int = 1, engine: Engine = LOOP) -> T:
+    """Carry out one generator of a method by itself, and return what it returns."""
+    try:
+        ask = next(script)
+        while True:
+            (reply,) = engine.run([Stamped(ask, problem, seed, round_)])
+            ask = script.send(accept(ask, reply))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def context(problem: Problem, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
+    """The context of one round."""
+    return Context(problem.roster, problem.layout, plan, seed, round_)

@@ -1,0 +1,88 @@
+"""Small federations for tests: six clients of ragged sizes, five features, three classes; made of nothing but keys."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from torch import nn
+
+from coterie.core.rng import generator, key
+from coterie.data.federation import Federation, Parts
+from coterie.engines.problem import Problem
+
+SIZES = (12, 7, 1, 9, 16, 5)  # training samples: a single one, fewer than a batch, whole batches and partial ones
+FEATURES, CLASSES, VALIDATION, TEST = 5, 3, 3, 4
+
+
+def tiny(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: bool = False, name: str = "tiny") -> Federation:
+    """A federation whose client i is the same whatever clients come after it; with `identical` all hold the same samples."""
+    x, y, parts, begin = [], [], [], 0
+    for i, size in enumerate(sizes):
+        n = size + VALIDATION + TEST
+        rng = generator(key(0, "tiny", 0 if identical else i))
+        x.append(rng.normal(size=(n, FEATURES)).astype(np.float32))
+        y.append(rng.integers(classes, size=n))
+        parts.append(np.split(begin + np.arange(n), [size, size + VALIDATION]))
+        begin += n
+    rng = generator(key(0, "tiny", "central"))
+    return Federation(
+        name=name,
+        x=np.concatenate(x),
+        y=np.concatenate(y),
+        classes=tuple("abcdefgh"[:classes]),
+        ids=tuple(f"client-{i}" for i in range(len(sizes))),
+        train=Parts.of([p[0] for p in parts]),
+        validation=Parts.of([p[1] for p in parts]),
+        test=Parts.of([p[2] for p in parts]),
+        central=(rng.normal(size=(10, FEATURES)).astype(np.float32), rng.integers(classes, size=10)),
+    )
+
+
+@lru_cache
+def problem(model: str = "mclr") -> Problem:
+    """The tiny federation with a model; the same object each time, so that engines set it up once."""
+    return Problem.of(tiny(), model)
+
+
+@lru_cache
+def newcomer_problem() -> Problem:
+    """The tiny federation after two more clients have joined."""
+    return Problem.of(tiny((*SIZES, 8, 6)), "mclr")
+
+
+@lru_cache
+def lonely_problem() -> Problem:
+    """A federation of one client."""
+    return Problem.of(tiny(SIZES[:1]), "mclr")
+
+
+@lru_cache
+def identical_problem() -> Problem:
+    """Five clients that hold the same samples."""
+    return Problem.of(tiny((8,) * 5, identical=True), "mclr")
+
+
+@lru_cache
+def batch_norm_problem() -> Problem:
+    """A model with running statistics and a counter beside its weights. No client has a single sample: batch norm cannot train on one."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES))
+
+    return Problem(tiny((12, 7, 6, 9)), "batch-norm", build)
+
+
+def renumbered(federation: Federation, order: tuple[int, ...]) -> Federation:
+    """The same clients, ids and samples under other numbers: client i of the result is client order[i] of the original."""
+
+    def parts(old: Parts) -> Parts:
+        return Parts.of([old[i] for i in order])
+
+    assert federation.validation is not None
+    return replace(
+        federation,
+        ids=tuple(federation.ids[i] for i in order),
+        train=parts(federation.train),
+        test=parts(federation.test),
+        validation=parts(federation.validation),
+    )

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coterie.core.parameters import Layout, initial_models, read, torch_seeded, write
+from coterie.engines.problem import Problem
+from coterie.methods.fedavg import FedAvg
+from coterie.testing import worlds
+from coterie.testing.play import LOOP, PLAN, play
+
+
+def build() -> nn.Sequential:
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    module[2].bias.requires_grad = False
+    return module
+
+
+def test_layout_says_what_each_slice_is() -> None:
+    layout = Layout.of(build())
+    assert [(s.name, s.begin, s.end, s.kind) for s in layout.slices] == [
+        ("0.weight", 0, 6, "weight"),
+        ("0.bias", 6, 8, "weight"),
+        ("1.weight", 8, 10, "weight"),
+        ("1.bias", 10, 12, "weight"),
+        ("2.weight", 12, 16, "weight"),
+        ("2.bias", 16, 18, "frozen"),
+        ("1.running_mean", 18, 20, "statistic"),
+        ("1.running_var", 20, 22, "statistic"),
+        ("1.num_batches_tracked", 22, 23, "counter"),
+    ]
+    assert layout.size == 23
+    assert np.flatnonzero(layout.compared).tolist() == list(range(16))
+
+
+def test_comparable_cuts_columns_only_where_needed() -> None:
+    vectors = np.arange(46, dtype=np.float32).reshape(2, 23)
+    assert Layout.of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
+    plain = np.zeros((2, 8), dtype=np.float32)
+    assert Layout.of(nn.Linear(3, 2)).comparable(plain) is plain
+
+
+def test_write_then_read() -> None:
+    module = build()
+    vector = np.arange(23, dtype=np.float32) / 8
+    vector[22] = 7
+    write(module, torch.as_tensor(vector))
+    assert read(module).tolist() == vector.tolist()
+    assert module.state_dict()["1.num_batches_tracked"].item() == 7
+    assert read(module[0])[5] == 5 / 8
+
+
+def test_an_averaged_counter_is_rounded() -> None:
+    module = build()
+    vector = torch.zeros(23)
+    vector[22] = 2.6
+    write(module, vector)
+    assert module.state_dict()["1.num_batches_tracked"].item() == 3
+
+
+def test_initial_models_are_keyed() -> None:
+    init = initial_models(build, seed=3)
+    assert init().tobytes() == init(0).tobytes() == initial_models(build, seed=3)().tobytes()
+    assert init(1).tobytes() != init(0).tobytes()
+    assert initial_models(build, seed=4)().tobytes() != init().tobytes()
+
+
+def test_torch_global_generator_is_left_alone() -> None:
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    initial_models(build, seed=3)(2)
+    problem = Problem(worlds.tiny(), "own", lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
+    play(FedAvg(), problem=problem, plan=PLAN, engine=LOOP)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_torch_global_generator_comes_back_after_an_error() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError), torch_seeded(5):
+        torch.rand(3) @ torch.rand(4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_initial_models_do_not_depend_on_the_global_generator() -> None:
+    torch.manual_seed(1)
+    first = initial_models(build, seed=3)()
+    torch.manual_seed(2)
+    assert initial_models(build, seed=3)().tobytes() == first.tobytes()

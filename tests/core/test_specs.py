@@ -1,0 +1,93 @@
+import math
+from typing import Any, Literal
+
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.specs import Registry, Spec, parse, parse_path, split
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fedavg",
+        "fedprox(mu=1)",
+        "mlp(128,64)",
+        "synthetic(iid)",
+        "synthetic(0.5,0.5,clients=30)",
+        "my.package:factory(width=8)",
+        "a(b=none,c=true,d=false)",
+        "a(b='two words')",
+        "a(b=(1,2,))",
+        "a(b=-0.001)",
+        "a(b=inf)",
+        "a(b='inf')",
+        "a(b='none')",
+    ],
+)
+def test_round_trip(text: str) -> None:
+    assert str(parse(text)) == text
+    assert parse(str(parse(text))) == parse(text)
+
+
+def test_values() -> None:
+    spec = parse(" fedprox( mu = 1e-3, weighting=uniform, on='a b', n=None, yes=True, t=inf) ")
+    assert spec == Spec("fedprox", (), {"mu": 0.001, "weighting": "uniform", "on": "a b", "n": None, "yes": True, "t": math.inf})
+
+
+@pytest.mark.parametrize("text", ["", "a(", "a)", "a b", "a(1", "a(b=)", "a(**b)", "a(f(1))", "a(b.c)", "(1)", "a(b=1,b=2)"])
+def test_what_cannot_be_read_is_a_sentence(text: str) -> None:
+    with pytest.raises(UserError, match=r"Cannot read .*write"):
+        parse(text)
+
+
+def test_split_leaves_brackets_and_quotes_alone() -> None:
+    assert split("a(b='x/y',c=(1/2))/d(e)/f", "/") == ["a(b='x/y',c=(1/2))", "d(e)", "f"]
+    assert [spec.name for spec in parse_path("digits/rotated(groups=4)")] == ["digits", "rotated"]
+
+
+def make(
+    _given: str, size: int = 1, rate: float = 0.5, how: Literal["fast", "slow"] = "fast", limit: int | None = None, *, _seed: int = 0
+) -> tuple[Any, ...]:
+    if size < 0:
+        raise ValueError("size is below zero")
+    return _given, size, rate, how, limit, _seed
+
+
+@pytest.fixture
+def registry() -> Registry[tuple[Any, ...]]:
+    registry: Registry[tuple[Any, ...]] = Registry("thing")
+    registry.add("maker", make)
+    registry.add("other", lambda _given: (_given,))
+    return registry
+
+
+def test_builds(registry: Registry[tuple[Any, ...]]) -> None:
+    assert registry.build("maker(3,how=slow,limit=none)", "x", _seed=9) == ("x", 3, 0.5, "slow", None, 9)
+    assert registry.build("maker(rate=2)", "x") == ("x", 1, 2, "fast", None, 0)
+    assert list(registry) == ["maker", "other"]
+    assert list(registry.settings("maker")) == ["size", "rate", "how", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("makr", "Unknown thing 'makr': did you mean 'maker'?"),
+        ("zzz", "Unknown thing 'zzz': choose from maker, other."),
+        ("maker(sise=3)", "Thing 'maker' has no setting 'sise': did you mean 'size'?"),
+        ("maker(_seed=3)", "has no setting '_seed'"),
+        ("maker(1,2,fast,4,5)", "takes 4 settings without a name, not 5; it knows size, rate, how, limit."),
+        ("maker(size=big)", "size='big' should be a whole number."),
+        ("maker(size=1.5)", "size=1.5 should be a whole number."),
+        ("maker(size=true)", "size=True should be a whole number."),
+        ("maker(rate=high)", "rate='high' should be a number."),
+        ("maker(how=slwo)", "how='slwo' is not known: did you mean 'slow'?"),
+        ("maker(how=3)", "how=3 should be"),
+        ("maker(limit=x)", "limit='x' should be a whole number or none."),
+        ("maker(size=-1)", "Thing 'maker(size=-1)' cannot be made: size is below zero."),
+    ],
+)
+def test_errors_name_what_is_right(registry: Registry[tuple[Any, ...]], text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        registry.build(text, "x")
+    assert sentence in str(error.value)

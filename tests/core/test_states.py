@@ -1,0 +1,77 @@
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.states import Models, State, flatten, from_bytes, name_of, to_bytes
+
+
+@dataclass(frozen=True)
+class Everything(State):
+    inner: Models
+    groups: Any
+    scalars: Any
+    several: tuple[Any, ...]
+
+
+def example() -> Everything:
+    arrays = (
+        np.array([True, False]),
+        np.array([2**63], dtype=np.uint64),
+        np.zeros((0, 3), np.float32),
+        np.array(2.5),
+        np.arange(6.0).reshape(2, 3).T,
+    )
+    return Everything(Models(np.ones((2, 3), np.float32)), np.array([0, 1, -1]), (1, 2.5, "x", None, True, float("inf")), arrays)
+
+
+def test_round_trip() -> None:
+    state = example()
+    back = from_bytes(to_bytes(state))
+    assert isinstance(back, Everything)
+    assert isinstance(back.inner, Models)
+    assert back.scalars == state.scalars
+    assert [type(v) for v in back.scalars] == [type(v) for v in state.scalars]
+    for old, new in zip([state.inner.models, state.groups, *state.several], [back.inner.models, back.groups, *back.several], strict=True):
+        assert new.dtype == old.dtype
+        assert new.shape == old.shape
+        assert np.array_equal(new, old)
+    assert to_bytes(back) == to_bytes(state)
+
+
+def test_flatten_names_arrays_by_their_place() -> None:
+    arrays, tree = flatten(example())
+    assert list(arrays)[:3] == ["inner.models", "groups", "several.0"]
+    assert tree["state"] == name_of(Everything)
+
+
+def test_what_a_state_may_not_hold() -> None:
+    state = Everything(Models(np.ones((1, 1), np.float32)), {"a": 1}, 0, ())
+    with pytest.raises(TypeError, match=r"not dict \(at groups\)"):
+        to_bytes(state)
+
+
+def test_unknown_state() -> None:
+    data = to_bytes(example())
+    renamed = data.replace(b"Everything", b"Everywhere")
+    with pytest.raises(UserError, match=r"Everywhere' that no known method has: import the method first"):
+        from_bytes(renamed)
+
+
+def test_unknown_field() -> None:
+    data = to_bytes(Models(np.ones((1, 4), np.float32)))
+    with pytest.raises(UserError, match="cannot be read"):
+        from_bytes(data.replace(rb"{\"models\"", rb"{\"modelz\""))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 60, -4, -1])
+def test_truncated(keep: int) -> None:
+    data = to_bytes(example())
+    with pytest.raises(UserError, match="truncated or was changed"):
+        from_bytes(data[:keep])
+
+
+def test_with_models_keeps_the_rest() -> None:
+    assert Models(np.zeros((1, 2), np.float32)).with_models(np.ones((1, 2), np.float32)).models.tolist() == [[1, 1]]

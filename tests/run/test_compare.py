@@ -1,0 +1,196 @@
+"""`compare`: controls, tuning, budgets, resuming; the real thing on embedded data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from coterie.analysis import open_comparison
+from coterie.cli import main
+from coterie.core.asks import Local
+from coterie.core.errors import UserError
+from coterie.core.method import Plan
+from coterie.evidence import Evidence, digest
+from coterie.evidence.settings import Execution, Settings
+from coterie.methods.catalogue import build
+from coterie.run.budget import Budget
+from coterie.run.compare import Request, compare, with_controls
+from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.study import Study
+from coterie.run.tuning import at_rate, with_validation
+
+DATA = "digits/rotated(clients=8,groups=2)"
+PLAN = Plan(rounds=2, local=Local(lr=0.1))
+LOOP = Execution(engine="loop")
+
+
+def labels(methods: list[str], known: bool) -> list[str]:
+    return [label for label, _ in with_controls([(name, build(name)) for name in methods], known, 5)]
+
+
+def test_controls_are_added_once() -> None:
+    baselines = ["fedavg", "fedavg(weighting=uniform)", "local", "fedavg+finetune(epochs=5)"]
+    assert labels(["fedprox"], True) == [*baselines, "fedprox"]
+    assert labels(["fedsim( clusters=3 )"], False) == [*baselines, "fedsim( clusters=3 )", "fedsim(clusters=3,assign=random)"]
+    own = ["fedavg( weighting=uniform )", "ifca+finetune", "ifca(assign=oracle)+finetune"]
+    assert labels(own, True) == [
+        *("fedavg", "fedavg( weighting=uniform )", "local", "fedavg+finetune(epochs=5)"),
+        *("ifca+finetune", "ifca(assign=random)+finetune", "ifca(assign=oracle)+finetune"),
+    ]
+
+
+def test_validation_parts_are_asked_for() -> None:
+    assert with_validation("digits/rotated(clients=8)") == "digits/rotated(clients=8,validation=0.1)"
+    assert with_validation("heart") == "heart(validation=0.1)"
+    assert with_validation("digits/iid(10,0.1,0.2)") == "digits/iid(10,0.1,0.2)"
+    assert with_validation("digits/iid(clients=8)/rotated") == "digits/iid(clients=8,validation=0.1)/rotated"
+    assert with_validation("femnist") == "femnist/natural(validation=0.1)"
+    with pytest.raises(UserError, match="cannot hold samples back"):
+        with_validation("femnist/drift")
+    with pytest.raises(UserError, match="validation=0"):
+        with_validation("heart(validation=0)")
+
+
+def test_a_rate_of_its_own_is_the_study_at_that_rate() -> None:
+    label, method = at_rate(("fedavg", ct.FedAvg()), 0.1)
+    assert build(label) == method
+    own = ct.study(label, data=DATA, rounds=2, lr=0.7, execution=LOOP).rounds["accuracy"]
+    assert own.tolist() == ct.study("fedavg", data=DATA, rounds=2, lr=0.1, execution=LOOP).rounds["accuracy"].tolist()
+    with pytest.raises(UserError, match="lr=0"):
+        build("fedavg+rate(lr=0)")
+
+
+def test_a_comparison_on_two_federations(tmp_path: Path) -> None:
+    comparison = compare(
+        ["fedgroup(groups=2)"], data=[DATA, "heart"], out=tmp_path / "c", seeds=range(2), plan=PLAN, execution=LOOP, finetune=1
+    )
+    digits, heart = comparison.federations
+    assert [digits.data, heart.data] == [DATA, "heart"]
+    assert "fedgroup(groups=2,assign=oracle)" in digits.methods
+    assert "fedgroup(groups=2,assign=oracle)" not in heart.methods
+    assert comparison.ranking is not None
+    assert comparison.ranking.federations == 2
+    with pytest.raises(UserError, match="not empty"):
+        compare(["fedavg"], data=DATA, out=tmp_path / "c")
+    with pytest.raises(UserError, match=r"another comparison \(it differs in seeds\)"):
+        compare(["fedgroup(groups=2)"], data=[DATA, "heart"], out=tmp_path / "c", seeds=(0,), plan=PLAN, finetune=1, resume=True)
+
+
+def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    rates = (1e-6, 0.3)
+    comparison = compare(
+        ["fedprox(mu=0.1)"], data=DATA, out=out, seeds=(0, 1), plan=PLAN, execution=LOOP, rates=rates, tuning_seeds=1, finetune=1
+    )
+    (found,) = comparison.federations
+    assert found.data == "digits/rotated(clients=8,groups=2,validation=0.1)"
+    assert set(found.methods) == {f"{label}+rate(lr=0.3)" for label in labels(["fedprox(mu=0.1)"], True)} - {
+        "fedavg+finetune(epochs=5)+rate(lr=0.3)"
+    } | {"fedavg+finetune+rate(lr=0.3)"}
+    assert found.roles.baseline == "fedavg+rate(lr=0.3)"
+    (tuned,) = comparison.tuning.values()
+    entry = tuned["fedprox(mu=0.1)"]
+    assert entry["chosen"] == 0.3
+    assert entry["at_edge"]
+    assert entry["validation"][0] < entry["validation"][1]
+    study = Evidence.open(next((out / "tuning").glob("*/settings.json")).parent)
+    assert study.settings.seeds == (2,)  # none of the seeds compared
+    spent = study.frame("rounds").query("method in ['fedprox(mu=0.1)+rate(lr=1e-06)', 'fedprox(mu=0.1)+rate(lr=0.3)']")
+    assert entry["passes"] == spent["passes"].sum() > 0
+
+
+class Clock(ct.Callback):
+    """Time that passes by one second with each round of each lane."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        self.now += 1
+
+
+SETTINGS = Settings(methods=("fedavg", "local"), data=DATA, seeds=(0, 1, 2, 3), plan=Plan(rounds=3, local=Local(lr=0.1)))
+SEED_BY_SEED = Execution(engine="loop", checkpoint_every=1, seeds_per_wave=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "seeds", "last"),
+    [
+        (20.0, (0, 1), 3),  # a wave takes 2 lanes x 4 rounds = 8 s: two end at 16, a third would end at 24
+        (5.0, (0,), 2),  # rounds 0 and 1 end at 4, round 2 at 6: there the budget is over
+    ],
+)
+def test_a_budget_ends_with_complete_pairs_and_can_be_resumed(tmp_path: Path, seconds: float, seeds: tuple[int, ...], last: int) -> None:
+    clock, out = Clock(), tmp_path / "study"
+    Study.prepare(SETTINGS).run(out=out, execution=SEED_BY_SEED, callbacks=[clock], budget=Budget(seconds, clock))
+    found = open_comparison(out).federations[0]
+    assert (found.seeds, found.scope.last) == (seeds, last)
+    assert all(finding.scores["final"].values.shape == (len(seeds),) for finding in found.methods.values())
+    Study.prepare(SETTINGS).run(out=out, resume=True)
+    whole = Study.prepare(SETTINGS).run(execution=LOOP)
+    assert digest(Evidence.open(out)) == digest(whole.evidence)
+
+
+def test_budgets_are_shared_and_checked() -> None:
+    clock = Clock()
+    budget = Budget(30, clock)
+    first = budget.share(3)
+    assert first.left == 10
+    clock.now = 4  # the first part took 4: the others have 13 each
+    assert budget.share(2).left == 13
+    with pytest.raises(UserError, match="leaves no time"):
+        Budget(0)
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(UserError, match="needs data"):
+        Request(methods=("fedavg",), data=())
+    with pytest.raises(UserError, match="finetune=0"):
+        Request(methods=("fedavg",), data=(DATA,), finetune=0)
+    assert Request(methods=("fedavg",), data=("heart", "heart()", "digits/iid")).folders == ["heart", "heart-2", "digits-iid"]
+
+
+def test_nothing_is_written_for_data_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hart"):
+        compare(["fedavg"], data=[DATA, "hart"], out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+COMMAND = ["compare", "fedprox(mu=0.1)", "--data", DATA, "--rounds", "12", "--seeds", "0-1", "--engine", "loop", "--lr", "0.1"]
+COMMAND += ["--checkpoint-every", "1", "--finetune", "1"]
+
+
+def test_a_killed_comparison_resumes(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def coterie(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["coterie", *words])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        return capfd.readouterr().out
+
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    start = [sys.executable, "-c", "from coterie.cli import main; main()", *COMMAND, "--out", str(cut)]
+    source = str(Path(ct.__file__).parents[1])
+    process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": source})
+    while process.poll() is None and len(list(cut.glob("*/segments/0*"))) < 2:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    answer = json.loads(coterie(*COMMAND, "--out", str(cut), "--resume", "--json").splitlines()[-1])
+    text = coterie(*COMMAND, "--out", str(whole))
+    folders = [next(folder.glob("*/settings.json")).parent for folder in (cut, whole)]
+    assert len({digest(Evidence.open(folder)) for folder in folders}) == 1
+    assert answer["folder"] == str(cut)
+    assert [row["method"] for row in answer["table"]][-1] == "fedprox(mu=0.1)"
+    assert "2 seeds cannot reach 5 %" in " ".join(text.split())
+    assert "2 of 2 seeds, to round 12" in " ".join(text.split())

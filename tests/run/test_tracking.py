@@ -1,0 +1,46 @@
+"""The trackers, each with its real package, writing to a folder and read back."""
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import coterie as ct
+from coterie.run.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
+
+DATA = "digits/iid(clients=3)"
+
+
+def run(tracker: Tracker) -> "list[float]":
+    """A short study under the tracker; its accuracy by round."""
+    result = ct.study("fedprox(mu=1)", data=DATA, rounds=2, callbacks=[tracker])
+    return list(result.rounds["accuracy"])
+
+
+def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
+    accuracy = run(TensorBoard(tmp_path))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    logged = [(e.step, e.value) for e in events.Scalars("fedprox(mu=1)/seed 0/accuracy")]
+    assert logged == [(t, pytest.approx(a)) for t, a in enumerate(accuracy)]
+
+
+def test_mlflow_holds_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(tmp_path.as_uri())
+    accuracy = run(MLflow())
+    client: Any = mlflow.MlflowClient()
+    (experiment,) = [e for e in client.search_experiments() if e.name == "coterie"]
+    (finished,) = client.search_runs([experiment.experiment_id])
+    assert finished.data.params["data"] == DATA
+    history = client.get_metric_history(finished.info.run_id, "fedprox_mu_1_/seed 0/accuracy")
+    assert [m.value for m in sorted(history, key=lambda m: m.step)] == pytest.approx(accuracy)
+
+
+def test_weights_and_biases_holds_the_last_accuracy(tmp_path: Path) -> None:
+    tracker = WeightsAndBiases(mode="offline", dir=str(tmp_path))
+    accuracy = run(tracker)
+    (stored,) = tmp_path.rglob("*.wandb")
+    assert b"fedprox(mu=1)/seed 0/accuracy" in stored.read_bytes()
+    assert str(accuracy[-1]).encode() in stored.read_bytes()  # values are stored as JSON
