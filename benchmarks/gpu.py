@@ -9,7 +9,8 @@ from benchmarks.studies import METHODS, SEEDS, lanes_of_study
 from benchmarks.timing import apart, by_turns, heading, median, product_gflops, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 
-from coterie.core.asks import Local, Train
+from coterie.core.asks import Train
+from coterie.core.local import Local
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.fused.gpu import route as fused_gpu
@@ -18,8 +19,9 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.merge import merge
 from coterie.engines.problem import Problem
 from coterie.engines.routes import layer_sizes
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.run.drive import drive
+from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 ROUNDS = 30

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.core.method import Context, Plan
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coterie.core.asks import Evaluated
-from coterie.core.method import Plan
 from coterie.core.mixing import Mixing
+from coterie.core.plan import Plan
 from coterie.evidence import writer
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of

@@ -13,7 +13,7 @@ from benchmarks.peers.process import ROOT
 from benchmarks.timing import REPEATS, heading, median, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, unwatched
 
-from coterie.core.method import Plan
+from coterie.core.plan import Plan
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.problem import Problem
 from coterie.evidence import writer

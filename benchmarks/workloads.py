@@ -9,9 +9,11 @@ import torch
 from benchmarks.peers.recorded import Recorded
 
 from coterie.core.arrays import Floats
-from coterie.core.asks import Local, Train
+from coterie.core.asks import Train
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan
+from coterie.core.local import Local
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.core.rng import extend, shuffle
 from coterie.core.specs import parse
 from coterie.core.states import Models

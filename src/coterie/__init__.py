@@ -1,89 +1,147 @@
-"""Coterie: federated learning for clients that resemble each other."""
+"""Coterie: federated learning for clients that resemble each other.
 
-from coterie.analysis import Comparison
-from coterie.core.asks import Error, Evaluate, Gradient, Local, Losses, Train
-from coterie.core.errors import UserError
-from coterie.core.method import Context, Method, Plan, Round, done
-from coterie.core.mixing import Mixing, mix
-from coterie.core.serving import Mixture, Panel, Serving
-from coterie.core.states import Models, State
-from coterie.data.catalogue import load
-from coterie.data.federation import Federation, Parts, Samples
-from coterie.data.own import from_torch
-from coterie.evidence import Evidence, digest
-from coterie.evidence.settings import Execution
-from coterie.methods.cfl import CFL
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.fedex import FedEx
-from coterie.methods.fedgroup import FedGroup, FedGrouProx
-from coterie.methods.fedprox import FedProx
-from coterie.methods.fedsgd import FedSGD
-from coterie.methods.fedsim import FedSim
-from coterie.methods.fesem import FeSEM
-from coterie.methods.fine_tuned import FineTuned
-from coterie.methods.flhc import FLHC
-from coterie.methods.ifca import IFCA
-from coterie.methods.local_only import LocalOnly
-from coterie.methods.scaffold import Scaffold
-from coterie.methods.server_optimised import ServerOptimised
-from coterie.methods.simprox import SimProx
-from coterie.run.callbacks import Callback
-from coterie.run.compare import compare
-from coterie.run.progress import ProgressBar
-from coterie.run.result import Result
-from coterie.run.study import Study, study
+The public names are loaded when they are first used: `import coterie` and `coterie --help` need not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to what is loaded
+    from coterie.analysis import Comparison as Comparison
+    from coterie.core.asks import Error as Error
+    from coterie.core.asks import Evaluate as Evaluate
+    from coterie.core.asks import Gradient as Gradient
+    from coterie.core.asks import Losses as Losses
+    from coterie.core.asks import Train as Train
+    from coterie.core.errors import UserError as UserError
+    from coterie.core.local import Local as Local
+    from coterie.core.method import Context as Context
+    from coterie.core.method import Method as Method
+    from coterie.core.method import Round as Round
+    from coterie.core.method import done as done
+    from coterie.core.mixing import Mixing as Mixing
+    from coterie.core.mixing import mix as mix
+    from coterie.core.plan import Plan as Plan
+    from coterie.core.serving import Mixture as Mixture
+    from coterie.core.serving import Panel as Panel
+    from coterie.core.serving import Serving as Serving
+    from coterie.core.states import Models as Models
+    from coterie.core.states import State as State
+    from coterie.data.catalogue import load as load
+    from coterie.data.federation import Federation as Federation
+    from coterie.data.federation import Parts as Parts
+    from coterie.data.federation import Samples as Samples
+    from coterie.data.own import from_torch as from_torch
+    from coterie.evidence import Evidence as Evidence
+    from coterie.evidence import digest as digest
+    from coterie.methods.cfl import CFL as CFL
+    from coterie.methods.fedavg import FedAvg as FedAvg
+    from coterie.methods.fedex import FedEx as FedEx
+    from coterie.methods.fedgroup import FedGroup as FedGroup
+    from coterie.methods.fedgroup import FedGrouProx as FedGrouProx
+    from coterie.methods.fedprox import FedProx as FedProx
+    from coterie.methods.fedsgd import FedSGD as FedSGD
+    from coterie.methods.fedsim import FedSim as FedSim
+    from coterie.methods.fesem import FeSEM as FeSEM
+    from coterie.methods.fine_tuned import FineTuned as FineTuned
+    from coterie.methods.flhc import FLHC as FLHC
+    from coterie.methods.ifca import IFCA as IFCA
+    from coterie.methods.local_only import LocalOnly as LocalOnly
+    from coterie.methods.scaffold import Scaffold as Scaffold
+    from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
+    from coterie.methods.simprox import SimProx as SimProx
+    from coterie.run.callbacks import Callback as Callback
+    from coterie.run.compare import compare as compare
+    from coterie.run.execution import Execution as Execution
+    from coterie.run.progress import ProgressBar as ProgressBar
+    from coterie.run.result import Result as Result
+    from coterie.run.study import Study as Study
+    from coterie.run.study import study as study
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CFL",
-    "FLHC",
-    "IFCA",
-    "Callback",
-    "Comparison",
-    "Context",
-    "Error",
-    "Evaluate",
-    "Evidence",
-    "Execution",
-    "FeSEM",
-    "FedAvg",
-    "FedEx",
-    "FedGrouProx",
-    "FedGroup",
-    "FedProx",
-    "FedSGD",
-    "FedSim",
-    "Federation",
-    "FineTuned",
-    "Gradient",
-    "Local",
-    "LocalOnly",
-    "Losses",
-    "Method",
-    "Mixing",
-    "Mixture",
-    "Models",
-    "Panel",
-    "Parts",
-    "Plan",
-    "ProgressBar",
-    "Result",
-    "Round",
-    "Samples",
-    "Scaffold",
-    "ServerOptimised",
-    "Serving",
-    "SimProx",
-    "State",
-    "Study",
-    "Train",
-    "UserError",
-    "compare",
-    "digest",
-    "done",
-    "from_torch",
-    "load",
-    "mix",
-    "study",
-]
+_HOMES: dict[str, tuple[str, ...]] = {
+    "coterie.analysis": ("Comparison",),
+    "coterie.core.asks": (
+        "Error",
+        "Evaluate",
+        "Gradient",
+        "Losses",
+        "Train",
+    ),
+    "coterie.core.errors": ("UserError",),
+    "coterie.core.local": ("Local",),
+    "coterie.core.method": (
+        "Context",
+        "Method",
+        "Round",
+        "done",
+    ),
+    "coterie.core.mixing": (
+        "Mixing",
+        "mix",
+    ),
+    "coterie.core.plan": ("Plan",),
+    "coterie.core.serving": (
+        "Mixture",
+        "Panel",
+        "Serving",
+    ),
+    "coterie.core.states": (
+        "Models",
+        "State",
+    ),
+    "coterie.data.catalogue": ("load",),
+    "coterie.data.federation": (
+        "Federation",
+        "Parts",
+        "Samples",
+    ),
+    "coterie.data.own": ("from_torch",),
+    "coterie.evidence": (
+        "Evidence",
+        "digest",
+    ),
+    "coterie.methods.cfl": ("CFL",),
+    "coterie.methods.fedavg": ("FedAvg",),
+    "coterie.methods.fedex": ("FedEx",),
+    "coterie.methods.fedgroup": (
+        "FedGrouProx",
+        "FedGroup",
+    ),
+    "coterie.methods.fedprox": ("FedProx",),
+    "coterie.methods.fedsgd": ("FedSGD",),
+    "coterie.methods.fedsim": ("FedSim",),
+    "coterie.methods.fesem": ("FeSEM",),
+    "coterie.methods.fine_tuned": ("FineTuned",),
+    "coterie.methods.flhc": ("FLHC",),
+    "coterie.methods.ifca": ("IFCA",),
+    "coterie.methods.local_only": ("LocalOnly",),
+    "coterie.methods.scaffold": ("Scaffold",),
+    "coterie.methods.server_optimised": ("ServerOptimised",),
+    "coterie.methods.simprox": ("SimProx",),
+    "coterie.run.callbacks": ("Callback",),
+    "coterie.run.compare": ("compare",),
+    "coterie.run.execution": ("Execution",),
+    "coterie.run.progress": ("ProgressBar",),
+    "coterie.run.result": ("Result",),
+    "coterie.run.study": (
+        "Study",
+        "study",
+    ),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

@@ -17,12 +17,13 @@ from coterie.analysis.records import COSTS, Records, records_of
 from coterie.analysis.roles import roles_of
 from coterie.analysis.verdict import verdicts
 from coterie.core.arrays import Array
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.evidence import Evidence
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
+from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 AVG, UNIFORM, ALONE = "fedavg", "fedavg(weighting=uniform)", "local"

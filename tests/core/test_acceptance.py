@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from coterie.core.acceptance import accept, assemble
-from coterie.core.asks import Error, Gradient, Local, Losses, Train, Trained
+from coterie.core.asks import Error, Gradient, Losses, Train, Trained
+from coterie.core.local import Local
 
 MODELS = np.zeros((2, 3), np.float32)
 ASK = Train(np.array([1, 4, 6]), MODELS, Local())

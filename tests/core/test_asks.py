@@ -4,8 +4,9 @@ from typing import Any, assert_type
 import numpy as np
 import pytest
 
-from coterie.core.asks import Ask, Evaluate, Evaluated, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.core.asks import Ask, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.local import Local
 from coterie.core.serving import Mixture, Serving
 
 CLIENTS = np.array([2, 5, 7])

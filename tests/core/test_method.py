@@ -4,10 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan, done
-from coterie.core.parameters import Layout
+from coterie.core.layout import Layout
+from coterie.core.local import Local
+from coterie.core.method import Context, done
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.testing import worlds
 from coterie.testing.play import context

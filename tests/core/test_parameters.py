@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.parameters import Layout, initial_models, read, torch_seeded, write
+from coterie.core.parameters import initial_models, layout_of, read, torch_seeded, write
 from coterie.engines.problem import Problem
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
@@ -17,7 +17,7 @@ def build() -> nn.Sequential:
 
 
 def test_layout_says_what_each_slice_is() -> None:
-    layout = Layout.of(build())
+    layout = layout_of(build())
     assert [(s.name, s.begin, s.end, s.kind) for s in layout.slices] == [
         ("0.weight", 0, 6, "weight"),
         ("0.bias", 6, 8, "weight"),
@@ -35,9 +35,9 @@ def test_layout_says_what_each_slice_is() -> None:
 
 def test_comparable_cuts_columns_only_where_needed() -> None:
     vectors = np.arange(46, dtype=np.float32).reshape(2, 23)
-    assert Layout.of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
+    assert layout_of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
     plain = np.zeros((2, 8), dtype=np.float32)
-    assert Layout.of(nn.Linear(3, 2)).comparable(plain) is plain
+    assert layout_of(nn.Linear(3, 2)).comparable(plain) is plain
 
 
 def test_write_then_read() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.plan import Plan
 from coterie.core.rng import key
 from coterie.testing.by_hand import context
 

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.data.catalogue import load
 from coterie.data.digits import digits
 from coterie.data.partitions import iid
-from coterie.evidence.settings import Execution
+from coterie.run.execution import Execution
 
 SPARSE_GIB = 24  # of samples, none of which is on disk
 
@@ -62,7 +62,7 @@ PROGRAM = """
 import resource, sys
 import numpy as np
 import coterie as ct
-from coterie.evidence.settings import Execution
+from coterie.run.execution import Execution
 federation = ct.load(f"npz('{sys.argv[1]}')/natural(clients=400,test=0.5)")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ct.study([ct.FedAvg()], data=federation, model="mclr", rounds=2, cohort=5, execution=Execution(threads=1))

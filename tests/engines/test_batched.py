@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.core.arrays import Array
-from coterie.core.asks import Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.asks import Error, Evaluate, Gradient, Losses, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.states import to_bytes
 from coterie.data.federation import Federation, Parts
@@ -23,9 +24,10 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.make import make_engine, resolve_device
 from coterie.engines.problem import Problem
 from coterie.evidence import digest
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.run.drive import drive
+from coterie.run.execution import Execution
 from coterie.run.lanes import Lane, RoundRecord, lanes_of
 from coterie.run.study import Study
 

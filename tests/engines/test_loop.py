@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Train
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
+from coterie.core.local import Local
 from coterie.core.parameters import read, write
 from coterie.core.rng import key
 from coterie.core.serving import Serving

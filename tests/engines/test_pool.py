@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.asks import Local, Train, Trained
+from coterie.core.asks import Train, Trained
+from coterie.core.local import Local
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine, worth_threads
 from coterie.engines.problem import Problem

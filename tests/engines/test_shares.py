@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Local, Losses, Share, Train
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.local import Local
 from coterie.core.rng import key, shuffle
 from coterie.core.serving import Serving
 from coterie.engines.batched import BatchedEngine

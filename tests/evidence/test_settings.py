@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
-from coterie.evidence.settings import Execution, Settings, parse_seeds
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.evidence.settings import Settings, parse_seeds
+from coterie.run.execution import Execution
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("0", (0,)), ("0-3", (0, 1, 2, 3)), ("0,2,5-6", (0, 2, 5, 6)), ("1, 1-2", (1, 2))])

@@ -8,7 +8,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.loop import LoopEngine
 from coterie.engines.problem import Problem

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.asks import Local, LossTable
+from coterie.core.asks import LossTable
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.methods.cfl import CFL, Branches
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.core.asks import Gradient, Gradients, Local, Train
+from coterie.core.asks import Gradient, Gradients, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.feddane import FedDANE
 from coterie.testing.by_hand import answer, context, gradients, model, nobody, trained

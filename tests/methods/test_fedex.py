@@ -8,7 +8,7 @@ import pytest
 
 from coterie.core.asks import Evaluate, Evaluated, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.plan import Plan
 from coterie.core.serving import COMBINED, Serving
 from coterie.engines.engine import Stamped
 from coterie.methods.combiners import MostConfident, OwnExpert

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Local, Train
+from coterie.core.asks import Train
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Layout, Slice
+from coterie.core.local import Local
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Gradient, Local, Train
+from coterie.core.asks import Gradient, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx

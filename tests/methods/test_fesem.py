@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Local, Losses, Train
+from coterie.core.asks import Losses, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Layout, Slice
+from coterie.core.local import Local
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fesem import Centres, FeSEM, squared_distances

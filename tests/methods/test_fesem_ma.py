@@ -7,8 +7,10 @@ import pytest
 
 from coterie.core.arrays import Floats
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Layout, Slice
+from coterie.core.method import Context
+from coterie.core.parameters import layout_of
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.engines.problem import Problem
 from coterie.methods.catalogue import build
@@ -19,7 +21,7 @@ from coterie.testing import worlds
 from coterie.testing.fake import FakeEngine
 from coterie.testing.play import PLAN, carry, play
 
-LAYOUT = Layout.of(Mlp((1, 2, 1)))  # hidden weights, hidden biases, output weights, output bias: 2 + 2 + 2 + 1 numbers
+LAYOUT = layout_of(Mlp((1, 2, 1)))  # hidden weights, hidden biases, output weights, output bias: 2 + 2 + 2 + 1 numbers
 A = [5.0, 0, 0, 5, 1, 2, 0]
 A_TURNED = [0.0, 5, 5, 0, 2, 1, 0]  # the same function: its two neurons in the other order
 B = [-5.0, 0, 0, -5, 1, 2, 0]

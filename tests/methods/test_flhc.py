@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Local, LossTable
+from coterie.core.asks import LossTable
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.flhc import FLHC

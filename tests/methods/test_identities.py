@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.core.arrays import Doubles
-from coterie.core.asks import Gradient, Local, Train
-from coterie.core.method import Plan
+from coterie.core.asks import Gradient, Train
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped

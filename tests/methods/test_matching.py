@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Floats
 from coterie.core.errors import UserError
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import Layout, read, torch_seeded, write
+from coterie.core.parameters import layout_of, read, torch_seeded, write
 from coterie.methods.matching import aligned, chain, cost
 from coterie.models.catalogue import build
 from coterie.models.cnn import Architecture, Cnn
@@ -75,7 +75,7 @@ KINDS = pytest.mark.parametrize("kind", [Mlp, Cnn, nn.Sequential])
 @KINDS
 def test_alignment_undoes_a_shuffle(kind: type) -> None:
     module, vector = made(kind)
-    layout = Layout.of(module)
+    layout = layout_of(module)
     other = shuffled(module, seed=1)
     assert not np.array_equal(other, vector)
     torch.testing.assert_close(outputs(module, other), outputs(module, vector), rtol=1e-4, atol=1e-5)  # the same function
@@ -86,7 +86,7 @@ def test_alignment_undoes_a_shuffle(kind: type) -> None:
 @KINDS
 def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
     module, vector = made(kind)
-    layers = chain(Layout.of(module))
+    layers = chain(layout_of(module))
     others = np.stack([shuffled(module, seed) for seed in range(1, 5)])
     average = Mixing.average(np.arange(4), np.ones(4))
     matched = mix(average, np.stack([aligned(other, others[0], layers) for other in others]), others[:1])[0]
@@ -99,7 +99,7 @@ def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
 def test_alignment_never_changes_the_function(kind: type) -> None:
     module, vector = made(kind)
     _, stranger = made(kind, seed=5)
-    moved = aligned(stranger, vector, chain(Layout.of(module)))
+    moved = aligned(stranger, vector, chain(layout_of(module)))
     assert not np.array_equal(moved, stranger)
     torch.testing.assert_close(outputs(module, moved), outputs(module, stranger), rtol=1e-4, atol=1e-5)
 
@@ -107,7 +107,7 @@ def test_alignment_never_changes_the_function(kind: type) -> None:
 @KINDS
 def test_matching_sees_through_noise(kind: type) -> None:
     module, vector = made(kind)
-    layout = Layout.of(module)
+    layout = layout_of(module)
     layers = chain(layout)
     noisy = shuffled(module, seed=2) + np.float32(1e-3) * np.random.default_rng(0).standard_normal(len(vector)).astype(np.float32)
     assert cost(noisy, vector, layers, layout) == pytest.approx(1e-6 * layout.compared.sum(), rel=0.5)  # what the noise added
@@ -117,14 +117,14 @@ def test_matching_sees_through_noise(kind: type) -> None:
 def test_a_model_without_hidden_neurons_stays_as_it_is() -> None:
     module = Mlp((4, 3))
     vector, other = read(module), -read(module)
-    np.testing.assert_array_equal(aligned(other, vector, chain(Layout.of(module))), other)
+    np.testing.assert_array_equal(aligned(other, vector, chain(layout_of(module))), other)
 
 
 def test_matching_by_hand() -> None:
     # One input, two hidden neurons, one output. The reference's neurons have (weight, bias) (1, 0) and (0, 1), the model's (0, 2) and
     # (2, 0): in the other order the distances are 1 + 1 instead of 5 + 5. Its outgoing weights (7, 8) turn round with them: against
     # (8, 8) that leaves 0 + 1. With output biases 0 and 3: cost 2 + 1 + 9 = 12.
-    layout = Layout.of(Mlp((1, 2, 1)))
+    layout = layout_of(Mlp((1, 2, 1)))
     reference = np.array([1, 0, 0, 1, 8, 8, 0], dtype=np.float32)
     model = np.array([0, 2, 2, 0, 7, 8, 3], dtype=np.float32)
     assert aligned(model, reference, chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
@@ -140,5 +140,5 @@ def test_models_that_are_no_chain_are_refused() -> None:
 
     for module in (Skipping(), nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 3)), build("lstm(vocabulary=9)", (5,), 2)):
         with pytest.raises(UserError, match="use fesem instead"):
-            chain(Layout.of(module))
+            chain(layout_of(module))
     assert len(chain(worlds.batch_norm_problem().layout)) == 2

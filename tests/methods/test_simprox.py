@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
+from coterie.core.local import Local
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.simprox import SimProx

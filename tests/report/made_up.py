@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from coterie.analysis import compare_evidence
 from coterie.core.arrays import Array, Ids
 from coterie.core.asks import Evaluated
-from coterie.core.method import Plan
 from coterie.core.mixing import Mixing
+from coterie.core.plan import Plan
 from coterie.evidence import Evidence, writer
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of

@@ -13,9 +13,9 @@ import pytest
 
 from coterie.analysis import Comparison
 from coterie.cli import main
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.report import report
 from coterie.run.compare import compare
 from report.made_up import evidence, folder

@@ -4,8 +4,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Ints
-from coterie.core.asks import Evaluate, Gradient, Local, Losses, ModelAsk, Train
-from coterie.core.method import Plan
+from coterie.core.asks import Evaluate, Gradient, Losses, ModelAsk, Train
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.core.serving import Serving
 from coterie.run.conditions import under_conditions

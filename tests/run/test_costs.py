@@ -1,6 +1,7 @@
 import numpy as np
 
-from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
+from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.run.costs import Cost, cost_of
 

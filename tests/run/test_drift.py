@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 import coterie as ct
-from coterie.core.asks import Local, Train
-from coterie.core.method import Plan
+from coterie.core.asks import Train
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 from coterie.engines.problem import Problem

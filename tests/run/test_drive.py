@@ -7,7 +7,8 @@ import pytest
 
 from coterie.core.asks import Evaluate, Gradient, Train
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Method, Plan, Round
+from coterie.core.method import Context, Method, Round
+from coterie.core.plan import Plan
 from coterie.core.serving import Serving
 from coterie.core.states import Models, to_bytes
 from coterie.engines.engine import Stamped

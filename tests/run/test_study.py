@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import coterie as ct
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Plan
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.evidence.writer import WriteError
 from coterie.run.callbacks import Callback
+from coterie.run.execution import Execution
 from coterie.run.lanes import Lane, RoundRecord
 from coterie.run.study import Study
 

@@ -1,17 +1,18 @@
 """`coterie data`: the federations that can be named, what one looks like, and getting a set from the hub."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from coterie.cli import options
 from coterie.cli.listing import listing
 from coterie.core.errors import UserError
-from coterie.data.catalogue import SETS, describe, fetch, load
-from coterie.data.federation import Federation
-from coterie.data.figure import draw
-from coterie.data.summary import Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coterie.data.federation import Federation
 
 LISTED = 20  # clients up to which each has its own row
 
@@ -19,14 +20,19 @@ LISTED = 20  # clients up to which each has its own row
 def data(
     name: Annotated[str | None, typer.Argument(help="A spec, such as 'digits/rotated', to open and describe; or the word get.")] = None,
     wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch from the Hugging Face hub.")] = None,
-    data_seed: Annotated[int, typer.Option(help="Which draw of the partition.")] = 0,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")] = None,
+    data_seed: options.DataSeed = None,
+    data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
 ) -> None:
     """List data sets, partitions and scenarios, or open one federation and describe its clients.
 
     'coterie data get NAME' fetches a data set into the user's cache.
     """
+    from rich.console import Console
+
+    from coterie.data.catalogue import load
+    from coterie.data.figure import draw
+
     console = Console()
     if name == "get":
         _get(wanted, console)
@@ -35,26 +41,32 @@ def data(
     elif name is None:
         _list(console)
     else:
-        federation = load(name, data_seed, data_dir)
+        federation = load(name, data_seed or 0, data_dir)
         _describe(federation, console)
         if figure is not None:
             draw(federation, figure)
             console.print(f"Figure in {figure}.", highlight=False)
 
 
-def _get(wanted: str | None, console: Console) -> None:
+def _get(wanted: str | None, console: "Console") -> None:
+    from coterie.data.catalogue import SETS, fetch
+
     if wanted is None:
         raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.hub)}.")
     console.print(f"{wanted} is in {fetch(wanted)}.", highlight=False)
 
 
-def _list(console: Console) -> None:
+def _list(console: "Console") -> None:
+    from coterie.data.catalogue import describe
+
     rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe()]
     console.print(listing(("name", "kind", "settings", "what it is"), rows), highlight=False)
     console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)", highlight=False)
 
 
-def _describe(federation: Federation, console: Console) -> None:
+def _describe(federation: "Federation", console: "Console") -> None:
+    from coterie.data.summary import Summary
+
     summary = Summary.of(federation)
     groups = federation.groups
     sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from coterie.evidence import Evidence
-from coterie.evidence import digest as digest_of
-
 
 def digest(folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")]) -> None:
     """Print the hash of a study's settings and findings; equal hashes mean equal evidence."""
+    from coterie.evidence import Evidence
+    from coterie.evidence import digest as digest_of
+
     print(digest_of(Evidence.open(folder)))

@@ -1,54 +1,19 @@
-"""Tables for the terminal."""
+"""Plain listings for the terminal."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.table import Table
-
-from coterie.run.result import Result
-
-PERCENT = {"final": "final", "±": "±", "last10": "last 10", "mean": "mean", "worst": "worst", "auroc": "AUROC"}
-PLAIN = {"ari": "ARI", "seeds": "seeds", "MB/round": "MB/round"}
-CAPTION = (
-    "Accuracy in % on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
-    "last 10 rounds and of all rounds, and of the worst-served client."
-)
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
-def result_table(result: Result) -> Table:
-    """The methods of a study side by side."""
-    frame = result.table()
-    frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame]]
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
-    table.add_column("method", overflow="fold", min_width=12)
-    for name in frame.columns:
-        table.add_column((PERCENT | PLAIN)[name], justify="right", no_wrap=True)
-    best = frame["final"].idxmax() if frame["final"].notna().any() else None
-    for method, row in frame.iterrows():
-        cells = [_cell(name, value) for name, value in row.items()]
-        table.add_row(str(method), *cells, style="bold" if method == best and len(frame) > 1 else None)
-    return table
+def listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    """Rows below headings."""
+    from rich.table import Table
 
-
-def troubles(result: Result) -> Iterable[str]:
-    """A line for every lane that did not reach the end."""
-    for (method, seed), (status, reason) in result.troubles.items():
-        yield f"{method}, seed {seed}: {status} {reason}"
-
-
-def listing(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain listing."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _cell(name: object, value: float) -> str:
-    if value is None or np.isnan(value):
-        return "–"
-    if name in PERCENT:
-        return f"{100 * value:.1f}"
-    return f"{value:.0f}" if name == "seeds" else f"{value:.3g}"

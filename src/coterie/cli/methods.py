@@ -2,19 +2,24 @@
 
 import inspect
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from coterie.cli.listing import listing
-from coterie.core.specs import Registry
-from coterie.methods.catalogue import methods as known
-from coterie.methods.catalogue import wrappers
+from coterie.core.settings import help_of
+
+if TYPE_CHECKING:
+    from coterie.core.specs import Registry
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="One method, for its settings.")] = None) -> None:
     """List the methods, or the settings of one."""
+    from rich.console import Console
+
+    from coterie.methods.catalogue import methods as known
+    from coterie.methods.catalogue import wrappers
+
     console = Console()
     if name is None:
         console.print(listing(("method", "what it does"), ((entry, _first_line(known, entry)) for entry in known)))
@@ -24,13 +29,14 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, for its
     kind: Any = (wrappers if name in wrappers else known)[name]
     console.print(f"[bold]{name}[/bold]\n{inspect.getdoc(kind)}\n", highlight=False)
     if is_dataclass(kind):
-        rows = [(f.name, _default(f), str(f.type if isinstance(f.type, str) else inspect.formatannotation(f.type))) for f in fields(kind)]
-        console.print(listing(("setting", "default", "kind"), [row for row in rows if row[0] != "method"]), highlight=False)
+        rows = [_row(f) for f in fields(kind) if f.name != "method"]
+        console.print(listing(("setting", "default", "kind", "what it is"), rows), highlight=False)
 
 
-def _first_line(registry: Registry[Any], name: str) -> str:
+def _row(f: Field[Any]) -> tuple[str, str, str, str]:
+    kind = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
+    return f.name, "" if f.default is MISSING else str(f.default), str(kind).replace("typing.", ""), help_of(f)
+
+
+def _first_line(registry: "Registry[Any]", name: str) -> str:
     return (inspect.getdoc(registry[name]) or "").splitlines()[0]
-
-
-def _default(f: Field[Any]) -> str:
-    return "" if f.default is MISSING else str(f.default)

@@ -1,30 +1,78 @@
-"""Options that several commands share, each with its help, written once."""
+"""Options that several commands share: those of `Plan`, `Local` and `Execution` are read from their fields, the others are here."""
 
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-Model = Annotated[str, typer.Option(help="The model, such as mclr, 'mlp(128)', cnn or 'package.module:factory'.")]
-Rounds = Annotated[int, typer.Option(help="Rounds.")]
-Cohort = Annotated[int | None, typer.Option(help="Clients a round; all of them unless given.")]
-Selection = Annotated[Literal["uniform", "windows"], typer.Option(help="A fresh sample each round, or windows over a random order.")]
-Window = Annotated[float, typer.Option(help="Share of the clients in a window, unless --cohort is given.")]
-Epochs = Annotated[int, typer.Option(help="Local epochs a round.")]
-Batch = Annotated[int, typer.Option(help="Batch size; 0 is the full batch.")]
-Rate = Annotated[float, typer.Option(help="Local learning rate.")]
-Momentum = Annotated[float, typer.Option(help="Local momentum.")]
-WeightDecay = Annotated[float, typer.Option(help="Local weight decay.")]
-Optimizer = Annotated[Literal["sgd", "adam"], typer.Option(help="Local optimiser.")]
-Decay = Annotated[float, typer.Option(help="Factor on the learning rate after each round.")]
-Dropout = Annotated[float, typer.Option(help="Share of clients that do not answer in a round.")]
-Stragglers = Annotated[float, typer.Option(help="Share of clients that finish only part of their epochs.")]
-EvaluateEvery = Annotated[int, typer.Option(help="Evaluate after every n-th round (and the last).")]
-Seeds = Annotated[str, typer.Option(help="Seeds: 0, 0-4 or 0,2,5.")]
-DataSeed = Annotated[int, typer.Option(help="Which draw of the partition.")]
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.core.settings import help_of, kinds_of
+from coterie.run.execution import Execution
+from coterie.run.options import without_zero
+
+Tables = type[Plan] | type[Local] | type[Execution]
+Command = Callable[..., None]
+
+Model = Annotated[str | None, typer.Option(help="The model: mclr (unless given), 'mlp(128)', cnn or 'package.module:factory'.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds: 0, 0-4 or 0,2,5.")]
+DataSeed = Annotated[int | None, typer.Option(help="Which draw of the partition; 0 unless given.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")]
-Engine = Annotated[Literal["auto", "batched", "loop"], typer.Option(help="How clients are carried out; auto is batched.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="Threads; all cores unless given.")]
-CheckpointEvery = Annotated[int, typer.Option(help="Rounds between checkpoints.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+
+
+def settings(*tables: Tables, only: Sequence[str] = (), **defaults: Any) -> Callable[[Command], Command]:
+    """Give a command an option for each setting of these tables; its argument `said` is a dictionary of those that the user gave.
+
+    `only` confines the tables to some settings, `defaults` are other defaults than the tables', for the help.
+    """
+
+    def decorate(command: Command) -> Command:
+        options = [_option(table, name, defaults) for table in tables for name in kinds_of(table) if not only or name in only]
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "said"]
+
+        @wraps(command)
+        def with_settings(**given: Any) -> None:
+            said = {option.name: given.pop(option.name) for option in options}
+            said = {name: value for name, value in said.items() if value is not None}
+            for table in tables:
+                said |= without_zero(table, {name: said[name] for name in kinds_of(table) if name in said})
+            command(said=said, **given)
+
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]
+        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_settings
+
+    return decorate
+
+
+def _option(table: Tables, name: str, defaults: dict[str, Any]) -> inspect.Parameter:
+    f = next(f for f in fields(table) if f.name == name)
+    flag = f.metadata["flag"] or f"--{name.replace('_', '-')}"
+    default = defaults.get(name, f.default)
+    told = help_of(f) if default is None else f"{help_of(f)} [default: {default}]"
+    kind: Any = Annotated[get_type_hints(table)[name] | None, typer.Option(flag, help=told)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those of some options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def rates(grid: str) -> tuple[float, ...]:
+    """Learning rates as a user writes them: 0.01,0.03,0.1."""
+    try:
+        found = tuple(float(piece) for piece in grid.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < rate < float("inf") for rate in found):
+        raise UserError(f"Cannot read the learning rates {grid!r}: write numbers above 0, such as 0.01,0.03,0.1.")
+    return tuple(dict.fromkeys(found))

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from coterie.cli import options
 
@@ -21,8 +20,10 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
+    from rich.console import Console
+
     from coterie.report import parse_formats
-    from coterie.report import report as write  # here: it needs SciPy's statistics and Altair, for which other commands need not wait
+    from coterie.report import report as write
 
     console = Console(stderr=as_json)
     made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target)

@@ -2,18 +2,18 @@
 
 import json
 import shlex
-import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from coterie.cli import options
 from coterie.cli.listing import listing
-from coterie.cli.run import stop
+from coterie.cli.stopping import stop_on_terminate
 from coterie.core.errors import UserError
-from coterie.run.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def reproduce(
@@ -29,13 +29,16 @@ def reproduce(
     as_json: options.AsJson = False,
 ) -> None:
     """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
-    from coterie.reproduce import find, read  # here: other commands need not wait for it
+    from rich.console import Console
+
+    from coterie.reproduce import find, read
+    from coterie.run.progress import ProgressBar
 
     console = Console(stderr=as_json)
     if list_ or name is None:
         _list(console, studies)
         return
-    signal.signal(signal.SIGTERM, stop)
+    stop_on_terminate()
     study = read(find(name, studies))
     from coterie.reproduce.carry_out import reproduce as carry_out
     from coterie.reproduce.page import cells, write
@@ -55,7 +58,7 @@ def reproduce(
         print(json.dumps({"study": study.name, "verdict": outcome.ruling.verdict, "sentence": outcome.ruling.sentence, "claims": rows}))
 
 
-def _list(console: Console, studies: Path | None) -> None:
+def _list(console: "Console", studies: Path | None) -> None:
     from coterie.reproduce import catalogue, read
 
     known = catalogue(studies)

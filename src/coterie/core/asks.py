@@ -11,56 +11,11 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
-from coterie.core.errors import UserError
+from coterie.core.local import Local
 from coterie.core.serving import Serving
 
 R = TypeVar("R")
 Part = Literal["train", "validation", "test"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local:
-    """How a client trains: the settings of METHODS' local training."""
-
-    epochs: int = 1
-    batch_size: int | None = 10  # None: the full batch
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    mu: float = 0.0  # the proximal term adds mu * (w - anchor) to the gradient
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        checks = {
-            "epochs": self.epochs >= 1,
-            "batch_size": self.batch_size is None or self.batch_size >= 1,
-            "lr": self.lr > 0 and np.isfinite(self.lr),
-            "momentum": 0 <= self.momentum < 1,
-            "weight_decay": self.weight_decay >= 0,
-            "optimizer": self.optimizer in ("sgd", "adam"),
-            "mu": self.mu >= 0,
-            "max_steps": self.max_steps is None or self.max_steps >= 1,
-        }
-        for name, fine in checks.items():
-            if not fine:
-                raise UserError(f"Local training cannot use {name}={getattr(self, name)!r}: {_RANGES[name]}.")
-
-    def but(self, **changes: Any) -> "Local":
-        """The same settings with some changed."""
-        return replace(self, **changes)
-
-
-_RANGES = {
-    "epochs": "give 1 or more",
-    "batch_size": "give 1 or more, or none for the full batch",
-    "lr": "give a finite learning rate above 0",
-    "momentum": "give a number from 0 to below 1",
-    "weight_decay": "give 0 or more",
-    "optimizer": "choose sgd or adam",
-    "mu": "give 0 or more",
-    "max_steps": "give 1 or more, or none",
-}
 
 
 @dataclass(frozen=True)

@@ -15,3 +15,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(name) for name in close)}?"
     return f"choose from {', '.join(names)}." if names else "there is none to choose from."
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse the first name that is not known, with the nearest right ones."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise UserError(f"Unknown {what} {name!r}: {nearest(name, known)}")

@@ -3,59 +3,26 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Floats, Ids
-from coterie.core.asks import Ask, Local, Trained
-from coterie.core.errors import UserError, nearest
+from coterie.core.asks import Ask, Trained
+from coterie.core.layout import InitialModels, Layout
+from coterie.core.local import Local
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import InitialModels, Layout
+from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.core.roster import Roster
-from coterie.core.selection import Selection, uniform, windows
+from coterie.core.selection import uniform, windows
 from coterie.core.serving import Panel, Serving
+from coterie.core.settings import check_settings
 from coterie.core.states import State
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 Round = Generator[Ask[Any], Any, T]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The settings of a round that all methods of a study share."""
-
-    rounds: int = 30
-    cohort: int | None = None  # clients a round; None: all that can be reached, or the window's share
-    selection: Selection = "uniform"  # a fresh sample each round, or windows that slide over a random order of all clients
-    window: float = 0.3  # the share of all clients in a window, unless `cohort` says how many
-    local: Local = field(default_factory=Local)
-    decay: float = 1.0  # the learning rate of round t is lr * decay ** (t - 1)
-    dropout: float = 0.0  # share of clients that do not answer in a round, keyed by (round, client)
-    stragglers: float = 0.0  # share of clients that manage only part of their epochs, keyed by (round, client)
-    evaluate_every: int = 1
-
-    def __post_init__(self) -> None:
-        checks = {
-            "rounds": (self.rounds >= 1, "give 1 or more"),
-            "cohort": (self.cohort is None or self.cohort >= 1, "give 1 or more, or none for all clients"),
-            "selection": (self.selection in ("uniform", "windows"), "choose uniform or windows"),
-            "window": (0 < self.window <= 1, "give a share above 0 and at most 1"),
-            "decay": (0 < self.decay <= 1, "give a factor above 0 and at most 1"),
-            "dropout": (0 <= self.dropout < 1, "give a share from 0 to below 1"),
-            "stragglers": (0 <= self.stragglers <= 1, "give a share from 0 to 1"),
-            "evaluate_every": (self.evaluate_every >= 1, "give 1 or more"),
-        }
-        for name, (fine, advice) in checks.items():
-            if not fine:
-                raise UserError(f"A study cannot use {name}={getattr(self, name)!r}: {advice}.")
-
-    def check(self, clients: int) -> None:
-        """Refuse, at start-up, a cohort that the roster cannot fill."""
-        if self.cohort is not None and self.cohort > clients:
-            raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
 
 
 @dataclass(frozen=True)
@@ -112,12 +79,8 @@ class Method(ABC, Generic[S]):
     """
 
     def __post_init__(self) -> None:
-        """Refuse a word that is none of a setting's choices; subclasses add checks of their own after calling this."""
-        for name, kind in get_type_hints(type(self)).items():
-            choices = [c for part in (kind, *get_args(kind)) if get_origin(part) is Literal for c in get_args(part)]
-            value = getattr(self, name, None)
-            if choices and isinstance(value, str) and value not in choices:
-                raise UserError(f"{type(self).__name__} has no {name}={value!r}: {nearest(value, map(str, choices))}")
+        """Refuse settings that are out of bounds or no choice; subclasses add what only they can know after calling this."""
+        check_settings(self)
 
     @abstractmethod
     def start(self, init: InitialModels, ctx: Context) -> Round[S]:

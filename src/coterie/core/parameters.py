@@ -1,81 +1,30 @@
-"""Parameters as flat float32 vectors, and the layout that says what each slice is.
-
-Everything that crosses the wire is such a vector: the module's parameters in order, then its buffers. The layout keeps apart what
-must not be treated alike: statistics (batch norm's running moments) are averaged but never compared, counters (integer buffers)
-likewise, and frozen parts are neither trained nor compared.
-"""
+"""A module's parameters as one flat float32 vector, and back; initial models by key. The one file of the core that needs torch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
-from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from coterie.core.arrays import Bools, Floats
+from coterie.core.arrays import Floats
+from coterie.core.layout import InitialModels, Layout, Role, Slice
 from coterie.core.rng import key
 
-Kind = Literal["weight", "statistic", "counter", "frozen"]
+
+def layout_of(module: nn.Module) -> Layout:
+    """The layout of a module's vector."""
+    slices: list[Slice] = []
+    begin = 0
+    parameters = dict(module.named_parameters())
+    for name, tensor in [*parameters.items(), *module.named_buffers()]:
+        kind = _kind(tensor, trained=name in parameters and tensor.requires_grad, parameter=name in parameters)
+        slices.append(Slice(name, tuple(tensor.shape), begin, kind))
+        begin += tensor.numel()
+    return Layout(tuple(slices))
 
 
-@dataclass(frozen=True)
-class Slice:
-    """One tensor of the model inside the flat vector."""
-
-    name: str
-    shape: tuple[int, ...]
-    begin: int
-    kind: Kind
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.size
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What each slice of a flat vector is."""
-
-    slices: tuple[Slice, ...]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> "Layout":
-        slices: list[Slice] = []
-        begin = 0
-        parameters = dict(module.named_parameters())
-        for name, tensor in [*parameters.items(), *module.named_buffers()]:
-            kind = _kind(tensor, trained=name in parameters and tensor.requires_grad, parameter=name in parameters)
-            slices.append(Slice(name, tuple(tensor.shape), begin, kind))
-            begin += tensor.numel()
-        return cls(tuple(slices))
-
-    @property
-    def size(self) -> int:
-        """d, the length of a vector."""
-        return self.slices[-1].end if self.slices else 0
-
-    @cached_property
-    def compared(self) -> Bools:
-        """(d,) where similarity may look: trained weights only."""
-        mask = np.zeros(self.size, dtype=np.bool_)
-        for s in self.slices:
-            mask[s.begin : s.end] = s.kind == "weight"
-        return mask
-
-    def comparable(self, vectors: Floats) -> Floats:
-        """The columns that may be compared; the array itself, without a copy, when that is all of them."""
-        return vectors if bool(self.compared.all()) else vectors[:, self.compared]
-
-
-def _kind(tensor: torch.Tensor, *, trained: bool, parameter: bool) -> Kind:
+def _kind(tensor: torch.Tensor, *, trained: bool, parameter: bool) -> Role:
     if trained:
         return "weight"
     if parameter:
@@ -97,12 +46,6 @@ def write(module: nn.Module, vector: torch.Tensor) -> None:
         value = vector[begin : begin + tensor.numel()].view(tensor.shape)
         tensor.copy_(value if tensor.is_floating_point() else value.round())
         begin += tensor.numel()
-
-
-class InitialModels(Protocol):
-    """A keyed factory of initial models: ``init(i)`` is the i-th of this seed (IFCA and PNI need several)."""
-
-    def __call__(self, i: int = 0) -> Floats: ...
 
 
 @contextmanager

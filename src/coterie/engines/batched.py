@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Floats, Ints
-from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Local, Losses, Train
+from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Train
 from coterie.core.errors import UserError
+from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.dense import DenseArrays, DenseDesk, DenseTensors
 from coterie.engines.engine import Stamped, to_sharers

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.arrays import Ints
-from coterie.core.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Local, Losses, LossTable, Train, Trained
+from coterie.core.asks import Ask, Error, Errors, Evaluate, Gradient, Gradients, Losses, LossTable, Train, Trained
+from coterie.core.local import Local
 from coterie.core.parameters import read, torch_seeded, write
 from coterie.core.threads import cores
 from coterie.data.federation import Parts

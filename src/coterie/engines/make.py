@@ -8,7 +8,7 @@ from coterie.core.errors import UserError
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
-from coterie.evidence.settings import Execution
+from coterie.run.execution import Execution
 
 
 def make_engine(execution: Execution, pinned: Mapping[str, str] | None = None) -> Engine:

@@ -6,7 +6,8 @@ from itertools import accumulate
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints, Words
-from coterie.core.asks import Local, Train, Trained
+from coterie.core.asks import Train, Trained
+from coterie.core.local import Local
 from coterie.core.rng import fold
 from coterie.engines.engine import Stamped
 from coterie.engines.job import FusedJob

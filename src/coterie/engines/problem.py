@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core.errors import UserError
-from coterie.core.parameters import InitialModels, Layout, initial_models, torch_seeded
+from coterie.core.layout import InitialModels, Layout
+from coterie.core.parameters import initial_models, layout_of, torch_seeded
 from coterie.core.roster import Roster
 from coterie.data.federation import Federation
 from coterie.models.catalogue import build
@@ -54,7 +55,7 @@ class Problem:
 
     @cached_property
     def layout(self) -> Layout:
-        layout = Layout.of(self.module())
+        layout = layout_of(self.module())
         if not any(s.kind == "weight" for s in layout.slices):
             raise UserError(f"Model {self.model!r} has nothing to train: no parameter asks for a gradient.")
         return layout

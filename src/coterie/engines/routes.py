@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from coterie.core.asks import Local
+from coterie.core.local import Local
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.problem import Problem, cross_entropy

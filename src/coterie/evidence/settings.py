@@ -1,12 +1,12 @@
 """What defines a study: equal settings mean equal evidence. How it is carried out (engine, threads, folder) is kept apart."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
-from coterie.core.asks import Local
-from coterie.core.errors import UserError, nearest
-from coterie.core.method import Plan
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 
 SCHEMA = 1
 
@@ -64,28 +64,6 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How a study is carried out. None of this changes what it finds, except the route, which is stored and reused on resume."""
-
-    engine: Literal["auto", "batched", "loop"] = "auto"
-    device: str = "auto"
-    threads: int | None = None
-    memory: float = 2.0  # GiB of models and replies held at once: the size of a wave of lanes
-    checkpoint_every: int = 10  # rounds a segment
-    seeds_per_wave: int | None = None  # at most so many seeds at once; as many as the memory holds unless given
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"A study cannot use threads={self.threads}: give 1 or more.")
-        if self.memory <= 0:
-            raise UserError(f"A study cannot use memory={self.memory}: give a number of GiB above 0.")
-        if self.checkpoint_every < 1:
-            raise UserError(f"A study cannot use checkpoint_every={self.checkpoint_every}: give 1 or more rounds.")
-        if self.seeds_per_wave is not None and self.seeds_per_wave < 1:
-            raise UserError(f"A study cannot use seeds_per_wave={self.seeds_per_wave}: give 1 or more, or leave it away.")
-
-
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds as a user writes them: ``0``, ``0-4``, ``0,2,5-7``."""
     seeds: list[int] = []
@@ -98,11 +76,3 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise UserError(f"The seeds {piece!r} run backwards: write the lower one first.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))
-
-
-def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse the first name that is not known, with the nearest right ones."""
-    known = list(known)
-    for name in given:
-        if name not in known:
-            raise UserError(f"Unknown {what} {name!r}: {nearest(name, known)}")

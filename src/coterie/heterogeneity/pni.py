@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.asks import Error
+from coterie.core.layout import InitialModels
 from coterie.core.method import Round
-from coterie.core.parameters import InitialModels
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.errors import UserError
-from coterie.core.method import Context, Plan, Round
-from coterie.core.parameters import InitialModels
+from coterie.core.layout import InitialModels
+from coterie.core.method import Context, Round
+from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.make import make_engine
 from coterie.engines.problem import Problem
-from coterie.evidence.settings import Execution
 from coterie.heterogeneity.indices import from_counts, from_updates, gini
 from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.carrying import carry_out
@@ -23,6 +23,7 @@ from coterie.inspect.differ import Difference, beyond_labels, differ, either
 from coterie.inspect.groups import DRAWS, Grouped, groups_of
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
 from coterie.inspect.probes import probe
+from coterie.run.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.asks import Evaluate, Evaluated, Local, Share, Train
+from coterie.core.asks import Evaluate, Evaluated, Share, Train
 from coterie.core.errors import UserError
+from coterie.core.local import Local
 from coterie.core.method import Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import Serving

@@ -5,8 +5,8 @@ from math import inf
 
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, S
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
 from coterie.core.mixing import Mixing
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models
 from coterie.grouping.clusterers import bipartition

@@ -13,9 +13,9 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Evaluate, Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import COMBINED, Combiner, Panel, Serving
 from coterie.core.states import Models
 from coterie.grouping.clusterers import How, canonical, choose, spectral

@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
-from coterie.core.asks import Local, Train, Trained
+from coterie.core.asks import Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
+from coterie.core.local import Local
 from coterie.core.method import Context, Method, Round
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import InitialModels
 from coterie.core.rng import generator, key
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models

@@ -7,8 +7,8 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Trained
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
-from coterie.core.parameters import InitialModels
 from coterie.methods.fesem import Centres, FeSEM
 from coterie.methods.matching import aligned, chain, cost
 

@@ -7,8 +7,8 @@ import numpy as np
 from coterie.core.arrays import Ids
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, S
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import COMBINED, Panel, Serving
 
 

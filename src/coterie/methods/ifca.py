@@ -12,9 +12,9 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Losses, Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models
 from coterie.grouping.clusterers import How, choose

@@ -7,8 +7,8 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Train
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Serving
 from coterie.core.states import Models
 

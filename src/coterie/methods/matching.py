@@ -13,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.errors import UserError
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Layout, Slice
 
 _CHAINED = re.compile(r"(.*\.)?\d+|first|second|dense|logits")  # Sequential, ModuleList (Mlp), and the layers of Cnn
 

@@ -12,8 +12,8 @@ import numpy as np
 from coterie.core.arrays import Bools, Floats, Ids
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models
 from coterie.grouping.similarity import cosines, gram

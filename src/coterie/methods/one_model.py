@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.arrays import Ids
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models
 

@@ -10,8 +10,8 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round
-from coterie.core.parameters import InitialModels
 from coterie.core.serving import Panel, Serving
 from coterie.core.states import Models, State
 

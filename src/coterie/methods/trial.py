@@ -12,8 +12,8 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.asks import Evaluate, Train
+from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round
-from coterie.core.parameters import InitialModels
 from coterie.core.rng import fold, key
 
 T = TypeVar("T")

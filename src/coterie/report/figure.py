@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from coterie.core.errors import check_names
 from coterie.data.files import missing_extra
-from coterie.evidence.settings import check_names
 
 if TYPE_CHECKING:
     import altair as alt

@@ -13,11 +13,12 @@ from coterie.data.federation import Federation
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.make import make_engine
 from coterie.engines.problem import Problem
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.grouping.similarity import cosines, gram, ternary_cosines
 from coterie.heterogeneity import ask_pni
 from coterie.methods.catalogue import build
 from coterie.methods.fedgroup import FedGroup
+from coterie.run.execution import Execution
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
-from coterie.evidence.settings import Execution, Settings, parse_seeds
+from coterie.evidence.settings import Settings, parse_seeds
 from coterie.reproduce.file import Part, Reproduction
 from coterie.reproduce.measures import MEASURES, Measured
 from coterie.run.callbacks import Callback
+from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 

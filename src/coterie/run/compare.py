@@ -3,24 +3,28 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from coterie.analysis import Comparison, open_comparison
 from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
-from coterie.core.method import Method, Plan
+from coterie.core.local import Local
+from coterie.core.method import Method
+from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.evidence.reader import Evidence, read_json
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build, spec_of
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
+from coterie.run.execution import Execution
+from coterie.run.options import plan_of
 from coterie.run.study import Study
 from coterie.run.tuning import Entry, at_rate, choose_rates, grid_of, with_validation
 
@@ -71,12 +75,17 @@ def compare(
     data_dir: Path | None = None,
     execution: Execution | None = None,
     callbacks: Iterable[Callback] = (),
+    plan: Plan | None = None,
+    local: Local | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
-    `settings` are those of `Request`. `budget` is in minutes: the run ends on time with complete pairs of seeds, and `resume` goes on.
+    `settings` are those of `Request`, and those of `Plan` and `Local` by their names, as for `study`. `budget` is in minutes: the run ends
+    on time with complete pairs of seeds, and `resume` goes on.
     """
+    own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
+    settings = own | {"plan": plan_of(settings, plan, local)}
     entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
     specs = (data,) if isinstance(data, str) else tuple(data)
     settings |= {name: tuple(settings[name]) for name in ("seeds", "rates") if name in settings}

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Ask, ModelAsk, Train
-from coterie.core.method import Plan
+from coterie.core.plan import Plan
 from coterie.core.rng import fold, key, uniforms
 from coterie.core.roster import Roster
 

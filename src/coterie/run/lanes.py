@@ -13,8 +13,9 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, places
 from coterie.core.asks import Ask, Evaluate, Evaluated, Train, Trained
-from coterie.core.method import Context, Method, Plan
+from coterie.core.method import Context, Method
 from coterie.core.mixing import Mixing
+from coterie.core.plan import Plan
 from coterie.core.states import State
 from coterie.core.threads import cores, in_order
 from coterie.engines.engine import Stamped

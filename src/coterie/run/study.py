@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.core.asks import Local
 from coterie.core.errors import UserError
-from coterie.core.method import Method, Plan
+from coterie.core.local import Local
+from coterie.core.method import Method
+from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.batched import BatchedEngine
@@ -22,13 +23,15 @@ from coterie.engines.make import make_engine, resolve_device
 from coterie.engines.problem import Loss, Problem, cross_entropy
 from coterie.evidence import writer
 from coterie.evidence.reader import Evidence, read_json, restore
-from coterie.evidence.settings import Execution, Settings
+from coterie.evidence.settings import Settings
 from coterie.evidence.tables import TABLES, roster_table, tables_of
 from coterie.methods.catalogue import build, spec_of
 from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
+from coterie.run.execution import Execution
 from coterie.run.lanes import RUNNING, Lane, RoundRecord, lanes_of
+from coterie.run.options import plan_of
 from coterie.run.result import Result
 
 GIB = 1 << 30
@@ -205,25 +208,22 @@ def study(
     *,
     data: str | Federation = "digits/rotated",
     model: str = "mclr",
-    rounds: int = 30,
-    cohort: int | None = None,
     seeds: Iterable[int] = (0,),
     data_seed: int = 0,
-    epochs: int = 1,
-    batch_size: int | None = 10,
-    lr: float = 0.05,
-    local: Local | None = None,
     plan: Plan | None = None,
+    local: Local | None = None,
     loss: Loss = cross_entropy,
     data_dir: Path | str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     execution: Execution | None = None,
     callbacks: Iterable[Callback] = (),
+    **settings: Any,
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
-    `local` and `plan` say in full what the short arguments (rounds, cohort, epochs, batch_size, lr) say for most uses.
+    `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
+    them at once, `local` those of local training; what is said twice is refused.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -233,16 +233,14 @@ def study(
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
     made = [build(m) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
-    local = local or Local(epochs=epochs, batch_size=batch_size, lr=lr)
-    plan = plan or Plan(rounds=rounds, cohort=cohort, local=local)
     federation = data if isinstance(data, Federation) else None
-    settings = Settings(
+    whole = Settings(
         methods=labels,
         data=federation.name if federation is not None else str(data),
         model=model,
         seeds=tuple(seeds),
         data_seed=federation.data_seed if federation is not None else data_seed,
-        plan=plan,
+        plan=plan_of(settings, plan, local),
     )
-    ready = Study.prepare(settings, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
+    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
     return ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=callbacks)

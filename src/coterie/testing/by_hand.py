@@ -6,16 +6,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from coterie.core.arrays import Ids
-from coterie.core.asks import Ask, Gradients, Local, Trained
-from coterie.core.method import Context, Plan
-from coterie.core.parameters import Kind, Layout, Slice
+from coterie.core.asks import Ask, Gradients, Trained
+from coterie.core.layout import Layout, Role, Slice
+from coterie.core.local import Local
+from coterie.core.method import Context
+from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.core.states import Models
 
 T = TypeVar("T")
 
 
-def layout(*tensors: tuple[int, Kind]) -> Layout:
+def layout(*tensors: tuple[int, Role]) -> Layout:
     """Tensors of these lengths and kinds, one after the other."""
     ends = np.cumsum([length for length, _ in tensors])
     slices = [Slice(f"t{i}", (n,), int(e) - n, kind) for i, ((n, kind), e) in enumerate(zip(tensors, ends, strict=True))]

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Floats, Ids
-from coterie.core.asks import Local, ModelAsk, Train, Trained
-from coterie.core.method import Method, Plan
+from coterie.core.asks import ModelAsk, Train, Trained
+from coterie.core.local import Local
+from coterie.core.method import Method
 from coterie.core.mixing import mix
+from coterie.core.plan import Plan
 from coterie.core.serving import Serving
 from coterie.core.states import flatten, from_bytes, to_bytes
 from coterie.engines.engine import Stamped

@@ -9,8 +9,10 @@ import numpy as np
 
 from coterie.core.acceptance import accept, assemble
 from coterie.core.arrays import Ids
-from coterie.core.asks import Ask, Gradient, Local, ModelAsk, Reply, Train
-from coterie.core.method import Context, Method, Plan
+from coterie.core.asks import Ask, Gradient, ModelAsk, Reply, Train
+from coterie.core.local import Local
+from coterie.core.method import Context, Method
+from coterie.core.plan import Plan
 from coterie.core.states import State, to_bytes
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.loop import LoopEngine

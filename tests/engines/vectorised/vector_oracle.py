@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.core.arrays import Array, Floats, Ints
-from coterie.core.asks import Local
+from coterie.core.local import Local
 from coterie.core.parameters import read
 from coterie.data.federation import Federation, Parts
 from coterie.engines.job import FusedJob

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.arrays import Floats, Ints
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Slice
+from coterie.core.parameters import layout_of
 from coterie.engines.job import FusedJob
 from coterie.engines.problem import Loss
 from coterie.engines.vectorised import plan
@@ -69,7 +70,7 @@ class Vectorised:
     ) -> None:
         self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, exact, dtype
         self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
-        self.layout = Layout.of(module)
+        self.layout = layout_of(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
         self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products")
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from coterie.core.parameters import Layout, Slice
+from coterie.core.layout import Layout, Slice
 from coterie.engines.problem import Loss
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Floats
-from coterie.core.asks import Local, Train, Trained
+from coterie.core.asks import Train, Trained
+from coterie.core.local import Local
 from coterie.data.federation import Parts
 from coterie.engines.engine import Stamped
 from coterie.engines.job import FusedJob

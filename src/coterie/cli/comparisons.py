@@ -1,0 +1,56 @@
+"""A comparison on the terminal: the verdicts in words, and a table for each federation."""
+
+from rich.console import Console
+from rich.table import Table
+
+from coterie.analysis import Comparison, Finding, Findings
+
+CAPTION = (
+    "Accuracy and gain in points over the baseline on every client's own test part, with 95 % intervals over seeds; p is Wilcoxon's, "
+    "one-sided, after Holm's correction; losers are clients worse off than under the baseline."
+)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """The verdicts and a table for each federation."""
+    said = comparison.verdicts()
+    for findings in comparison.federations:
+        seeds = f"{len(findings.seeds)} of {len(findings.records.settings.seeds)} seeds"
+        console.print(f"\n[bold]{findings.data}[/bold], {seeds}, to round {findings.scope.last}", highlight=False)
+        for sentence in said[findings.data]:
+            console.print(f"- {sentence}", highlight=False, markup=False)
+        console.print(_table(findings))
+    if (ranks := comparison.ranking) is not None:
+        order = sorted(zip(ranks.ranks, ranks.methods, strict=True))
+        listed = ", ".join(f"{method} {rank:.2f}" for rank, method in order)
+        console.print(f"\nMean ranks over {ranks.federations} federations: {listed}.", highlight=False, markup=False)
+        console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart cannot be told apart.", highlight=False)
+    for fault in comparison.faults:
+        console.print(fault, style="yellow", highlight=False, markup=False)
+
+
+def _table(findings: Findings) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
+    table.add_column("method", overflow="fold", min_width=12)
+    for name in (findings.score, "gain", "95 % interval", "p", "losers"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for finding in findings.methods.values():
+        table.add_row(*_cells(findings, finding))
+    return table
+
+
+def _cells(findings: Findings, finding: Finding) -> list[str]:
+    gain = finding.over_baseline[findings.score]
+    base = finding.role == "baseline"
+    return [
+        finding.label,
+        _number(100 * finding.scores[findings.score].mean, ".1f"),
+        "" if base else _number(100 * gain.mean, "+.1f"),
+        "" if base or not gain.testable else f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
+        _number(finding.corrected_p, ".3f") if finding.role == "method" else "",
+        "" if base else _number(100 * finding.fairness.worse, ".0f", " %"),
+    ]
+
+
+def _number(value: float, form: str, unit: str = "") -> str:
+    return f"{value:{form}}{unit}" if abs(value) < float("inf") else "–"  # neither nan nor infinite

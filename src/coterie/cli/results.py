@@ -1,0 +1,44 @@
+"""A study's result on the terminal."""
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from coterie.run.result import Result
+
+PERCENT = {"final": "final", "±": "±", "last10": "last 10", "mean": "mean", "worst": "worst", "auroc": "AUROC"}
+PLAIN = {"ari": "ARI", "seeds": "seeds", "MB/round": "MB/round"}
+CAPTION = (
+    "Accuracy in % on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
+    "last 10 rounds and of all rounds, and of the worst-served client."
+)
+
+
+def print_result(result: Result, console: Console) -> None:
+    """The methods side by side, and every lane that did not reach the end."""
+    console.print(result_table(result))
+    for (method, seed), (status, reason) in result.troubles.items():
+        console.print(f"{method}, seed {seed}: {status} {reason}", style="yellow", highlight=False, markup=False)
+
+
+def result_table(result: Result) -> Table:
+    """The methods of a study side by side."""
+    frame = result.table()
+    frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame]]
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
+    table.add_column("method", overflow="fold", min_width=12)
+    for name in frame.columns:
+        table.add_column((PERCENT | PLAIN)[name], justify="right", no_wrap=True)
+    best = frame["final"].idxmax() if frame["final"].notna().any() else None
+    for method, row in frame.iterrows():
+        cells = [_cell(name, value) for name, value in row.items()]
+        table.add_row(str(method), *cells, style="bold" if method == best and len(frame) > 1 else None)
+    return table
+
+
+def _cell(name: object, value: float) -> str:
+    if value is None or np.isnan(value):
+        return "–"
+    if name in PERCENT:
+        return f"{100 * value:.1f}"
+    return f"{value:.0f}" if name == "seeds" else f"{value:.3g}"

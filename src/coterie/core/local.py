@@ -1,0 +1,27 @@
+"""How a client trains."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from coterie.core.settings import check_settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Local training, with the settings that every study names."""
+
+    epochs: int = setting(1, "Local epochs a round.", least=1)
+    batch_size: int | None = setting(10, "Batch size; 0 is the full batch.", least=1, flag="--batch", zero_is_none=True)
+    lr: float = setting(0.05, "Local learning rate.", above=0)
+    momentum: float = setting(0.0, "Local momentum.", least=0, below=1)
+    weight_decay: float = setting(0.0, "Local weight decay.", least=0)
+    optimizer: Literal["sgd", "adam"] = setting("sgd", "Local optimiser.")
+    mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
+    max_steps: int | None = setting(None, "Steps at most; all that the epochs take unless given.", least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "Local training")
+
+    def but(self, **changes: Any) -> "Local":
+        """The same settings with some changed."""
+        return replace(self, **changes)

@@ -1,0 +1,35 @@
+"""What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
+
+from dataclasses import dataclass, field
+
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.selection import Selection
+from coterie.core.settings import check_settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The settings of a round."""
+
+    rounds: int = setting(30, "Rounds.", least=1)
+    cohort: int | None = setting(None, "Clients a round; all that can be reached, or the window's share, unless given.", least=1)
+    selection: Selection = setting("uniform", "A fresh sample each round, or windows that slide over a random order of all clients.")
+    window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
+    decay: float = setting(1.0, "Factor on the learning rate after each round.", above=0, most=1)
+    dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
+    stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
+    evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
+    local: Local = field(default_factory=Local)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "A study")
+
+    def check(self, clients: int) -> None:
+        """Refuse, at start-up, a cohort that the roster cannot fill."""
+        if self.cohort is not None and self.cohort > clients:
+            raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
+
+    def evaluates(self, round_: int) -> bool:
+        """Whether a round ends with an evaluation."""
+        return round_ % self.evaluate_every == 0 or round_ == self.rounds

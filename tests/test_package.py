@@ -1,0 +1,26 @@
+"""The package as a whole: its public names, and what loading it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import coterie
+
+HEAVY = ("torch", "pandas", "scipy", "sklearn", "numba", "pyarrow", "altair", "pydantic")
+
+
+def test_every_public_name_is_there_and_told_to_type_checkers() -> None:
+    tree = ast.parse(Path(coterie.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    told = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert told == coterie._HOME
+    assert coterie.__all__ == sorted(told)
+    for name in coterie.__all__:
+        assert getattr(coterie, name) is not None
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    code = f"import sys; import coterie.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
