@@ -19,18 +19,17 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.core.method import Context
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.evidence.settings import parse_seeds
-from coterie.inspect.carrying import carry_out
+from coterie.grouping.choice.distinct import Grouped, groups_of
+from coterie.grouping.choice.probes import Probes, probe
 from coterie.inspect.differ import beyond_labels, differ
-from coterie.inspect.groups import Grouped, groups_of
-from coterie.inspect.probes import Probes, probe
+from coterie.run.drive import answer
 
 Made = str | tuple[int, int, float]  # a spec, or clients, samples and shift of `gaussians`
 SCENARIOS = {
@@ -121,10 +120,12 @@ def row(name: str, spec: Made, seeds: tuple[int, ...], data_dir: Path | None, la
 
 def one(spec: Made, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
     federation = load(spec, seed, data_dir) if isinstance(spec, str) else gaussians(*spec, seed)
-    problem = Problem.of(federation, "mclr")
-    ctx = Context(problem.roster, problem.layout, Plan(), seed, 0)
+    world = World.of(federation, "mclr")
+    problem = world.problem
+    ctx = problem.context(Plan(), seed, 0)
     script = probe(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)
-    probes: Probes = carry_out(script, BatchedEngine("cpu", 1), problem, seed)
+    with BatchedEngine(world, "cpu", 1) as engine:
+        probes: Probes = answer(script, engine, seed=seed)
     rng = generator(key(seed, "calibration"))
     first, second, groups = differ(probes, rng), beyond_labels(probes, rng), groups_of(probes, rng)
     true = federation.groups[probes.clients] if federation.groups is not None else None

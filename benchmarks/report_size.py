@@ -16,16 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from coterie.core.asks import Evaluated
 from coterie.core.mixing import Mixing
+from coterie.core.notes import Notes
 from coterie.core.plan import Plan
-from coterie.evidence import writer
+from coterie.evidence.record import Cost, LaneEnd, LaneKey, Progress, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of
-from coterie.run.costs import Cost
-from coterie.run.lanes import RoundRecord
+from coterie.evidence.writer import Writer
 from coterie.run.study import environment
 
 METHODS = {  # by spec: the accuracy that is made up for it, and its groups: lasting ones, those of a round, or none
@@ -81,24 +80,19 @@ def make_up(folder: Path, clients: int, seeds: int, rounds: int, cohort: int) ->
         "group": truth.astype(np.int32),
     }
     roster = pa.table(columns | {f"actual_{c}": actual[:, c].astype(np.int32) for c in range(CLASSES)})
-    writer.create(folder, settings, {"environment": environment()}, roster)
-    for wave, first in enumerate(range(0, seeds, WAVE)):
-        lanes = range(first * len(METHODS), min(first + WAVE, seeds) * len(METHODS))
+    writer = Writer.create(folder, settings, {"environment": environment()}, {0: roster})
+    for first in range(0, seeds, WAVE):
+        keys = [LaneKey(0, method, seed) for seed in range(first, min(first + WAVE, seeds)) for method in METHODS]
         for begin in [0, *range(SEGMENT + 1, rounds + 1, SEGMENT)]:
             end = min(SEGMENT * (begin // SEGMENT + 1), rounds)
-            records = [_record(lane, t, rounds, actual, truth, cohort) for lane in lanes for t in range(begin, end + 1)]
-            segment = folder / "segments" / f"{wave:04d}-{begin:06d}-{end:06d}"
-            segment.mkdir()
-            for name, table in tables_of(records, CLASSES).items():
-                pq.write_table(table, segment / f"{name}.parquet", compression="zstd", compression_level=1)
-            states = [{"lane": lane, "round": end, "status": "running", "reason": ""} for lane in lanes]
-            (segment / "lanes.json").write_text(json.dumps(states))
+            records = [_record(key, t, rounds, actual, truth, cohort) for key in keys for t in range(begin, end + 1)]
+            writer.segment([Progress(key, begin, LaneEnd(end), None) for key in keys], tables_of(records, CLASSES))
 
 
-def _record(lane: int, t: int, rounds: int, actual: np.ndarray, truth: np.ndarray, cohort: int) -> RoundRecord:
-    seed, method = divmod(lane, len(METHODS))
-    level, kind = list(METHODS.values())[method]
-    rng = np.random.default_rng([lane, t])
+def _record(key: LaneKey, t: int, rounds: int, actual: np.ndarray, truth: np.ndarray, cohort: int) -> RoundRecord:
+    seed, method = key.seed, list(METHODS).index(key.method)
+    level, kind = METHODS[key.method]
+    rng = np.random.default_rng([seed, method, t])
     n = len(actual)
     accuracy = 0.1 + (level - 0.1 + 0.01 * np.random.default_rng(seed).standard_normal()) * (1 - np.exp(-5 * (t + 0.5) / rounds))
     hits = rng.binomial(actual, np.clip(accuracy, 0, 1))
@@ -108,12 +102,13 @@ def _record(lane: int, t: int, rounds: int, actual: np.ndarray, truth: np.ndarra
     steady = np.random.default_rng([seed, method])
     similar = np.where(steady.random(n) < 0.9, truth, steady.integers(0, 5, n))
     groups = {"similar": similar, "random": steady.integers(0, 5, n)}.get(kind)
-    mixing, notes = None, {"clusters": similar[members]} if kind == "passing" and t else {}
-    if t and not list(METHODS)[method].startswith("local"):
+    notes = Notes(clusters=(members, similar[members]) if kind == "passing" and t else None)
+    if t and not key.method.startswith("local"):
         labels = np.zeros(cohort, dtype=np.int64) if groups is None else groups[members]
-        mixing = Mixing.within(members, labels, rng.integers(20, 200, cohort), 1 if groups is None else 5)
+        notes.mixing = Mixing.within(members, labels, rng.integers(20, 200, cohort), 1 if groups is None else 5)
     cost = Cost(2 * cohort, 31400 * cohort, 31400 * cohort, float(cohort), 50 * cohort, 500 * cohort)
-    return RoundRecord(lane, t, cost, {}, notes, mixing, groups, 0.1, judged, seconds={"server": 0.01, "clients": 0.1})
+    seconds = {"server": 0.01, "clients": 0.1}
+    return RoundRecord(key, t, cost, notes, groups=groups, discrepancy=0.1, evaluated=judged, seconds=seconds)
 
 
 if __name__ == "__main__":

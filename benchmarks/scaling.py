@@ -8,7 +8,7 @@ from benchmarks.timing import heading, median, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.grouping.clusterers import kmeans
 from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.fedavg import FedAvg
@@ -18,11 +18,12 @@ from coterie.run.lanes import lanes_of
 
 def clients(images: Images) -> None:
     """Rounds of FedAvg, 6 samples a client and 20 epochs, through the driver; evaluation off."""
-    problem, engine = Problem.of(images.divided("iid(clients=10000)"), "mclr"), BatchedEngine()
+    world = World.of(images.divided("iid(clients=10000)"), "mclr")
+    engine = BatchedEngine(world)
     heading("clients in a round (MCLR, 10,000 clients of 6 samples, E=20)")
     row("clients", "ms a round", "us a client")
     for cohort in (10, 100, 1000, 10_000):
-        workload = Workload("", problem, PAPER, cohort, rounds=max(1, 200 // cohort))
+        workload = Workload("", world, PAPER, cohort, rounds=max(1, 200 // cohort))
         workload.ours(engine)
         seconds = float(np.median([workload.ours(engine)[0] for _ in range(3)])) / workload.rounds
         row(f"{cohort}", f"{seconds * 1e3:.2f}", f"{seconds / cohort * 1e6:.1f}")
@@ -30,35 +31,37 @@ def clients(images: Images) -> None:
 
 def lanes(images: Images) -> None:
     """A round of many seeds at once, evaluation off."""
-    problem, engine = Problem.of(images.paper(), "mclr"), BatchedEngine()
+    world = World.of(images.paper(), "mclr")
+    engine = BatchedEngine(world)
     heading("lanes (MNIST powerlaw, MCLR, cohort 20, E=20; one round, evaluation off)")
     row("lanes", "ms a round", "ms a lane")
     for count in (1, 3, 10, 35, 100):
-        plan = Workload("", problem, PAPER, 20, 1).plan
-        crew = lanes_of([("fedavg", FedAvg())], list(range(count)), problem, plan)
-        drive(crew, engine, 0, unwatched)
-        drive(crew, engine, 1, unwatched)
+        plan = Workload("", world, PAPER, 20, 1).plan
+        lanes_run = lanes_of([("fedavg", FedAvg())], list(range(count)), world.problem, plan)
+        drive(lanes_run, engine, 0, unwatched)
+        drive(lanes_run, engine, 1, unwatched)
         rounds = iter(range(2, NEVER))
         repeats = 9 if count < 10 else 5
-        seconds = float(np.mean([timed(lambda: drive(crew, engine, next(rounds), unwatched)) for _ in range(repeats)]))  # noqa: B023
+        seconds = float(np.mean([timed(lambda: drive(lanes_run, engine, next(rounds), unwatched)) for _ in range(repeats)]))  # noqa: B023
         row(f"{count}", f"{seconds * 1e3:.1f}", f"{seconds / count * 1e3:.1f}")
 
 
 def parameters(images: Images) -> None:
     """The same round for wider and wider networks."""
-    federation, engine = images.paper(), BatchedEngine()
+    federation = images.paper()
     heading("parameters (MNIST powerlaw, cohort 20, E=2; evaluation off)")
     row("model", "parameters", "us/step", "GFLOP/s")
     for model in ("mclr", "mlp(16)", "mlp(64)", "mlp(128)", "mlp(256)", "mlp(512)", "mlp(256,128)"):
-        problem = Problem.of(federation, model)
-        workload = Workload("", problem, PAPER.but(epochs=2), 20, 1)
+        world = World.of(federation, model)
+        engine = BatchedEngine(world)
+        workload = Workload("", world, PAPER.but(epochs=2), 20, 1)
         workload.ours(engine)
         seconds = float(np.median([workload.ours(engine)[0] for _ in range(5)]))
         recorded = workload.recorded()
         weights = [a * b for a, b in pairwise(recorded.sizes)]
         samples_seen = sum(orders.numel() for cohort in recorded.rounds for orders in cohort)
         operations = samples_seen * (4 * sum(weights) + 2 * sum(weights[1:]))
-        row(model, f"{problem.layout.size}", f"{seconds / recorded.steps() * 1e6:.2f}", f"{operations / seconds / 1e9:.1f}")
+        row(model, f"{world.model.layout.size}", f"{seconds / recorded.steps() * 1e6:.2f}", f"{operations / seconds / 1e9:.1f}")
 
 
 def server(images: Images) -> None:

@@ -15,33 +15,35 @@ from benchmarks.workloads import PAPER, Images, unwatched
 
 from coterie.core.plan import Plan
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.problem import Problem
-from coterie.evidence import writer
+from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
+from coterie.evidence.record import Progress, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import roster_table
+from coterie.evidence.tables import roster_table, tables_of
+from coterie.evidence.writer import Writer
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.run.drive import drive, waves
-from coterie.run.lanes import Lane, RoundRecord, lanes_of
+from coterie.run.lanes import Lane, lanes_of
 
 SEEDS, SEGMENT = range(35), 10
 METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))
 
 
-def lanes_of_study(problem: Problem, seeds: range, rounds: int, methods: int = 2, cohort: int = 20, epochs: int = 20) -> list[Lane]:
+def lanes_of_study(world: World, seeds: range, rounds: int, methods: int = 2, cohort: int = 20, epochs: int = 20) -> list[Lane]:
     plan = Plan(rounds=rounds, cohort=cohort, local=PAPER.but(epochs=epochs), evaluate_every=1)
-    return lanes_of(list(METHODS[:methods]), list(seeds), problem, plan)
+    return lanes_of(list(METHODS[:methods]), list(seeds), world.problem, plan)
 
 
 def lanes(images: Images) -> None:
     """35 seeds as lanes of one study, and as 35 studies one after the other, in one warm process: starting one costs them nothing."""
     rounds = 2
-    problem, engine = Problem.of(images.paper(), "mclr"), BatchedEngine()
+    world = World.of(images.paper(), "mclr")
+    engine = BatchedEngine(world)
     heading(f"MNIST powerlaw, MCLR, 35 seeds, {rounds} rounds, evaluated each round")
 
     def drive_seeds(seeds: range, methods: int) -> None:
-        drive(lanes_of_study(problem, seeds, rounds, methods), engine, rounds, unwatched)
+        drive(lanes_of_study(world, seeds, rounds, methods), engine, rounds, unwatched)
 
     def separately(methods: int) -> None:
         for seed in SEEDS:
@@ -69,23 +71,25 @@ def memory(images: Images) -> None:
 def evidence(images: Images) -> None:
     """What writing costs beside the rounds themselves, timed apart segment by segment, and how long the result takes to open."""
     rounds = 30
-    problem, engine = Problem.of(images.paper(), "mclr"), BatchedEngine()
+    world = World.of(images.paper(), "mclr")
+    engine = BatchedEngine(world)
     plan = Plan(rounds=rounds, cohort=20, local=PAPER, evaluate_every=1)
     heading(f"evidence of 1000 clients x 35 seeds x {rounds} rounds")
-    crew = lanes_of_study(problem, SEEDS, rounds, methods=1)
+    lanes_run = lanes_of_study(world, SEEDS, rounds, methods=1)
     settings = Settings(methods=("fedavg",), data="mnist/powerlaw", seeds=tuple(SEEDS), plan=plan)
     with TemporaryDirectory() as folder:
         out = Path(folder) / "study"
-        writer.create(out, settings, {}, roster_table(problem.federation))
-        drive(crew, engine, 0, unwatched)
+        writer = Writer.create(out, settings, {}, {0: roster_table(world.federation)})
+        drive(lanes_run, engine, 0, unwatched)
         running = writing = 0.0
         for last in range(SEGMENT, rounds + 1, SEGMENT):
             records: list[RoundRecord] = []
             begin = perf_counter()
-            drive(crew, engine, last, lambda _, record: records.append(record))  # noqa: B023
+            drive(lanes_run, engine, last, lambda _, record: records.append(record))  # noqa: B023
             running += perf_counter() - begin
             begin = perf_counter()
-            writer.write_segment(out, 0, last - SEGMENT + 1, last, crew, records)
+            ended = [Progress(lane.key, last - SEGMENT + 1, lane.end, lane.state) for lane in lanes_run]
+            writer.segment(ended, tables_of(records, 10))
             writing += perf_counter() - begin
         size = sum(path.stat().st_size for path in out.rglob("*.parquet")) / 1e6
         row("rounds", f"{running:.2f} s")
@@ -96,10 +100,10 @@ def evidence(images: Images) -> None:
 
 
 def _remember(cohort: int, epochs: int) -> None:
-    problem = Problem.of(Images(None).paper(), "mclr")
-    crew = lanes_of_study(problem, SEEDS, 2, methods=1, cohort=cohort, epochs=epochs)
-    engine = BatchedEngine()
-    for wave in waves(crew, 2 << 30):  # a study's default budget
+    world = World.of(Images(None).paper(), "mclr")
+    lanes_run = lanes_of_study(world, SEEDS, 2, methods=1, cohort=cohort, epochs=epochs)
+    engine = BatchedEngine(world)
+    for wave in waves(lanes_run, 2 << 30):  # a study's default budget
         drive(wave, engine, 2, unwatched)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
 

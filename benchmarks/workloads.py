@@ -12,7 +12,6 @@ from coterie.core.arrays import Floats
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.method import Context
 from coterie.core.plan import Plan
 from coterie.core.rng import extend, shuffle
 from coterie.core.specs import parse
@@ -21,11 +20,13 @@ from coterie.data.catalogue import load, partitions
 from coterie.data.federation import Federation, Samples
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, Stamped
-from coterie.engines.problem import Problem
+from coterie.engines.local_engine import Work
 from coterie.engines.routes import Name, Route, layer_sizes
+from coterie.engines.world import World
+from coterie.evidence.record import RUNNING, RoundRecord
 from coterie.methods.fedavg import FedAvg
 from coterie.run.drive import drive
-from coterie.run.lanes import RUNNING, Lane, RoundRecord, lanes_of
+from coterie.run.lanes import Lane, lanes_of
 
 NEVER = 10**6
 PAPER = Local(epochs=20, batch_size=10, lr=0.03)  # the papers' local training on MNIST
@@ -64,11 +65,11 @@ def _random_images() -> Samples:
 class Forced(BatchedEngine):
     """The batched engine on a route that it would not choose."""
 
-    def __init__(self, route: Name, device: str = "cpu") -> None:
-        super().__init__(device)
+    def __init__(self, world: World, route: Name, device: str = "cpu") -> None:
+        super().__init__(world, device)
         self.forced = Route(route, "the benchmark asks for it")
 
-    def _route(self, problem: Problem, local: Local, desk: object) -> Route:
+    def _route(self, world: World, local: Local) -> Route:
         return self.forced
 
 
@@ -77,7 +78,7 @@ class Workload:
     """So many rounds of FedAvg, seed 0."""
 
     name: str
-    problem: Problem
+    world: World
     local: Local
     cohort: int
     rounds: int
@@ -88,7 +89,7 @@ class Workload:
         return Plan(rounds=NEVER, cohort=self.cohort, local=self.local, evaluate_every=1 if self.evaluate else NEVER)
 
     def lane(self) -> Lane:
-        return lanes_of([("fedavg", FedAvg())], [0], self.problem, self.plan)[0]
+        return lanes_of([("fedavg", FedAvg())], [0], self.world.problem, self.plan)[0]
 
     def ours(self, engine: Engine) -> tuple[float, Floats]:
         """The product's own path: a lane, the driver, the engine. The start, which always evaluates, is not counted."""
@@ -104,7 +105,7 @@ class Workload:
 
     def recorded(self) -> Recorded:
         """The same rounds for other sides: the images in use, and every client's orders."""
-        federation = self.problem.federation
+        federation = self.world.federation
         orders = [[federation.train[c][o] for c, o in self._orders(r)] for r in range(1, self.rounds + 1)]
         used, where = np.unique(np.concatenate([o.ravel() for clients in orders for o in clients]), return_inverse=True)
         cuts = np.split(where.ravel(), np.cumsum([o.size for clients in orders for o in clients])[:-1])
@@ -115,8 +116,8 @@ class Workload:
         return Recorded(
             x=torch.from_numpy(x.reshape(len(x), 1, 28, 28)),
             y=torch.from_numpy(federation.y[np.concatenate([used, tests])]),
-            start=torch.from_numpy(self.problem.initial(0)().copy()),
-            sizes=layer_sizes(self.problem),
+            start=torch.from_numpy(self.world.model.initial(0)().copy()),
+            sizes=layer_sizes(self.world),
             lr=self.local.lr,
             batch=self.local.batch_size or NEVER,
             rounds=[[next(pieces).view(o.shape) for o in clients] for clients in orders],
@@ -126,10 +127,10 @@ class Workload:
 
     def _orders(self, round_: int) -> list[tuple[int, np.ndarray[tuple[int, int], np.dtype[np.int64]]]]:
         """Each client of the round's cohort and its (epochs, samples) orders, as the engines draw them."""
-        problem, sizes = self.problem, self.problem.federation.train.sizes
-        cohort = Context(problem.roster, problem.layout, self.plan, 0, round_).cohort()
-        ask = Train(cohort, problem.initial(0)(), self.local)
-        keys = Stamped(ask, problem, 0, round_).keys(ask.purpose, cohort)
+        world, sizes = self.world, self.world.federation.train.sizes
+        cohort = world.problem.context(self.plan, 0, round_).cohort()
+        ask = Train(cohort, world.model.initial(0)(), self.local)
+        keys = Work(Stamped(ask, 0, round_), world).keys(ask.purpose, cohort)
         return [
             (int(c), np.stack([shuffle(extend(int(key), epoch), int(sizes[c])) for epoch in range(self.local.epochs)]))
             for c, key in zip(cohort, keys, strict=True)

@@ -16,7 +16,7 @@ ENOUGH = 0.95
 GRID = [
     *(f"fedgroup(groups=4,pretrain={epochs})" for epochs in (1, 10, 20, 50, 100)),
     *(f"fesem(groups=4,warmup={epochs},lam={lam})" for epochs in (20, 50) for lam in (0.01, 0.1)),
-    *(f"ifca(groups=4,starts={starts},trial={rounds})" for starts, rounds in ((1, 1), (5, 3), (30, 5), (30, 8), (60, 8))),
+    *(f"ifca(groups=4)+restarts(starts={starts},trial={rounds})" for starts, rounds in ((1, 1), (5, 3), (30, 5), (30, 8), (60, 8))),
     *(f"cfl(eps1={one},eps2={two})" for one, two in ((0.4, 0.6), (0.5, 0.6), (0.6, 0.9))),
     *(f"flhc(groups=4,warmup={rounds})" for rounds in (3, 5, 10)),
     *(f"fedex(groups=4,warmup={epochs},combiner=own)" for epochs in (5, 50, 100, 200)),
@@ -25,7 +25,7 @@ GRID = [
 CHOSEN = [
     "fedgroup(groups=4,pretrain=100)",
     "fesem(groups=4,warmup=50,lam=0.1)",
-    "ifca(groups=4,starts=60,trial=8)",
+    "ifca(groups=4)+restarts(starts=60,trial=8)",
     "cfl(eps1=0.5,eps2=0.6)",
     "flhc(groups=4,warmup=3)",
     "fedex(groups=4,warmup=200,combiner=own)",
@@ -35,12 +35,13 @@ CHOSEN = [
 LITERAL = [
     "fedgroup(groups=4,literal=true)",
     "fesem(groups=4)",
-    "ifca(groups=4,starts=1,trial=1)",
+    "ifca(groups=4)",
     "cfl",
     "flhc(warmup=10)",
     "fedex(groups=4,warmup=5)",
 ]
-WRONG_NUMBER = [f"{name}(groups={groups})" for name in ("fedgroup", "fesem", "ifca", "flhc", "fedex") for groups in (2, 7)]
+WRONG_NUMBER = [f"{name}(groups={groups})" for name in ("fedgroup", "fesem", "flhc", "fedex") for groups in (2, 7)]
+WRONG_NUMBER += [f"ifca(groups={groups})+restarts" for groups in (2, 7)]
 
 
 def table(methods: list[str], data: str, seeds: range) -> str:
@@ -54,7 +55,7 @@ def table(methods: list[str], data: str, seeds: range) -> str:
     for name, row in rows.iterrows():
         groups = f"{row['ari']:.3f} | {int(row['found'])} of {len(seeds)}" if row["ari"] == row["ari"] else "– | –"
         lines.append(f"| `{name}` | {100 * row['final']:.1f} | {100 * (row['final'] - base):+.1f} | {groups} |")
-    lines += [f"\n{method}, seed {seed}: {status} {reason}" for (method, seed), (status, reason) in result.troubles.items()]
+    lines += [f"\n{key.method}, seed {key.seed}: {end}" for key, end in result.problems.items()]
     return "\n".join(lines)
 
 

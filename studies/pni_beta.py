@@ -18,11 +18,11 @@ from scipy.stats import page_trend_test
 
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.heterogeneity import ask_pni
-from coterie.inspect.carrying import carry_out
 from coterie.report.figure import Figure
 from coterie.report.style import OKABE_ITO
+from coterie.run.drive import answer
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WAYS = {
@@ -39,14 +39,14 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=30)
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
     options = parser.parse_args()
-    engine = BatchedEngine("cpu")
     data: list[dict[str, Any]] = []
     for way, spec in WAYS.items():
         tables = {form: np.empty((options.draws, len(LEVELS))) for form in FORMS}
         for seed in range(options.draws):
             for column, level in enumerate(LEVELS):
-                problem = Problem.of(load(spec.format(level), seed), "mclr")
-                found = carry_out(ask_pni(problem.roster.clients, problem.initial(seed)), engine, problem, seed)
+                world = World.of(load(spec.format(level), seed), "mclr")
+                with BatchedEngine(world) as engine:
+                    found = answer(ask_pni(world.problem.roster.clients, world.model.initial(seed)), engine, seed=seed)
                 for form in FORMS:
                     tables[form][seed, column] = getattr(found, form)
         for form, table in tables.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import coterie  # noqa: F401  loads coterie.run.study
+from coterie.run import study
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -27,8 +27,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_examples_in_docstrings_run() -> None:
-    assert doctest.testmod(sys.modules["coterie.run.study"]).attempted > 0
-    assert doctest.testmod(sys.modules["coterie.run.study"]).failed == 0
+    assert doctest.testmod(study).attempted > 0
+    assert doctest.testmod(study).failed == 0
 
 
 def test_the_ten_lines_of_the_readme_run() -> None:

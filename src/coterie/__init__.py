@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.core.mixing import mix as mix
     from coterie.core.plan import Plan as Plan
     from coterie.core.serving import Mixture as Mixture
-    from coterie.core.serving import Panel as Panel
+    from coterie.core.serving import NamedModels as NamedModels
     from coterie.core.serving import Serving as Serving
     from coterie.core.states import Models as Models
     from coterie.core.states import State as State
@@ -84,7 +84,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "coterie.core.plan": ("Plan",),
     "coterie.core.serving": (
         "Mixture",
-        "Panel",
+        "NamedModels",
         "Serving",
     ),
     "coterie.core.states": (

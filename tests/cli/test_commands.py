@@ -33,7 +33,7 @@ def test_run_ends_with_a_table_and_one_json_object(
     )
     assert code == 0, stderr
     answer = json.loads(stdout.splitlines()[-1])
-    assert answer.keys() == {"study", "seconds", "setup_seconds", "client_steps", "methods"}
+    assert answer.keys() == {"study", "seconds", "setup_seconds", "client_steps", "methods", "problems"}
     assert answer["study"] == out
     assert list(answer["methods"]) == ["fedavg", "fedprox( mu=0.1 )"]  # as the user wrote it
     assert answer["methods"]["fedavg"].keys() == {"final", "last10", "mean", "seeds", "ari"}
@@ -41,6 +41,7 @@ def test_run_ends_with_a_table_and_one_json_object(
     assert 0 <= answer["methods"]["fedavg"]["final"] <= 1
     assert answer["methods"]["fedavg"]["ari"] is None
     assert answer["client_steps"] > 0
+    assert answer["problems"] == []
     assert "fedprox" in stderr  # the table, beside the JSON
 
     code, shown, _ = coterie(capfd, monkeypatch, "show", out, "--json")
@@ -49,6 +50,27 @@ def test_run_ends_with_a_table_and_one_json_object(
     code, hashed, _ = coterie(capfd, monkeypatch, "digest", out)
     assert code == 0
     assert len(hashed.strip()) == 64
+
+
+def test_a_lane_that_did_not_reach_the_end_is_told_as_a_problem(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, stdout, stderr = coterie(
+        capfd, monkeypatch, "run", "fedavg", "fedprox(mu=1e30)", *QUICK, "--seeds", "3", "--data-seed", "7", "--json"
+    )
+    assert code == 0
+    answer = json.loads(stdout.splitlines()[-1])
+    (problem,) = answer["problems"]
+    assert {name: problem[name] for name in ("draw", "method", "seed", "status")} == {
+        "draw": 7,
+        "method": "fedprox(mu=1e30)",
+        "seed": 3,
+        "status": "diverged",
+    }
+    assert "no client sent a finite model" in problem["reason"]
+    assert problem["round"] < 2
+    assert answer["methods"]["fedprox(mu=1e30)"]["final"] is None
+    assert answer["methods"]["fedprox(mu=1e30)"]["seeds"] == 0
+    assert answer["methods"]["fedavg"]["seeds"] == 1
+    assert "diverged" in stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from coterie.core.asks import Ask, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.serving import Mixture, Serving
+from coterie.core.serving import COMBINED, Mixture, Serving
 
 CLIENTS = np.array([2, 5, 7])
 MODELS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -77,8 +77,20 @@ def test_evaluate_of_some_clients() -> None:
     ask = Evaluate(Serving(CLIENTS, MODELS, np.array([1, 0, 1]))).take(np.array([2]))
     assert ask.clients.tolist() == [7]
     assert ask.serving.rows.tolist() == [1]
-    with pytest.raises(ValueError, match="cannot be cut"):
-        Serving(CLIENTS, MODELS, np.full(3, -1), Mixture(np.ones((3, 2)))).take(np.array([0]))
+
+
+def test_a_combined_serving_of_some_clients_keeps_the_rows_that_its_combiner_knows() -> None:
+    weights = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    whole = Serving(CLIENTS, MODELS, np.full(3, COMBINED), Mixture(weights))
+    some = Evaluate(whole).take(np.array([False, True, True])).serving
+    last = some.take(np.array([1]))  # cut again
+    assert whole.places.tolist() == [0, 1, 2]
+    assert (some.clients.tolist(), some.places.tolist()) == ([5, 7], [1, 2])
+    assert (last.clients.tolist(), last.places.tolist()) == ([7], [2])
+    assert whole.take(np.zeros(0, np.int64)).places.tolist() == []
+    assert last.combiner is not None
+    chances = np.array([[[1.0, 0.0]], [[0.0, 1.0]]])  # two models, one sample, two classes
+    assert last.combiner.combine(chances, int(last.places[0])).tolist() == [[0.0, 1.0]]  # the second model alone
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,20 @@
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from coterie.core.asks import Ask, Gradient, Trained
 from coterie.core.errors import UserError
 from coterie.core.layout import Layout
 from coterie.core.local import Local
-from coterie.core.method import Context, done
+from coterie.core.method import Context, Round, changed, done
+from coterie.core.mixing import Mixing
 from coterie.core.plan import Plan
+from coterie.core.rng import key
 from coterie.core.roster import Roster
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fine_tuned import FineTuned
 from coterie.testing import worlds
 from coterie.testing.play import context
 
@@ -21,10 +26,14 @@ def ctx(cohort: int | None = 5, roster: Roster = ROSTER, seed: int = 0, round_: 
 
 
 def test_the_context_holds_no_data() -> None:
-    assert [f.name for f in fields(Context)] == ["roster", "layout", "plan", "seed", "round_", "records"]
-    held = context(worlds.problem())
+    known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "validation", "truth"]
+    assert [f.name for f in fields(Context)] == known
+    assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable"]
+    held = context(worlds.world())
+    assert (held.outputs, held.validation, held.truth) == (3, True, None)
+    held.draws("words", held.roster.clients)  # fills what the roster keeps
     largest = max(np.size(value) for value in vars(held.roster).values())
-    assert largest <= len(worlds.problem().roster)  # a word for each client, nothing for each sample
+    assert largest == len(worlds.world().problem.roster)  # a word for each client, nothing for each sample
 
 
 def test_cohort_is_a_sorted_sample_without_replacement() -> None:
@@ -92,6 +101,72 @@ def test_randomness_by_purpose() -> None:
     draw = ctx().rng("clusters").random()
     assert ctx().rng("clusters").random() == draw
     assert len({draw, ctx().rng("other").random(), ctx(seed=1).rng("clusters").random(), ctx(round_=2).rng("clusters").random()}) == 4
+
+
+def test_clients_draw_by_their_ids_anew_each_round_or_for_good() -> None:
+    clients = np.array([3, 11, 7])
+    draws = ctx().draws("groups", clients)
+    assert draws.tolist() == [key(0, "groups", 1, ROSTER.ids[client]) for client in clients]
+    assert ctx().draws("groups", clients[::-1]).tolist() == draws[::-1].tolist()
+    assert ctx(round_=2).draws("groups", clients).tolist() != draws.tolist()
+    lasting = ctx().draws("groups", clients, lasting=True)
+    assert lasting.tolist() == [key(0, "groups", ROSTER.ids[client]) for client in clients]
+    assert ctx(round_=2).draws("groups", clients, lasting=True).tolist() == lasting.tolist() != draws.tolist()
+
+
+def test_a_sample_of_some_clients_is_drawn_as_a_cohort_is() -> None:
+    assert ctx().sample(ROSTER.clients, 5, "cohort").tolist() == ctx().cohort().tolist()
+    some = np.array([19, 4, 8, 15])
+    picked = ctx().sample(some, 2, "probe")
+    assert picked.tolist() == sorted(sorted(some.tolist(), key=lambda client: key(0, "probe", 1, ROSTER.ids[client]))[:2])
+    assert ctx().sample(some, 9, "probe").tolist() == [4, 8, 15, 19]
+
+
+def test_what_is_noted_is_in_the_notes_of_the_round() -> None:
+    noted = ctx()
+    noted.note("switched", 3)
+    assert noted.notes.named == {"switched": 3}
+    assert ctx().notes.named == {}  # each context has its own
+
+
+def test_of_no_replies_nothing_is_mixed() -> None:
+    held, before = ctx(), np.ones((1, 2), np.float32)
+    none = Trained(np.zeros(0, np.int64), np.zeros((0, 2), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    assert held.mix(Mixing.average(none.clients, np.zeros(0)), none, before) is before
+    assert held.notes.mixing is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping(FedAvg):
+    assign: Literal["similar", "random", "oracle"] = "similar"
+
+
+def test_only_the_oracle_control_is_shown_the_truth() -> None:
+    assert [Grouping(assign=way).sees_truth for way in ("similar", "random", "oracle")] == [False, False, True]
+    assert not FedAvg().sees_truth
+    wrapped = [FineTuned(method=FineTuned(method=Grouping(assign=way))) for way in ("similar", "oracle")]
+    assert [method.sees_truth for method in wrapped] == [False, True]
+
+
+def test_a_script_may_run_within_another() -> None:
+    def inner() -> Round[int]:
+        first = yield Gradient(np.array([0]), np.zeros((1, 2), np.float32))
+        second = yield Gradient(np.array([1]), np.zeros((1, 2), np.float32))
+        return int(first) + int(second)
+
+    asked: list[int] = []
+
+    def change(ask: Ask[Any]) -> Ask[Any]:
+        assert isinstance(ask, Gradient)
+        asked.append(int(ask.clients[0]))
+        return replace(ask, alone=True)
+
+    script = changed(inner(), change)
+    asks = [next(script), script.send(3)]
+    assert all(isinstance(ask, Gradient) and ask.alone for ask in asks)
+    with pytest.raises(StopIteration) as end:
+        script.send(4)
+    assert (end.value.value, asked) == (7, [0, 1])
 
 
 def test_done_asks_nothing() -> None:

@@ -83,9 +83,10 @@ def test_sums_in_float64_and_rounds_once() -> None:
 
 
 def test_a_matrix_for_other_clients_than_answered_is_an_error() -> None:
-    ctx = context(worlds.problem())
+    ctx = context(worlds.world())
     trained = Trained(np.array([0, 2]), vectors(2), np.array([3, 4]), np.array([1, 1]))
     with pytest.raises(ValueError, match="different clients"):
         ctx.mix(Mixing.average(np.array([0, 1]), np.ones(2)), trained, vectors(1))
     ctx.mix(Mixing.average(np.array([0, 2]), np.ones(2)), trained, vectors(1))
-    assert ctx.records["mixing"].clients.tolist() == [0, 2]
+    assert ctx.notes.mixing is not None
+    assert ctx.notes.mixing.clients.tolist() == [0, 2]

@@ -4,10 +4,9 @@ import torch
 from torch import nn
 
 from coterie.core.parameters import initial_models, layout_of, read, torch_seeded, write
-from coterie.engines.problem import Problem
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
-from coterie.testing.play import LOOP, PLAN, play
+from coterie.testing.play import PLAN, play
 
 
 def build() -> nn.Sequential:
@@ -69,8 +68,8 @@ def test_torch_global_generator_is_left_alone() -> None:
     torch.manual_seed(11)
     before = torch.get_rng_state()
     initial_models(build, seed=3)(2)
-    problem = Problem(worlds.tiny(), "own", lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
-    play(FedAvg(), problem=problem, plan=PLAN, engine=LOOP)
+    world = worlds.made_world(worlds.tiny(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
+    play(FedAvg(), world=world, plan=PLAN)
     assert torch.equal(torch.get_rng_state(), before)
 
 

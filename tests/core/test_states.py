@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.core.states import Models, State, flatten, from_bytes, name_of, to_bytes
+from coterie.core.states import Models, State, flatten, from_bytes, grown, name_of, to_bytes
 
 
 @dataclass(frozen=True)
@@ -75,3 +75,14 @@ def test_truncated(keep: int) -> None:
 
 def test_with_models_keeps_the_rest() -> None:
     assert Models(np.zeros((1, 2), np.float32)).with_models(np.ones((1, 2), np.float32)).models.tolist() == [[1, 1]]
+
+
+def test_rows_grow_with_the_roster_and_never_shrink() -> None:
+    groups = np.array([2, 0])
+    assert grown(groups, 4, -1).tolist() == [2, 0, -1, -1]
+    assert grown(groups, 4, -1).dtype == groups.dtype
+    assert grown(groups, 2, -1) is groups
+    assert grown(groups, 1, -1) is groups
+    rows = grown(np.zeros((1, 2), np.float32), 3, np.array([[5.0, 6.0]]))
+    assert rows.tolist() == [[0, 0], [5, 6], [5, 6]]
+    assert rows.dtype == np.float32

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.core.arrays import Array
-from coterie.core.asks import Error, Evaluate, Gradient, Losses, Train
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -22,16 +22,17 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 from coterie.engines.make import make_engine, resolve_device
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.evidence import digest
+from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.run.drive import drive
 from coterie.run.execution import Execution
-from coterie.run.lanes import Lane, RoundRecord, lanes_of
+from coterie.run.lanes import Lane, lanes_of
 from coterie.run.study import Study
+from coterie.testing import worlds
 
-ORACLE = LoopEngine(dtype=torch.float64)
 calm = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -47,8 +48,12 @@ def ragged(sizes: list[int], features: int, classes: int, seed: int) -> Federati
     return Federation("ragged", x, y, tuple(map(str, range(classes))), names, train, test, central=(x[:7], y[:7]))
 
 
-def stamped(problem: Problem, *asks: Any) -> list[Stamped]:
-    return [Stamped(ask, problem, seed=i, round_=3, lane=i) for i, ask in enumerate(asks)]
+def stamped(*asks: Any) -> list[Stamped]:
+    return [Stamped(ask, seed=i, round_=3, lane=i) for i, ask in enumerate(asks)]
+
+
+def oracle(world: World) -> LoopEngine:
+    return LoopEngine(world, dtype=torch.float64)
 
 
 def close(found: Array, expected: Array, tolerance: float) -> None:
@@ -70,29 +75,28 @@ def close(found: Array, expected: Array, tolerance: float) -> None:
 def test_lanes_of_different_methods_agree_with_the_oracle(
     sizes: list[int], model: str, batch: int | None, seed: int, momentum: float, decay: float, mu: float
 ) -> None:
-    problem = Problem.of(ragged(sizes, 5, 3, seed), model)
+    world = World.of(ragged(sizes, 5, 3, seed), model)
     rng = np.random.default_rng(seed)
-    n, d = len(sizes), problem.layout.size
-    models = np.stack([problem.initial(seed)(i) for i in range(2)])
+    n, d = len(sizes), world.model.layout.size
+    models = np.stack([world.model.initial(seed)(i) for i in range(2)])
     local = Local(epochs=2, batch_size=batch, lr=0.05 * (1 - momentum), momentum=momentum, weight_decay=decay, mu=mu)
     everybody = np.arange(n)
     some = np.flatnonzero(rng.random(n) < 0.6)
     plain = Train(everybody, models, local, start=rng.integers(0, 2, n))
     asks = stamped(
-        problem,
         plain,
         Train(some, models[:1], local.but(mu=0.0, epochs=1)),
         replace(plain, anchors=rng.normal(size=(n, d)).astype(np.float32), mus=rng.random(n)),
         replace(plain, linear=0.1 * rng.normal(size=(n, d)).astype(np.float32), epochs=rng.integers(0, 4, n)),
         replace(plain, local=local.but(max_steps=3), purpose="pretrain"),
     )
-    engine = BatchedEngine()
-    for found, expected in zip(engine.run(asks), ORACLE.run(asks), strict=True):
-        assert np.array_equal(found.clients, expected.clients)
-        assert np.array_equal(found.steps, expected.steps)
-        assert np.array_equal(found.sizes, expected.sizes)
-        close(found.vectors, expected.vectors, 1e-5 if model == "mclr" else 1e-4)
-    assert set(engine.routes.values()) == {"fused"}
+    with BatchedEngine(world) as engine, oracle(world) as reference:
+        for found, expected in zip(engine.run(asks), reference.run(asks), strict=True):
+            assert np.array_equal(found.clients, expected.clients)
+            assert np.array_equal(found.steps, expected.steps)
+            assert np.array_equal(found.sizes, expected.sizes)
+            close(found.vectors, expected.vectors, 1e-5 if model == "mclr" else 1e-4)
+        assert set(engine.routes().values()) == {"fused"}
 
 
 @calm
@@ -106,17 +110,16 @@ def test_everything_else_agrees_with_the_oracle(sizes: list[int], model: str, cl
     federation = ragged(sizes, 64, classes, seed)
     if model == "cnn":
         federation = replace(federation, x=federation.x.reshape(-1, 8, 8), central=None)
-    problem = Problem.of(federation, model)
+    world = World.of(federation, model)
     rng = np.random.default_rng(seed)
     n = len(sizes)
-    models = np.stack([problem.initial(seed)(i) for i in range(3)])
+    models = np.stack([world.model.initial(seed)(i) for i in range(3)])
     clients = np.sort(rng.permutation(n)[: max(1, n - 1)])
     start = rng.integers(0, 3, len(clients))
     rows = np.where(rng.random(len(clients)) < 0.3, COMBINED, start)
     serving = Serving(clients, models, rows, Mixture(rng.dirichlet(np.ones(3), len(clients))))
     central = Evaluate(Serving(np.arange(3), models, np.arange(3)), "central")
     asks = stamped(
-        problem,
         Gradient(clients, models, start=start),
         Losses(clients, models),
         Losses(clients, models, part="test"),
@@ -125,30 +128,35 @@ def test_everything_else_agrees_with_the_oracle(sizes: list[int], model: str, cl
         *([central] if federation.central is not None else []),
     )
     # Between float32 and float64 a max-pool may take another of two nearly equal pixels: convolutions are compared in float32.
-    oracle = LoopEngine() if model == "cnn" else ORACLE
-    for found, expected in zip(BatchedEngine().run(asks), oracle.run(asks), strict=True):
-        for name, value in vars(expected).items():
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-                assert np.array_equal(np.isnan(getattr(found, name)), np.isnan(value))
-                close(np.nan_to_num(getattr(found, name)), np.nan_to_num(value), 1e-4)
-            elif isinstance(value, np.ndarray) and name not in ("hits", "predicted"):
-                assert np.array_equal(getattr(found, name), value)
-            elif isinstance(value, np.ndarray):  # a near tie may fall the other way in float32
-                assert np.abs(getattr(found, name) - value).sum() <= 2
+    with BatchedEngine(world) as engine, LoopEngine(world) if model == "cnn" else oracle(world) as reference:
+        for found, expected in zip(engine.run(asks), reference.run(asks), strict=True):
+            agree(found, expected)
+
+
+def agree(found: Any, expected: Any) -> None:
+    """Two replies say the same."""
+    for name, value in vars(expected).items():
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            assert np.array_equal(np.isnan(getattr(found, name)), np.isnan(value))
+            close(np.nan_to_num(getattr(found, name)), np.nan_to_num(value), 1e-4)
+        elif isinstance(value, np.ndarray) and name not in ("hits", "predicted"):
+            assert np.array_equal(getattr(found, name), value)
+        elif isinstance(value, np.ndarray):  # a near tie may fall the other way in float32
+            assert np.abs(getattr(found, name) - value).sum() <= 2
 
 
 def test_modules_without_kernels_go_to_other_routes_and_agree() -> None:
     federation = replace(ragged([5, 9, 2], 64, 3, seed=1), central=None)
     images = replace(federation, x=federation.x.reshape(-1, 8, 8))
-    for problem, route in (
-        (Problem.of(federation, "mlp(6, 5, 4)"), "vectorised"),  # three hidden layers
-        (Problem.of(images, "cnn"), "loop"),
-        (Problem.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "vectorised"),
+    for world, route in (
+        (World.of(federation, "mlp(6, 5, 4)"), "vectorised"),  # three hidden layers
+        (World.of(images, "cnn"), "loop"),
+        (World.of(federation, "torch.nn:Linear(in_features=64,out_features=3)"), "vectorised"),
     ):
-        engine = BatchedEngine()
-        ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05))
-        (found,), (expected,) = engine.run(stamped(problem, ask)), ORACLE.run(stamped(problem, ask))
-        assert list(engine.routes.values()) == [route]
+        ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05))
+        with BatchedEngine(world) as engine, oracle(world) as reference:
+            (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
+            assert list(engine.routes().values()) == [route]
         close(found.vectors, expected.vectors, 1e-4)
 
 
@@ -163,33 +171,34 @@ def with_dropout(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
 @pytest.mark.parametrize(("build", "route"), [(with_batch_norm, "exact"), (with_dropout, "loop")])
 def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str) -> None:
     federation = ragged([6, 9, 4], 6, 3, seed=1)
-    problem = Problem(federation, build.__name__, lambda: build(federation.input_shape, 3))
-    ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05, max_steps=2))
-    engine = BatchedEngine()
-    (found,), (expected,) = engine.run(stamped(problem, ask)), LoopEngine().run(stamped(problem, ask))
-    assert list(engine.routes.values()) == [route]
+    world = worlds.made_world(federation, lambda: build(federation.input_shape, 3), build.__name__)
+    ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05, max_steps=2))
+    with BatchedEngine(world) as engine, LoopEngine(world) as reference:
+        (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
+        assert engine.routes() == {f"{build.__name__} with sgd": route}
     close(found.vectors, expected.vectors, 1e-4)
 
 
 def test_adam_goes_to_the_vectorised_route() -> None:
-    problem = Problem.of(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
-    ask = Train(np.arange(3), problem.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam"))
-    engine = BatchedEngine()
-    (found,), (expected,) = engine.run(stamped(problem, ask)), ORACLE.run(stamped(problem, ask))
-    assert engine.routes == {"mclr with adam": "vectorised"}
+    world = World.of(ragged([5, 9, 2], 6, 3, seed=1), "mclr")
+    ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam"))
+    with BatchedEngine(world) as engine, oracle(world) as reference:
+        (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
+        assert engine.routes() == {"mclr with adam": "vectorised"}
     close(found.vectors, expected.vectors, 1e-4)
 
 
 def test_a_lane_has_the_same_bits_whatever_runs_beside_it_and_on_any_number_of_threads() -> None:
-    problem = Problem.of(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
+    world = World.of(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
     plan = Plan(rounds=3, cohort=4, local=Local(epochs=3, batch_size=4, lr=0.1))
     methods = [(spec, build(spec)) for spec in ("fedavg", "fedprox(mu=0.5)", "fedsim(clusters=2)", "scaffold", "ifca(groups=2)")]
-    together = lanes_of(methods, [0, 1], problem, plan)
-    losses = losses_of(together, BatchedEngine(threads=2))
-    for lane in together:
-        alone = lanes_of([(lane.label, lane.method)], [lane.seed], problem, plan)
-        assert losses_of(alone, BatchedEngine(threads=1))[0] == losses[lane.number]
-        assert to_bytes(alone[0].state) == to_bytes(lane.state)  # type: ignore[arg-type]
+    together = lanes_of(methods, [0, 1], world.problem, plan)
+    with BatchedEngine(world, threads=2) as two, BatchedEngine(world, threads=1) as one:
+        losses = losses_of(together, two)
+        for lane in together:
+            alone = lanes_of([(lane.label, lane.method)], [lane.seed], world.problem, plan)
+            assert losses_of(alone, one)[0] == losses[lane.number]
+            assert to_bytes(alone[0].state) == to_bytes(lane.state)  # type: ignore[arg-type]
 
 
 def losses_of(lanes: list[Lane], engine: BatchedEngine) -> dict[int, list[list[float]]]:
@@ -221,15 +230,52 @@ def test_the_digest_is_the_same_for_any_number_of_lanes_threads_and_resumptions(
 
 
 def test_a_pinned_route_that_is_not_here_is_refused() -> None:
-    problem = Problem.of(ragged([5, 9], 6, 3, seed=1), "mclr")
-    engine = BatchedEngine(pinned={"mclr with sgd": "vectorised"})
-    with pytest.raises(UserError, match="begun on the vectorised route"):
-        engine.run(stamped(problem, Train(np.arange(2), problem.initial(0)()[None], Local())))
+    world = World.of(ragged([5, 9], 6, 3, seed=1), "mclr")
+    ask = Train(np.arange(2), world.model.initial(0)()[None], Local())
+    with BatchedEngine(world, pinned={"mclr with sgd": "vectorised"}) as engine:
+        with pytest.raises(UserError, match="begun on the vectorised route"):
+            engine.run(stamped(ask))
+        with pytest.raises(UserError, match="begun on the vectorised route"):
+            engine.prepare(Local())
+        assert engine.routes() == {}
+    with BatchedEngine(world, pinned={"mclr with sgd": "fused"}) as engine:
+        engine.prepare(Local())
+        assert engine.routes() == {"mclr with sgd": "fused"}
 
 
 def test_engines_are_made_as_asked() -> None:
-    assert isinstance(make_engine(Execution(engine="loop")), LoopEngine)
-    assert isinstance(make_engine(Execution()), BatchedEngine)
+    world = worlds.world()
+    with make_engine(world, "loop", "cpu") as loop, make_engine({0: world, 7: world}, device="cpu", threads=3) as batched:
+        assert type(loop) is LoopEngine
+        assert loop.worlds == {0: world}
+        assert type(batched) is BatchedEngine
+        assert batched.worlds == {0: world, 7: world}
+        assert batched.threads == 3
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(UserError, match="'warp' is not to be had here"):
         resolve_device("warp")
+    with pytest.raises(UserError, match="'warp' is not to be had here"):
+        make_engine(world, device="warp")
+
+
+def test_draws_of_the_data_are_kept_apart() -> None:
+    """Asks about two draws at once are answered as if each draw had an engine of its own, whatever else they share."""
+    first, second = (World.of(ragged([6, 9, 4], 6, 3, seed), "mclr") for seed in (1, 2))
+    model = first.model.initial(0)()
+    asks: list[Ask[Any]] = [
+        Train(np.arange(3), model, Local(epochs=2, batch_size=4)),
+        Gradient(np.arange(3), model),
+        Losses(np.arange(3), model),
+        Evaluate(Serving.one(np.arange(3), model)),
+    ]
+    both = [Stamped(ask, 5, 1, draw) for ask in asks for draw in (11, 12)]
+    for make in (LoopEngine, BatchedEngine):
+        with make({11: first, 12: second}) as engine, make(first) as one, make(second) as other:
+            found = engine.run(both)
+            for place, ask in enumerate(asks):
+                for answer, alone in zip(found[2 * place : 2 * place + 2], (one, other), strict=True):
+                    (expected,) = alone.run([Stamped(ask, 5, 1)])
+                    for name, value in vars(expected).items():
+                        if isinstance(value, np.ndarray):
+                            assert getattr(answer, name).tobytes() == value.tobytes(), (make.name, type(ask).__name__, name)
+            assert found[0].vectors.tobytes() != found[1].vectors.tobytes()

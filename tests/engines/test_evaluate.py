@@ -9,17 +9,17 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.engines.engine import Stamped
-from coterie.engines.evaluate import auroc, judge
-from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
+from coterie.engines.evaluate import auroc
+from coterie.engines.evaluate import evaluate as evaluated
+from coterie.engines.world import World
 from coterie.testing import worlds
+from coterie.testing.play import loop
 
-LOOP = LoopEngine()
 MODELS = np.random.default_rng(0).normal(size=(3, 18)).astype(np.float32)
 
 
-def evaluate(serving: Serving, part: Any = "test", problem: Problem | None = None) -> Evaluated:
-    reply: Evaluated = LOOP.run([Stamped(Evaluate(serving, part), problem or worlds.problem(), 0, 0)])[0]
+def evaluate(serving: Serving, part: Any = "test", world: World | None = None) -> Evaluated:
+    reply: Evaluated = loop(world).run([Stamped(Evaluate(serving, part), 0, 0)])[0]
     return reply
 
 
@@ -40,7 +40,7 @@ def expect(reply: Evaluated, i: int, p: Any, y: Any) -> None:
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_each_client_with_its_own_model(part: str) -> None:
-    federation = worlds.problem().federation
+    federation = worlds.world().federation
     clients, rows = np.array([0, 1, 3, 4]), np.array([2, 0, 2, 1])
     reply = evaluate(Serving(clients, MODELS, rows), part)
     assert reply.clients.tolist() == clients.tolist()
@@ -51,7 +51,7 @@ def test_each_client_with_its_own_model(part: str) -> None:
 
 
 def test_mixture() -> None:
-    federation = worlds.problem().federation
+    federation = worlds.world().federation
     weights = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
     clients = np.array([4, 0, 5])  # the middle one is served one model, beside the mixtures
     reply = evaluate(Serving(clients, MODELS, np.array([COMBINED, 1, COMBINED]), Mixture(weights)))
@@ -61,8 +61,20 @@ def test_mixture() -> None:
         expect(reply, i, each[1] if i == 1 else np.tensordot(weights[i], each, 1), federation.y[samples])
 
 
+def test_a_mixture_for_some_of_its_clients_answers_as_it_did_for_all() -> None:
+    weights = np.random.default_rng(3).dirichlet(np.ones(3), 6)
+    whole = Serving(np.arange(6), MODELS, np.full(6, COMBINED), Mixture(weights))
+    everybody = evaluate(whole)
+    for rows in (np.array([5, 2]), np.array([False, True, False, True, True, False])):
+        some = evaluate(whole.take(rows))
+        assert some.clients.tolist() == everybody.clients[rows].tolist()
+        assert some.hits.tolist() == everybody.hits[rows].tolist()
+        np.testing.assert_allclose(some.loss, everybody.loss[rows], rtol=1e-12)
+    assert len(set(np.round(everybody.loss, 6))) == 6  # each client has weights, and so a loss, of its own
+
+
 def test_central_set_judges_every_row() -> None:
-    federation = worlds.problem().federation
+    federation = worlds.world().federation
     assert federation.central is not None
     x, y = federation.central
     serving = Serving(np.arange(3), MODELS, np.array([0, 2, COMBINED]), Mixture(np.full((3, 3), 1 / 3)))
@@ -75,18 +87,18 @@ def test_central_set_judges_every_row() -> None:
 def test_no_central_set() -> None:
     federation = worlds.tiny().with_(central=None)
     with pytest.raises(ValueError, match="no central test set"):
-        judge(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)), None)
+        evaluated(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)), None)
 
 
 def test_nobody_and_a_client_without_samples() -> None:
     assert len(evaluate(Serving.one(np.zeros(0, np.int64), MODELS[0]))) == 0
     federation = worlds.tiny()
     test = [part if i != 1 else part[:0] for i, part in enumerate(federation.test)]
-    bare = Problem.of(federation.with_(test=type(federation.test).of(test)), "mclr")
-    reply = evaluate(Serving.one(np.arange(3), MODELS[0]), problem=bare)
+    bare = World.of(federation.with_(test=type(federation.test).of(test)), "mclr")
+    reply = evaluate(Serving.one(np.arange(3), MODELS[0]), world=bare)
     assert np.isnan(reply.loss).tolist() == [False, True, False]
     assert reply.sizes.tolist() == [4, 0, 4]
-    assert evaluate(Serving.one(np.array([1]), MODELS[0]), problem=bare).sizes.tolist() == [0]
+    assert evaluate(Serving.one(np.array([1]), MODELS[0]), world=bare).sizes.tolist() == [0]
 
 
 def test_auroc_is_that_of_scikit_learn() -> None:
@@ -110,9 +122,9 @@ def test_auroc_does_not_need_sorted_owners() -> None:
 
 def test_two_classes_get_an_auroc_and_three_do_not() -> None:
     federation = worlds.tiny(classes=2)
-    problem = Problem.of(federation, "mclr")
+    world = World.of(federation, "mclr")
     model = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
-    reply = evaluate(Serving.one(np.arange(6), model), "train", problem)
+    reply = evaluate(Serving.one(np.arange(6), model), "train", world)
     for i, samples in enumerate(federation.train):
         y = federation.y[samples]
         if len(set(y)) == 2:

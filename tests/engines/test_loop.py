@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,26 @@ from coterie.core.local import Local
 from coterie.core.parameters import read, write
 from coterie.core.rng import key
 from coterie.core.serving import Serving
+from coterie.engines.batched import BatchedEngine
 from coterie.engines.batches import batches
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.testing import worlds
 
-PROBLEM = worlds.problem()
-FEDERATION = PROBLEM.federation
-D = PROBLEM.layout.size
-EXACT = LoopEngine(dtype=torch.float64)
+WORLD = worlds.world()
+FEDERATION = WORLD.federation
+D = WORLD.model.layout.size
+EXACT, SINGLE = torch.float64, torch.float32
 
 
-def run(ask: Ask[Any], problem: Problem = PROBLEM, engine: LoopEngine = EXACT, seed: int = 3, round_: int = 2) -> Any:
-    return engine.run([Stamped(ask, problem, seed, round_)])[0]
+@cache
+def engine(world: World, dtype: torch.dtype) -> LoopEngine:
+    return LoopEngine(world, dtype=dtype)
+
+
+def run(ask: Ask[Any], world: World = WORLD, dtype: torch.dtype = EXACT, seed: int = 3, round_: int = 2) -> Any:
+    return engine(world, dtype).run([Stamped(ask, seed, round_)])[0]
 
 
 def models(k: int, d: int = D) -> Floats:
@@ -145,7 +152,7 @@ def test_training_is_keyed_by_seed_round_purpose_and_id() -> None:
     base = run(ask).vectors.tobytes()
     others = [run(ask, seed=4), run(ask, round_=3), run(replace(ask, purpose="warm-up"))]
     assert all(other.vectors.tobytes() != base for other in others)
-    moved = Problem.of(worlds.renumbered(FEDERATION, (4, 3, 2, 1, 0, 5)), "mclr")
+    moved = World.of(worlds.renumbered(FEDERATION, (4, 3, 2, 1, 0, 5)), "mclr")
     assert run(replace(ask, clients=np.array([0])), moved).vectors.tobytes() == base
 
 
@@ -191,40 +198,40 @@ def test_errors() -> None:
 
 def test_float32_is_close_to_float64() -> None:
     ask = Train(np.arange(6), models(1), Local(epochs=3, batch_size=5, lr=0.1))
-    np.testing.assert_allclose(run(ask, engine=LoopEngine()).vectors, run(ask).vectors, atol=1e-5)
+    np.testing.assert_allclose(run(ask, dtype=SINGLE).vectors, run(ask).vectors, atol=1e-5)
 
 
 def test_batch_norm() -> None:
-    problem = worlds.batch_norm_problem()
-    start = problem.initial(0)()
-    reply = run(Train(np.array([0, 3]), start, Local(epochs=2, batch_size=None, lr=0.1)), problem, LoopEngine())
-    slices = {s.name: s for s in problem.layout.slices}
+    world = worlds.batch_norm_world()
+    start = world.model.initial(0)()
+    reply = run(Train(np.array([0, 3]), start, Local(epochs=2, batch_size=None, lr=0.1)), world, SINGLE)
+    slices = {s.name: s for s in world.model.layout.slices}
     counter, mean = slices["1.num_batches_tracked"], slices["1.running_mean"]
     assert reply.vectors[:, counter.begin].tolist() == [2, 2]
-    module = problem.build()
+    module = world.model.build()
     write(module, torch.as_tensor(start))
-    x = torch.as_tensor(problem.federation.x[problem.federation.train[0]])
+    x = torch.as_tensor(world.federation.x[world.federation.train[0]])
     first = module[0](x).mean(0).detach().numpy()  # type: ignore[index]
-    one = run(Train(np.array([0]), start, Local(epochs=1, batch_size=None, lr=0.1)), problem, LoopEngine())
+    one = run(Train(np.array([0]), start, Local(epochs=1, batch_size=None, lr=0.1)), world, SINGLE)
     np.testing.assert_allclose(one.vectors[0, mean.begin : mean.end], 0.1 * first, atol=1e-6)  # momentum 0.1 from zero
-    probe = run(Gradient(np.array([0]), start), problem, LoopEngine())
+    probe = run(Gradient(np.array([0]), start), world, SINGLE)
     assert not probe.vectors[:, mean.begin :].any()  # statistics have no gradient
     module.eval()  # the probe sees the model as it would be served, by its running statistics
-    expected = nn.functional.cross_entropy(module(x), torch.as_tensor(problem.federation.y[problem.federation.train[0]]))
+    expected = nn.functional.cross_entropy(module(x), torch.as_tensor(world.federation.y[world.federation.train[0]]))
     assert probe.losses[0] == pytest.approx(expected.item(), rel=1e-5)
-    assert run(Gradient(np.array([0]), start), problem, LoopEngine()).vectors.tobytes() == probe.vectors.tobytes()
+    assert run(Gradient(np.array([0]), start), world, SINGLE).vectors.tobytes() == probe.vectors.tobytes()
 
 
 def test_dropout_is_keyed() -> None:
-    problem = Problem(FEDERATION, "dropout", lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
-    ask = Train(np.arange(3), problem.initial(0)(), Local(epochs=2, batch_size=5, lr=0.1))
-    base = run(ask, problem).vectors
+    world = worlds.made_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), "dropout")
+    ask = Train(np.arange(3), world.model.initial(0)(), Local(epochs=2, batch_size=5, lr=0.1))
+    base = run(ask, world).vectors
     torch.manual_seed(99)
-    assert run(ask, problem).vectors.tobytes() == base.tobytes()
-    assert run(ask.take(np.array([2])), problem).vectors[0].tobytes() == base[2].tobytes()
+    assert run(ask, world).vectors.tobytes() == base.tobytes()
+    assert run(ask.take(np.array([2])), world).vectors[0].tobytes() == base[2].tobytes()
     single = ask.take(np.array([2]))  # a client with one sample: between seeds only the masks can differ
-    assert run(single, problem, seed=4).vectors.tobytes() != run(single, problem).vectors.tobytes()
-    still = Problem(FEDERATION, "no dropout", lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.Linear(8, 3)))
+    assert run(single, world, seed=4).vectors.tobytes() != run(single, world).vectors.tobytes()
+    still = worlds.made_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.Linear(8, 3)), "no dropout")
     assert run(ask, still).vectors.tobytes() != base.tobytes()
 
 
@@ -239,45 +246,50 @@ def test_frozen_parts_and_weights_out_of_reach_stay() -> None:
             out: torch.Tensor = self.frozen(self.used(x))
             return out
 
-    problem = Problem(FEDERATION, "odd", Odd)
-    start = problem.initial(0)()
-    moved = run(Train(np.array([0]), start, Local(lr=0.1)), problem).vectors[0] != start
-    expected = np.concatenate([np.full(s.size, s.name.startswith("used")) for s in problem.layout.slices])
+    world = worlds.made_world(FEDERATION, Odd, "odd")
+    start = world.model.initial(0)()
+    moved = run(Train(np.array([0]), start, Local(lr=0.1)), world).vectors[0] != start
+    expected = np.concatenate([np.full(s.size, s.name.startswith("used")) for s in world.model.layout.slices])
     assert moved.tolist() == expected.tolist()
-    pulled = run(Train(np.array([0]), start, Local(lr=0.1, mu=1.0), anchors=0 * start[None]), problem).vectors[0]
-    assert (pulled != start).tolist() == [s != "frozen" for s in _owners(problem)]
+    pulled = run(Train(np.array([0]), start, Local(lr=0.1, mu=1.0), anchors=0 * start[None]), world).vectors[0]
+    assert (pulled != start).tolist() == [s != "frozen" for s in _owners(world)]
 
 
-def _owners(problem: Problem) -> list[str]:
-    return [s.name.split(".")[0] for s in problem.layout.slices for _ in range(s.size)]
+def _owners(world: World) -> list[str]:
+    return [s.name.split(".")[0] for s in world.model.layout.slices for _ in range(s.size)]
 
 
 def test_any_loss() -> None:
     def margin(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
 
-    problem = Problem.of(FEDERATION, "mclr", margin)
-    assert run(Gradient(np.array([0]), models(1)), problem).losses[0] != run(Gradient(np.array([0]), models(1))).losses[0]
+    world = World.of(FEDERATION, "mclr", margin)
+    assert run(Gradient(np.array([0]), models(1)), world).losses[0] != run(Gradient(np.array([0]), models(1))).losses[0]
 
 
 def test_single_output_is_logistic_regression() -> None:
     two = worlds.tiny(classes=2)
-    problem = Problem(two, "logistic", lambda: nn.Linear(5, 1))
+    world = worlds.made_world(two, lambda: nn.Linear(5, 1), "logistic")
     w = models(1, 6)
     rows = two.train[0]
     z = two.x[rows].astype(np.float64) @ w[0, :5] + w[0, 5]
     expected = np.mean(np.log1p(np.exp(-np.where(two.y[rows] == 1, z, -z))))
-    assert run(Gradient(np.array([0]), w), problem).losses[0] == pytest.approx(expected, rel=1e-6)
-    judged = run(Evaluate(Serving.one(np.array([0]), w[0]), "train"), problem)
+    assert run(Gradient(np.array([0]), w), world).losses[0] == pytest.approx(expected, rel=1e-6)
+    judged = run(Evaluate(Serving.one(np.array([0]), w[0]), "train"), world)
     assert judged.hits.sum() == np.sum((z > 0) == two.y[rows])
 
 
-def test_a_problem_that_nobody_holds_is_let_go() -> None:
-    engine = LoopEngine()
-    problem = Problem.of(worlds.tiny(), "mclr")
-    run(Gradient(np.array([0]), models(1)), problem, engine)
-    gone = weakref.ref(problem)
-    del problem
+@pytest.mark.parametrize("make", [LoopEngine, BatchedEngine])
+def test_a_world_is_let_go_with_the_engine_that_held_it(make: Any) -> None:
+    world = World.of(worlds.tiny(), "mclr")
+    held = make(world)
+    held.run([Stamped(Gradient(np.array([0]), models(1)), 0, 0), Stamped(Train(np.array([0]), models(1), Local()), 0, 0)])
+    gone = weakref.ref(world)
+    del world
+    gc.collect()
+    assert gone() is not None
+    held.close()
+    del held
     gc.collect()
     assert gone() is None
 
@@ -288,6 +300,6 @@ def test_unknown_questions_are_an_error() -> None:
 
 
 def test_read_gives_back_what_was_received_when_nothing_is_learned() -> None:
-    module = PROBLEM.build()
+    module = WORLD.model.build()
     write(module, torch.as_tensor(models(1)[0]))
     assert read(module).tobytes() == models(1)[0].tobytes()

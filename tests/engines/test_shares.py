@@ -11,24 +11,25 @@ from coterie.core.rng import key, shuffle
 from coterie.core.serving import Serving
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
-from coterie.engines.loop import LoopEngine
+from coterie.engines.local_engine import Work
 from coterie.testing import worlds
+from coterie.testing.play import loop
 
-PROBLEM = worlds.problem()
-CLIENTS = PROBLEM.roster.clients
-MODEL = PROBLEM.initial(0)()
+WORLD = worlds.world()
+CLIENTS = WORLD.problem.roster.clients
+MODEL = WORLD.model.initial(0)()
 
 
 def parts(share: Share, seed: int = 3) -> list[set[int]]:
-    stamped = Stamped(Gradient(CLIENTS, MODEL, share=share), PROBLEM, seed, 5)
-    return [set(own.tolist()) for own in stamped.parts()]
+    work = Work(Stamped(Gradient(CLIENTS, MODEL, share=share), seed, 5), WORLD)
+    return [set(own.tolist()) for own in work.parts()]
 
 
 def test_halves_are_the_clients_own_draw() -> None:
     """The first ceil(n / 2) of the shuffle of (seed, "half", client id): what a real site can do by itself."""
     for client, (first, second) in enumerate(zip(parts(Share(half=0)), parts(Share(half=1)), strict=True)):
-        own = PROBLEM.federation.train[client]
-        order = own[shuffle(key(3, "half", PROBLEM.federation.ids[client]), len(own))]
+        own = WORLD.federation.train[client]
+        order = own[shuffle(key(3, "half", WORLD.federation.ids[client]), len(own))]
         assert first == set(order[: -(-len(own) // 2)].tolist())
         assert first | second == set(own.tolist())
         assert not first & second
@@ -39,17 +40,17 @@ def test_a_class_is_part_of_a_half() -> None:
     halves = parts(Share(half=1))
     for label in range(3):
         for own, half in zip(parts(Share(1, label)), halves, strict=True):
-            assert own == {i for i in half if PROBLEM.federation.y[i] == label}
+            assert own == {i for i in half if WORLD.federation.y[i] == label}
 
 
 def test_gradients_of_the_classes_add_up_to_the_whole() -> None:
     """And a client without samples of a class does not answer."""
-    whole = LoopEngine().run([Stamped(Gradient(CLIENTS, MODEL), PROBLEM, 0, 0)])[0]
+    whole = loop().run([Stamped(Gradient(CLIENTS, MODEL), 0, 0)])[0]
     total, sizes = np.zeros_like(whole.vectors), np.zeros(len(CLIENTS), dtype=np.int64)
     for half in (0, 1):
         for label in range(3):
             share = Share(0 if half == 0 else 1, label)
-            reply = LoopEngine().run([Stamped(Gradient(CLIENTS, MODEL, share=share), PROBLEM, 0, 0)])[0]
+            reply = loop().run([Stamped(Gradient(CLIENTS, MODEL, share=share), 0, 0)])[0]
             assert (reply.sizes > 0).all()
             total[reply.clients] += reply.sizes[:, None] * reply.vectors
             sizes[reply.clients] += reply.sizes
@@ -67,16 +68,18 @@ def test_engines_agree(share: Share) -> None:
         Error(CLIENTS, MODEL, share=share),
         Evaluate(serving, "train", share),
     ]
-    stamped = [Stamped(ask, PROBLEM, 0, 1) for ask in asks]
-    for slow, quick in zip(LoopEngine().run(stamped), BatchedEngine("cpu", 1).run(stamped), strict=True):
-        for name, value in vars(slow).items():
-            if isinstance(value, np.ndarray):
-                assert np.allclose(value, getattr(quick, name), atol=1e-5, equal_nan=True), name
+    stamped = [Stamped(ask, 0, 1) for ask in asks]
+    with BatchedEngine(WORLD, threads=1) as batched:
+        for slow, quick in zip(loop().run(stamped), batched.run(stamped), strict=True):
+            for name, value in vars(slow).items():
+                if isinstance(value, np.ndarray):
+                    assert np.allclose(value, getattr(quick, name), atol=1e-5, equal_nan=True), name
 
 
 def test_a_class_that_nobody_has() -> None:
     ask = Train(CLIENTS[2:3], MODEL, Local(), share=Share(half=1))  # a single sample, which is in half 0
-    for engine in (LoopEngine(), BatchedEngine("cpu", 1)):
-        (reply,) = engine.run([Stamped(ask, PROBLEM, 0, 0)])
-        assert len(reply) == 0
-        assert reply.vectors.shape == (0, len(MODEL))
+    with BatchedEngine(WORLD, threads=1) as batched:
+        for engine in (loop(), batched):
+            (reply,) = engine.run([Stamped(ask, 0, 0)])
+            assert len(reply) == 0
+            assert reply.vectors.shape == (0, len(MODEL))

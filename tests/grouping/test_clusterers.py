@@ -1,25 +1,18 @@
-"""Grouping and its edges: capped numbers, ties, and the choice of a number."""
+"""Grouping and its edges: capped numbers and ties."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import adjusted_rand_score
 
-from coterie.core.arrays import Doubles, Ids
-from coterie.grouping.clusterers import How, agglomerative, bipartition, canonical, choose, distinct, kmeans, nearest, spectral
+from coterie.core.arrays import Doubles
+from coterie.grouping.clusterers import agglomerative, bipartition, canonical, distinct, inertia, kmeans, nearest, silhouette, spectral
 from coterie.grouping.similarity import coordinates, cosines, distances, gaussian, gram
+from grouping.blobs import blobs
 
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
-
-
-def blobs(groups: int, each: int = 6, d: int = 20, noise: float = 0.1) -> tuple[Doubles, Ids]:
-    """Points around random centres, the groups taking turns; and their true labels."""
-    draw = np.random.default_rng(1)
-    true = np.tile(np.arange(groups), each)
-    return draw.normal(size=(groups, d))[true] + noise * draw.normal(size=(groups * each, d)), true
 
 
 def test_canonical_labels_go_by_first_appearance() -> None:
@@ -117,27 +110,10 @@ def test_nearest_takes_the_first_of_equals() -> None:
     assert nearest(np.zeros((0, 2)), centres).tolist() == []
 
 
-@pytest.mark.parametrize("how", ["silhouette", "gap", "stability"])
-@pytest.mark.parametrize("groups", [2, 3, 4])
-def test_the_number_of_plain_groups_is_found(how: How, groups: int) -> None:
-    points, true = blobs(groups, each=8)
-    choice = choose(points, rng(), 6, how)
-    assert choice.k == groups
-    assert choice.how == how
-    assert 2 <= len(choice.curve) <= 6
-    assert adjusted_rand_score(kmeans(points, choice.k, rng()), true) == 1
-
-
-@pytest.mark.parametrize("how", ["gap", "stability"])
-def test_one_cloud_is_one_group(how: How) -> None:
-    cloud = np.random.default_rng(3).normal(size=(40, 5))
-    assert choose(cloud, rng(), 6, how).k == 1
-
-
-@pytest.mark.parametrize("how", ["silhouette", "gap", "stability"])
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 6])
-def test_choosing_among_few_or_equal_points(how: How, n: int) -> None:
-    assert choose(np.ones((n, 3)), rng(), 5, how).k == 1
-    assert 1 <= choose(np.random.default_rng(n).normal(size=(n, 3)), rng(), 5, how).k <= max(n - 1, 1)
-    two = np.array([[0.0, 0], [1, 1]])[np.arange(n) % 2]
-    assert choose(two, rng(), 5, how).k in ({2} if n == 6 else {1, 2})
+def test_inertia_and_silhouette_by_hand() -> None:
+    # Groups 0, 2 and 10: means 1 and 10, so 1 + 1 + 0. Of 0 and 2: own 2, other 10 and 8: .8 and .75; a group of one counts 0.
+    points, labels = np.array([[0.0], [2.0], [10.0]]), np.array([0, 0, 1])
+    assert inertia(points, labels) == 2.0
+    assert silhouette(points, labels) == pytest.approx((0.8 + 0.75 + 0) / 3)
+    assert np.isnan(silhouette(points, np.zeros(3, dtype=np.int64)))  # one group
+    assert np.isnan(silhouette(points, np.arange(3)))  # each its own

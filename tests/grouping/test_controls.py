@@ -5,7 +5,7 @@ import pytest
 
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError
-from coterie.grouping.controls import controlled
+from coterie.grouping.controls import controlled, joining, largest
 from coterie.testing.by_hand import context
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 0, 1])
@@ -37,7 +37,7 @@ def test_random_groups_last_unless_they_are_drawn_each_round() -> None:
 
 def test_the_order_of_clients_is_irrelevant() -> None:
     def by_client(order: Ids, assign: str) -> dict[int, int]:
-        found = controlled(LABELS[order], EVERYBODY[order], assign, context(SIZES, groups=TRUE))  # type: ignore[arg-type]
+        found = controlled(LABELS[order], EVERYBODY[order], assign, context(SIZES, truth=TRUE))  # type: ignore[arg-type]
         return dict(zip(EVERYBODY[order].tolist(), found.tolist(), strict=True))
 
     for assign in ("random", "round_robin", "oracle", "one"):
@@ -52,7 +52,7 @@ def test_round_robin_deals_the_clients_out() -> None:
 
 def test_oracle_gives_the_true_groups_or_says_what_is_missing() -> None:
     some = np.array([1, 4, 7])
-    assert controlled(np.zeros(3, dtype=np.int64), some, "oracle", context(SIZES, groups=TRUE)).tolist() == [1, 0, 1]
+    assert controlled(np.zeros(3, dtype=np.int64), some, "oracle", context(SIZES, truth=TRUE)).tolist() == [1, 0, 1]
     with pytest.raises(UserError, match="true groups are known"):
         controlled(np.zeros(3, dtype=np.int64), some, "oracle", context(SIZES))
 
@@ -60,9 +60,53 @@ def test_oracle_gives_the_true_groups_or_says_what_is_missing() -> None:
 def test_one_group_and_clients_in_none() -> None:
     labels = np.array([2, -1, 1, -1])
     some = np.array([0, 2, 3, 5])
-    ctx = context(SIZES, groups=TRUE)
+    ctx = context(SIZES, truth=TRUE)
     assert controlled(labels, some, "one", ctx).tolist() == [0, -1, 0, -1]
     for assign in ("random", "round_robin", "oracle"):
         assert (controlled(labels, some, assign, ctx) == -1).tolist() == [False, True, False, True]
     assert labels.tolist() == [2, -1, 1, -1]  # the caller's labels are not written on
     assert controlled(labels[:0], some[:0], "random", ctx).tolist() == []
+
+
+# Six clients in groups, of which 6 and 7 come later; by similarity 6 would join group 0 and 7 would join group 1.
+GROUPS = np.array([0, 0, 0, 1, 1, 2, -1, -1])
+NEW, SIMILAR = np.array([6, 7]), np.array([0, 1])
+
+
+def test_newcomers_join_as_the_control_says() -> None:
+    ctx = context(SIZES, truth=TRUE)
+    assert joining(SIMILAR, NEW, GROUPS, 3, "similar", ctx).tolist() == [0, 1]
+    assert joining(SIMILAR, NEW, GROUPS, 3, "one", ctx).tolist() == [0, 0]
+    assert joining(SIMILAR, NEW, GROUPS, 3, "round_robin", ctx).tolist() == [6 % 3, 7 % 3]
+    # True group 0 holds clients 0, 2 and 4, of groups 0, 0 and 1; true group 1 holds 1, 3 and 5, of 0, 1 and 2: the first of equals.
+    assert joining(SIMILAR, NEW, GROUPS, 3, "oracle", ctx).tolist() == [0, 0]
+    strange = context(SIZES, truth=np.array([0, 1, 0, 1, 0, 1, 2, 2]))
+    assert joining(SIMILAR, NEW, GROUPS, 3, "oracle", strange).tolist() == [0, 1]  # without kin, as similarity says
+
+
+def test_random_newcomers_let_groups_grow_as_they_are() -> None:
+    drawn = np.array([joining(SIMILAR, NEW, GROUPS, 3, "random", context(SIZES, seed=seed)) for seed in range(300)]).ravel()
+    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / len(drawn), [3 / 6, 2 / 6, 1 / 6], atol=0.08)
+    one = joining(SIMILAR[:1], NEW[:1], GROUPS, 3, "random", context(SIZES))
+    assert one[0] == joining(SIMILAR, NEW, GROUPS, 3, "random", context(SIZES))[0]  # whoever comes with it
+
+
+def test_the_first_to_come_are_dealt_out_as_a_whole() -> None:
+    nobody, labels = np.full(8, -1), np.array([0, 0, 0, 0, 0, 1, -1, 1])
+    ctx = context(SIZES, truth=TRUE)
+    assert joining(labels, EVERYBODY, nobody, 3, "round_robin", ctx).tolist() == [0, 1, 2, 0, 1, 2, -1, 0]  # over all models
+    assert joining(labels, EVERYBODY, nobody, 3, "oracle", ctx).tolist() == [0, 1, 0, 1, 0, 1, -1, 1]
+    assert sorted(joining(labels, EVERYBODY, nobody, 3, "random", ctx)) == sorted(labels)
+
+
+@pytest.mark.parametrize("assign", ["similar", "random", "round_robin", "oracle", "one"])
+def test_a_newcomer_that_does_not_answer_joins_nothing(assign: str) -> None:
+    found = joining(np.array([-1, 1]), NEW, GROUPS, 3, assign, context(SIZES, truth=TRUE))  # type: ignore[arg-type]
+    assert found[0] == -1
+    assert found[1] >= 0
+
+
+def test_the_largest_group_is_the_first_of_equals() -> None:
+    assert largest(GROUPS, 3) == 0
+    assert largest(np.array([2, 1, 2, 1, -1, -1, -1]), 4) == 1
+    assert largest(np.full(3, -1), 2) == 0

@@ -109,7 +109,7 @@ def test_identical_rows_have_no_coordinates() -> None:
 
 
 def test_gaussian_by_hand() -> None:
-    """002, Eq. 7-8: distances 1, 2, 3 have the mean 2, so S = exp(-d^2 / 8)."""
+    """SimProx, Eq. 7-8: distances 1, 2, 3 have the mean 2, so S = exp(-d^2 / 8)."""
     d = np.array([[0, 1, 2], [1, 0, 3], [2, 3, 0]], dtype=np.float64)
     assert mean_distance(d) == 2.0
     np.testing.assert_allclose(gaussian(d), np.exp(-(d**2) / 8))
@@ -119,7 +119,7 @@ def test_gaussian_by_hand() -> None:
 
 
 def test_ternary_cosines_by_hand() -> None:
-    """003, Eq. 7-8. Updates (2, 0), (0, 1), (-2, 0) have the singular directions e1 (value sqrt 8) and e2 (value 1), up to sign.
+    """FedGroup, Eq. 7-8. Updates (2, 0), (0, 1), (-2, 0) have the singular directions e1 (value sqrt 8) and e2 (value 1), up to sign.
 
     Cosines with e1 are 1, 0, -1, so M is 0, 1/2, 1 in the first column (or 1, 1/2, 0); with e2 they are 0, 1, 0: 1/2, 0, 1/2.
     """

@@ -1,4 +1,4 @@
-"""PNI as 000 prints it, its normalised form, and how both depend on the data."""
+"""PNI as FedSim prints it, its normalised form, and how both depend on the data."""
 
 from math import isnan, sqrt
 
@@ -7,7 +7,7 @@ import pytest
 
 from coterie.core.asks import Error, Errors
 from coterie.data.catalogue import load
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.heterogeneity import ask_pni, pni, pni_normalised
 from coterie.testing.by_hand import answer
 from coterie.testing.play import carry
@@ -56,8 +56,8 @@ def test_figure_10_on_synthetic_data() -> None:
     def mean_pni(spec: str) -> float:
         found = []
         for seed in range(4):
-            problem = Problem.of(load(spec, seed), "mclr")
-            found.append(carry(ask_pni(problem.roster.clients, problem.initial(seed)), problem, seed).normalised)
+            world = World.of(load(spec, seed), "mclr")
+            found.append(carry(ask_pni(world.problem.roster.clients, world.model.initial(seed)), world, seed=seed).normalised)
         return float(np.mean(found))
 
     low, high = mean_pni("synthetic(0, 0, clients=30)"), mean_pni("synthetic(0, 1, clients=30)")

@@ -8,14 +8,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.errors import UserError
-from coterie.core.method import Context
 from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data, inspection
 from coterie.inspect.answers import answers
-from coterie.inspect.carrying import carry_out
+from coterie.run.drive import answer
 from inspect_federations import dirichlet, even, federation, subsets
 
 GROUPS = np.arange(24) % 3
@@ -120,11 +119,11 @@ def test_few_clients_and_equal_ones_are_answered() -> None:
 
 def test_it_is_a_script_that_any_engine_carries_out() -> None:
     made = federation(even(6), groups=np.arange(6) % 2, moved=True)
-    problem = Problem.of(made, "mclr")
-    ctx = Context(problem.roster, problem.layout, Plan(), 0, 0)
+    world = World.of(made, "mclr")
+    ctx = world.problem.context(Plan(), 0, 0)
     plan = InspectPlan(draws=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
-    script = inspection(problem.initial(0), 4, ("made up", "mclr"), ctx, plan)
-    slow = carry_out(script, LoopEngine(), problem, 0)
+    script = inspection(world.model.initial(0), 4, ("made up", "mclr"), ctx, plan)
+    slow = answer(script, LoopEngine(world))
     quick = look(made, plan)
     assert np.allclose(slow.similarity, quick.similarity, atol=1e-3)
     assert slow.groups.p == pytest.approx(quick.groups.p, abs=0.06)

@@ -18,12 +18,12 @@ from coterie.testing import worlds
 from coterie.testing.by_hand import answer, context, nobody, trained
 from coterie.testing.play import PLAN, play
 
-ABSOLUTE = CFL(relative=False, eps1=0.5, eps2=0.8)
+ABSOLUTE = CFL(relative=False, eps1=0.5, eps2=0.8, gamma=0.0)
 APART = trained([0, 1, 2, 3], [[1, 0], [1, 0.2], [-1, 0], [-1, 0.2]], [1, 3, 1, 1])
 
 
 def fresh(n: int = 4, d: int = 2) -> Branches:
-    return Branches(np.zeros((1, d), np.float32), np.zeros(n, np.int64), np.ones(n, np.bool_), np.full(1, np.nan), np.zeros(1, np.bool_))
+    return Branches(np.zeros((1, d), np.float32), np.zeros(n, np.int64), np.ones(n, np.bool_), 0.0)
 
 
 def test_split_by_hand() -> None:
@@ -33,8 +33,8 @@ def test_split_by_hand() -> None:
     after, _ = answer(method.round(fresh(), ctx), APART)
     assert after.groups.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(after.models, [[1, 0.1], [-1, 0.1]], rtol=1e-6)
-    assert ctx.records["splits"] == 1
-    assert ctx.records["cross_cosine 0"] < -0.9
+    assert ctx.notes.named["splits"] == 1
+    assert ctx.notes.named["cross_cosine 0"] < -0.9
     # By samples it is (1 + 3 - 1 - 1, .6 + .2) / 6 = (.333, .133), of norm .359: also short; the models are weighted in each half.
     after, _ = answer(ABSOLUTE.round(fresh(), context([1, 3, 1, 1])), APART)
     np.testing.assert_allclose(after.models, [[1, 0.15], [-1, 0.1]], rtol=1e-6)
@@ -48,35 +48,68 @@ def test_no_split_while_moving_or_when_everybody_is_content(eps1: float, eps2: f
     assert len(after.models) == 1
 
 
-def test_relative_to_the_groups_first_round() -> None:
-    method = CFL(eps1=0.5, eps2=0.2, weighting="uniform")
+def test_relative_to_the_longest_mean_update() -> None:
+    method = CFL(eps1=0.5, eps2=0.2, gamma=0.0, weighting="uniform")
     first, _ = answer(method.round(fresh(), context([1] * 4)), trained([0, 1, 2, 3], [[3, 4]] * 4, [1] * 4))
-    assert first.scales.tolist() == [5]
+    assert first.scale == 5
     assert first.groups.tolist() == [0, 0, 0, 0]  # as long as itself: not settled
     # The mean update is now (0, .1), below .5 * 5, and the longest 1.02, above .2 * 5.
     apart = replace(APART, vectors=APART.vectors + np.array([3, 4], np.float32))
     second, _ = answer(method.round(first, context([1] * 4, round_=2)), apart)
     assert second.groups.tolist() == [0, 0, 1, 1]
-    assert np.isnan(second.scales).all()  # both halves begin anew
+    assert second.scale == 5  # both halves go on with it
     assert len(answer(replace(method, eps2=0.21).round(first, context([1] * 4)), apart)[0].models) == 1
 
 
-def test_all_members_are_asked_before_a_split() -> None:
+def test_the_scale_is_the_longest_mean_update_so_far() -> None:
+    # Everybody moves alike, by 5, 13 and .1: the scale grows and never shrinks.
+    state, scales, at = fresh(), [], np.zeros(2)
+    for round_, step in enumerate([(3, 4), (5, 12), (0, 0.1)], start=1):
+        at = at + step
+        state, _ = answer(CFL().round(state, context([1] * 4, round_=round_)), trained([0, 1, 2, 3], [at] * 4, [1] * 4))
+        scales.append(state.scale)
+    assert scales == [5, 13, 13]
+
+
+def test_the_scale_is_that_of_any_group() -> None:
+    # Group 0 moves by 5, group 1 by 1: both are measured by 5.
+    before = replace(fresh(), models=np.zeros((2, 2), np.float32), groups=np.array([0, 0, 1, 1]))
+    ctx = context([1] * 4)
+    after, _ = answer(CFL().round(before, ctx), trained([0, 1, 2, 3], [[3, 4], [3, 4], [0, 1], [0, 1]], [1] * 4))
+    assert after.scale == 5
+    assert (ctx.notes.named["mean_update 0"], ctx.notes.named["mean_update 1"]) == (1.0, pytest.approx(0.2))
+
+
+def test_a_cut_counts_only_above_gamma() -> None:
+    # The largest cosine across is that of (1, .2) and (-1, .2): -.96 / 1.04, so sqrt((1 + .923) / 2) = .981.
+    for gamma, groups in ((0.98, [0, 0, 1, 1]), (0.99, [0, 0, 0, 0])):
+        ctx = context([1] * 4)
+        after, _ = answer(replace(ABSOLUTE, weighting="uniform", gamma=gamma).round(fresh(), ctx), APART)
+        assert after.groups.tolist() == groups
+        assert ctx.notes.named["cross_cosine 0"] == pytest.approx(-0.96 / 1.04)
+        assert ctx.notes.named["splits"] == len(after.models) - 1
+        control, _ = answer(replace(ABSOLUTE, weighting="uniform", gamma=gamma, assign="random").round(fresh(), context([1] * 4)), APART)
+        assert len(control.models) == len(after.models)  # random groups are cut when similar ones would be
+
+
+def test_all_members_train_in_every_nth_round_and_only_then_is_a_group_looked_at() -> None:
     plan = Plan(cohort=2, local=Local())
     for seed in range(20):
-        ctx = context([1] * 4, plan=plan, seed=seed)
+        ctx = context([1] * 4, plan=plan, seed=seed, round_=2)
         one, two = ctx.cohort()
         if one < 2 <= two:
             break
-    method = replace(ABSOLUTE, weighting="uniform")
+    assert one < 2 <= two  # from both sides: their mean is short, and yet they are only a part of the group
+    method = replace(ABSOLUTE, weighting="uniform", look=3)
     first, (ask,) = answer(method.round(fresh(), ctx), APART.of(np.array([one, two])))
     assert ask.clients.tolist() == [one, two]
     assert first.groups.tolist() == [0, 0, 0, 0]
-    assert first.due.tolist() == [True]
-    second, (ask,) = answer(method.round(first, context([1] * 4, plan=plan, seed=seed, round_=2)), APART)
+    assert "mean_update 0" not in ctx.notes.named
+    second, (ask,) = answer(method.round(first, context([1] * 4, plan=plan, seed=seed, round_=3)), APART)
     assert ask.clients.tolist() == [0, 1, 2, 3]
     assert second.groups.tolist() == [0, 0, 1, 1]
-    assert second.due.tolist() == [False, False]
+    whole, _ = answer(method.round(fresh(), context([1] * 4, round_=2)), APART)  # a cohort of everybody is looked at in any round
+    assert whole.groups.tolist() == [0, 0, 1, 1]
 
 
 def test_a_member_that_misses_the_split_takes_the_lowest_loss_next_time() -> None:
@@ -100,7 +133,7 @@ def test_single_linkage_chains_and_complete_does_not() -> None:
     # linkage joins 0-28 and 60-88, then 123 to the latter (63 degrees wide, against 88 for both pairs together).
     angles = np.deg2rad([0, 28, 60, 88, 123])
     reply = trained(list(range(5)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 5)
-    free = CFL(relative=False, eps1=9, eps2=0)
+    free = CFL(relative=False, eps1=9, eps2=0, gamma=0)
     single, _ = answer(free.round(fresh(5), context([1] * 5)), reply)
     assert single.groups.tolist() == [0, 0, 0, 0, 1]
     complete, _ = answer(replace(free, linkage="complete").round(fresh(5), context([1] * 5)), reply)
@@ -114,7 +147,7 @@ def targets() -> Any:
 
 
 def test_three_levels_of_splits_find_the_corners() -> None:
-    method, ends = CFL(relative=False, eps1=1e-3, eps2=0.1), targets()
+    method, ends = CFL(relative=False, eps1=1e-3, eps2=0.1, gamma=0), targets()
     state, levels = fresh(16, 3), [1]
     order = np.random.default_rng(0).permutation(16)  # neighbours in number are no neighbours in space
     for round_ in range(1, 9):
@@ -132,7 +165,7 @@ def test_three_levels_of_splits_find_the_corners() -> None:
 def test_every_client_is_in_exactly_one_group(seed: int, n: int, silent: float, cohort: int | None) -> None:
     """Splits whenever it may (a long mean is short enough), with random updates and silences, for seven rounds."""
     rng = np.random.default_rng(seed)
-    method = CFL(relative=False, eps1=1e6, eps2=0.0)
+    method = CFL(relative=False, eps1=1e6, eps2=0.0, gamma=0.0, look=2)
     state, plan = fresh(n, 3), Plan(cohort=cohort, local=Local())
     for round_ in range(1, 8):
         before = state
@@ -153,7 +186,7 @@ def test_every_client_is_in_exactly_one_group(seed: int, n: int, silent: float, 
         k = len(state.models)
         assert state.groups.shape == (n,)
         assert sorted(np.unique(state.groups)) == list(range(k))  # no client outside, no group without a client
-        assert len(state.scales) == len(state.due) == k >= len(before.models)
+        assert k >= len(before.models)
         for j in range(len(before.models), k):  # a new group comes out of one old group
             assert len(np.unique(before.groups[(state.groups == j) & before.settled & state.settled])) <= 1
     if silent == 0 and cohort is None:
@@ -163,21 +196,22 @@ def test_every_client_is_in_exactly_one_group(seed: int, n: int, silent: float, 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_without_a_split_it_is_fedavg_exactly(weighting: Any, dropout: float) -> None:
-    plan = replace(PLAN, dropout=dropout)
-    ours, theirs = play(CFL(eps1=0.0, weighting=weighting), plan=plan, rounds=4), play(FedAvg(weighting=weighting), plan=plan, rounds=4)
-    assert [s.models.tobytes() for s in ours.states] == [s.models.tobytes() for s in theirs.states]  # type: ignore[attr-defined]
-    assert [r.cost for r in ours.records] == [r.cost for r in theirs.records]
-    assert len(play(CFL(eps1=9, eps2=0), plan=plan, rounds=4).states[-1].models) > 1  # type: ignore[attr-defined]
+    for plan, look in ((replace(PLAN, dropout=dropout), 5), (replace(PLAN, dropout=dropout, cohort=None), 2)):
+        ours = play(CFL(eps1=0.0, weighting=weighting, look=look), plan=plan, rounds=4)
+        theirs = play(FedAvg(weighting=weighting), plan=plan, rounds=4)
+        assert [s.models.tobytes() for s in ours.states] == [s.models.tobytes() for s in theirs.states]  # type: ignore[attr-defined]
+        assert [r.cost for r in ours.records] == [r.cost for r in theirs.records]
+        assert len(play(CFL(eps1=9, eps2=0, gamma=0, look=2), plan=plan, rounds=4).states[-1].models) > 1  # type: ignore[attr-defined]
 
 
 def test_identical_clients_and_zero_updates_never_split() -> None:
-    free = CFL(relative=False, eps1=9, eps2=0)
+    free = CFL(relative=False, eps1=9, eps2=0, gamma=0)
     same = trained([0, 1, 2, 3], [[1, 0]] * 4, [1] * 4)
     assert len(answer(free.round(fresh(), context([1] * 4)), same)[0].models) == 1
     still = trained([0, 1, 2, 3], [[0, 0]] * 4, [1] * 4)
     assert len(answer(free.round(fresh(), context([1] * 4)), still)[0].models) == 1
     plan = replace(PLAN, cohort=None, local=Local(batch_size=None))
-    last = play(free, problem=worlds.identical_problem(), plan=plan).states[-1]
+    last = play(free, world=worlds.identical_world(), plan=plan).states[-1]
     assert isinstance(last, Branches)
     assert len(last.models) == 1
 
@@ -185,21 +219,29 @@ def test_identical_clients_and_zero_updates_never_split() -> None:
 @pytest.mark.parametrize(("assign", "expected"), [("one", [0, 0, 0, 0]), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 1])])
 def test_controls(assign: Any, expected: list[int]) -> None:
     method = replace(ABSOLUTE, assign=assign)
-    after, _ = answer(method.round(fresh(), context([1] * 4, groups=np.array([5, 2, 2, 7]))), APART)
+    after, _ = answer(method.round(fresh(), context([1] * 4, truth=np.array([5, 2, 2, 7]))), APART)
     assert after.groups.tolist() == expected
 
 
 def test_random_control_keeps_the_sizes() -> None:
     angles = np.deg2rad([0, 2, 4, 180, 182, 184, 186, 188, 190])
     reply = trained(list(range(9)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 9)
-    free = CFL(relative=False, eps1=9, eps2=0, assign="random")
+    free = CFL(relative=False, eps1=9, eps2=0, gamma=0, assign="random")
     seen = {tuple(answer(free.round(fresh(9), context([1] * 9, seed=seed)), reply)[0].groups.tolist()) for seed in range(5)}
     assert len(seen) > 1
     assert {tuple(sorted(np.bincount(labels))) for labels in seen} == {(3, 6)}
 
 
+def test_one_that_missed_a_split_is_served_the_lowest_loss() -> None:
+    state = Branches(np.eye(2, dtype=np.float32), np.array([0, 0, 1, 0]), np.array([True, True, True, False]), 0.0)
+    losses = LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
+    serving, (ask,) = answer(CFL().serve(state, np.array([3, 0, 2]), context([1] * 4)), losses)
+    assert ask.clients.tolist() == [3]
+    assert serving.rows.tolist() == [1, 0, 1]
+
+
 def test_bad_settings() -> None:
-    with pytest.raises(UserError, match="eps1"):
-        CFL(eps1=-1.0)
-    with pytest.raises(UserError, match="eps2"):
-        CFL(eps2=float("inf"))
+    bad: list[dict[str, Any]] = [{"eps1": -1.0}, {"eps2": float("inf")}, {"gamma": 1.1}, {"look": 0}]
+    for wrong in bad:
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            CFL(**wrong)

@@ -10,25 +10,46 @@ from coterie.testing.contracts import CHECKS, Subject
 
 # The settings in which a method or wrapper is checked; its defaults unless given here.
 EXAMPLES = {
-    "fedgroup": ("fedgroup", "fedgroup(groups=2,literal=true,mu=0.5)", "fedgroup(groups=auto,start_from=w0,assign=random)"),
-    "fesem": ("fesem", "fesem(groups=2,literal=true,newcomers=loss,warmup_by=cohort)", "fesem(groups=auto,most=2)", "fesem(assign=random)"),
+    "fedgroup": (
+        "fedgroup",
+        "fedgroup(groups=2,literal=true,mu=0.5)",
+        "fedgroup(groups=auto,choice=silhouette,start_from=w0,assign=random)",
+    ),
+    "fesem": (
+        "fesem",
+        "fesem(groups=2,literal=true,newcomers=loss,warmup_by=cohort)",
+        "fesem(groups=auto,choice=trial,most=2)",
+        "fesem(assign=random)",
+    ),
     "fedavg": ("fedavg", "fedavg(weighting=uniform)"),
     "local": ("local", "local(until=epochs,epochs=3)", "local(until=validation)"),
+    "restarts": ("restarts", "restarts(starts=2,trial=2)"),
     "server": ("server", "server(optimizer=adam,lr=0.1)"),
-    "fedex": ("fedex(groups=2)", "fedex(start_from=first_round,warmup=2,combiner=own)", "fedex(groups=auto,start_from=fresh)"),
-    "ifca": ("ifca", "ifca(groups=2,starts=1)", "ifca(groups=2,starts=3,trial=1,weighting=samples)", "ifca(groups=auto)"),
-    "cfl": ("cfl", "cfl(eps1=2,eps2=0)", "cfl(relative=false,eps1=9,eps2=0,linkage=complete)"),
-    "flhc": ("flhc", "flhc(warmup=1)", "flhc(warmup=0,groups=3,linkage=average)", "flhc(warmup=1,threshold=0.1)"),
+    "fedex": (
+        "fedex(groups=2)",
+        "fedex(start_from=first_round,warmup=2,combiner=own)",
+        "fedex(groups=auto,choice=silhouette,start_from=fresh)",
+        "fedex(groups=2,combiner=gate)",
+    ),
+    "ifca": ("ifca", "ifca(groups=2,weighting=samples)", "ifca(groups=2,assign=random)", "ifca(groups=auto,choice=silhouette)"),
+    "cfl": ("cfl", "cfl(eps1=2,eps2=0,gamma=0,look=1)", "cfl(relative=false,eps1=9,eps2=0,gamma=0,linkage=complete,look=2)"),
+    "flhc": (
+        "flhc",
+        "flhc(warmup=1)",
+        "flhc(warmup=0,groups=3,linkage=average)",
+        "flhc(warmup=1,threshold=0.1)",
+        "flhc(warmup=0,groups=auto)",
+    ),
 }
-# Wrappers that move the models after the method has mixed them.
-OPTIMISERS = ("server",)
+# Wrappers that move the models after the method has mixed them, or choose among several.
+NOT_THE_AGGREGATE = ("server", "restarts")
 
 
 def subjects() -> dict[str, Subject]:
     found = {spec: Subject(partial(build, spec)) for name in methods for spec in EXAMPLES.get(name, (name,))}
     for name in wrappers:
         for spec in EXAMPLES.get(name, (name,)):
-            found[f"fedavg+{spec}"] = Subject(partial(build, f"fedavg+{spec}"), aggregate_is_final=name not in OPTIMISERS)
+            found[f"fedavg+{spec}"] = Subject(partial(build, f"fedavg+{spec}"), aggregate_is_final=name not in NOT_THE_AGGREGATE)
     return found
 
 

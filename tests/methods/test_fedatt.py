@@ -8,6 +8,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.methods.fedatt import FedAtt, attention
 from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
+from methods.noted import mixing_of
 
 LN3 = log(3)
 
@@ -20,9 +21,9 @@ def test_one_tensor_by_hand() -> None:
     ctx = context([1, 1], 1)
     state, _ = answer(FedAtt().round(model(1), ctx), trained([0, 1], [[1], [1 + LN3]], [9, 1]))
     assert state.models[0, 0] == pytest.approx(1 + 0.9 * LN3, rel=1e-6)
-    np.testing.assert_allclose(ctx.records["mixing"].replies, [[0.3, 0.9]], rtol=1e-6)
-    np.testing.assert_allclose(ctx.records["mixing"].before, [[-0.2]])
-    assert not ctx.records["mixing"].averages
+    np.testing.assert_allclose(mixing_of(ctx).replies, [[0.3, 0.9]], rtol=1e-6)
+    np.testing.assert_allclose(mixing_of(ctx).before, [[-0.2]])
+    assert not mixing_of(ctx).averages
 
 
 def test_every_tensor_has_attention_of_its_own() -> None:

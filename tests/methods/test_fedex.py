@@ -1,4 +1,4 @@
-"""FedEx: the clustering round, experts, latecomers, the gate, the panel and serving, with numbers worked by hand."""
+"""FedEx: the clustering round, experts, latecomers, the gate, central models and serving, with numbers worked by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,23 +11,26 @@ from coterie.core.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.serving import COMBINED, Serving
 from coterie.engines.engine import Stamped
+from coterie.engines.world import World
 from coterie.methods.combiners import MostConfident, OwnExpert
+from coterie.methods.experts import Experts, without_lone
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.fedex import Experts, FedEx, without_lone
+from coterie.methods.fedex import FedEx
 from coterie.testing import worlds
 from coterie.testing.by_hand import answer, context, nobody, trained
-from coterie.testing.play import LOOP, PLAN, Altered, as_it_is, carry, play
+from coterie.testing.play import PLAN, Altered, as_it_is, carry, loop, play
 from coterie.testing.play import context as real_context
+from methods.noted import mixing_of
 
 W0 = np.array([10.0, 10.0], np.float32)
 SIZES = [1, 3, 1, 1]
 # Updates along the first axis (clients 0 and 1) and along the second (2 and 3).
 APART = trained([0, 1, 2, 3], W0 + np.array([[1, 0], [5, 0.5], [0, 2], [0.1, 4]], np.float32), SIZES)
-QUIET = FedEx(groups=2, gate_part="none")
+QUIET = FedEx(groups=2)
 
 
 def start(method: FedEx = QUIET, n: int = 4) -> Experts:
-    return carry(method.start(lambda i=0: W0 + np.float32(i), context([1] * n, round_=0)), worlds.problem())
+    return carry(method.start(lambda i=0: W0 + np.float32(i), context([1] * n, round_=0)), worlds.world())
 
 
 def clustered(method: FedEx = QUIET, reply: Any = APART, **options: Any) -> Experts:
@@ -44,8 +47,8 @@ def test_clustering_round_by_hand() -> None:
     assert state.models.tolist() == [W0.tolist()] * 2  # experts begin at w_0
     assert state.centres is not None
     np.testing.assert_allclose(state.centres, [[13, 10.25], [10.05, 13]], rtol=1e-6)
-    assert ctx.records["experts"] == 2
-    assert ctx.records["mixing"].before.tolist() == [[1], [1]]
+    assert ctx.notes.named["experts"] == 2
+    assert mixing_of(ctx).before.tolist() == [[1], [1]]
 
 
 def test_where_experts_begin() -> None:
@@ -117,7 +120,7 @@ def test_identical_clients_and_zero_updates() -> None:
     ctx = context(SIZES)
     state, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [[11, 12]] * 4, SIZES))
     assert state.groups.tolist() == [0] * 4
-    assert ctx.records["groups_missing"] == 1
+    assert ctx.notes.named["groups_missing"] == 1
     still, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [W0] * 4, SIZES))  # alike to nobody: any groups will do
     assert np.bincount(still.groups).min() > 1
 
@@ -127,9 +130,20 @@ def test_automatic_number_of_groups() -> None:
     directions = np.repeat(np.eye(3) * 5, 4, axis=0) + rng.normal(0, 0.1, (12, 3))
     state = Experts(np.zeros((1, 3), np.float32), np.full(12, -1), np.zeros((1, 3), np.float32), None, None, None)
     ctx = context([1] * 12, 3)
-    found, _ = answer(replace(QUIET, groups="auto").round(state, ctx), trained(list(range(12)), directions, [1] * 12))
+    found, _ = answer(replace(QUIET, groups="auto", choice="silhouette").round(state, ctx), trained(list(range(12)), directions, [1] * 12))
     assert found.groups.tolist() == np.repeat([0, 1, 2], 4).tolist()
-    assert len(ctx.records["choice"]) >= 3
+    assert ctx.notes.choice is not None
+    assert ctx.notes.choice.k == 3
+    assert len(ctx.notes.choice.curves["silhouette"]) >= 3
+
+
+def test_the_number_of_experts_is_found_by_the_test_of_structure_unless_said_otherwise() -> None:
+    history = play(FedEx(groups="auto", most=3), rounds=1)
+    choice, state = history.records[1].notes.choice, history.states[-1]
+    assert choice is not None
+    assert choice.how == "structure"
+    assert isinstance(state, Experts)
+    assert 1 <= len(state.models) <= choice.k <= 3
 
 
 def test_a_client_that_missed_the_clustering_is_admitted_by_its_own_update() -> None:
@@ -146,7 +160,7 @@ def test_a_client_that_missed_the_clustering_is_admitted_by_its_own_update() -> 
     assert ask.purpose == "pretrain"
     assert train.start.tolist() == [0, 0, 1, 1]  # (.1, 4) points along the second axis
     assert after.groups.tolist() == [0, 0, 1, 1]
-    assert ctx.records["admitted"] == 1
+    assert ctx.notes.named["admitted"] == 1
     silent, (_, train) = answer(QUIET.round(state, context(SIZES, round_=2)), nobody(APART), reply.of(np.array([0, 1, 2])))
     assert train.clients.tolist() == [0, 1, 2]
     assert silent.groups.tolist() == [0, 0, 1, -1]
@@ -165,10 +179,10 @@ def counts(hits: list[list[int]], predicted: list[list[int]]) -> Evaluated:
 
 
 def test_accuracy_gate_sums_what_clients_count() -> None:
-    method = replace(QUIET, gate_part="validation")
-    ctx = context(SIZES)
+    method = FedEx(groups=2, combiner="gate")
+    ctx = replace(context(SIZES), validation=True)
     one, two = counts([[1, 0], [2, 1]], [[2, 1], [2, 1]]), counts([[0, 1], [0, 1]], [[0, 3], [2, 1]])
-    state, (_, first, second) = answer(method.round(start(), ctx), APART, one, two)
+    state, (_, first, second) = answer(method.round(start(), ctx), APART, one, two)  # the clusters are those of QUIET
     assert isinstance(first, Evaluate)
     assert first.part == "validation"
     assert (set(first.serving.rows), set(second.serving.rows)) == ({0}, {1})
@@ -176,7 +190,35 @@ def test_accuracy_gate_sums_what_clients_count() -> None:
     weights = np.array([[4 / 6, 2 / 4], [1 / 4, 3 / 6]])
     assert state.gate is not None
     np.testing.assert_allclose(state.gate, weights / weights.sum(axis=0))
-    assert ctx.records["gate_part"] == "validation"
+    trains = replace(method, gate_part="train")
+    _, (_, first, second) = answer(trains.round(start(trains), context(SIZES)), APART, one, two)
+    assert first.part == second.part == "train"
+
+
+@pytest.mark.parametrize("combiner", ["online", "mean", "confident", "own", "gate"])
+def test_clients_count_for_the_gate_only_where_the_gate_answers(combiner: Any) -> None:
+    engine = Altered(as_it_is)
+    history = play(FedEx(groups=2, combiner=combiner), engine=engine, rounds=3)
+    counted = [s.ask.part for s in engine.asked if isinstance(s.ask, Evaluate) and s.round_ > 0]  # round 0 is evaluated by the study
+    state = history.states[-1]
+    assert isinstance(state, Experts)
+    assert counted == (["validation"] * 3 * len(state.models) if combiner == "gate" else [])
+    assert (state.gate is not None) == (combiner == "gate")
+
+
+def test_a_gate_needs_validation_parts_or_must_be_told_to_do_without() -> None:
+    world = World.of(worlds.tiny().with_(validation=None), "mclr")
+    with pytest.raises(UserError) as refused:
+        play(FedEx(groups=2, combiner="gate"), world=world)
+    sentence = str(refused.value)
+    assert "validation=0.1" in sentence
+    assert "gate_part=train" in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    told = play(FedEx(groups=2, combiner="gate", gate_part="train"), world=world).states[-1]
+    assert isinstance(told, Experts)
+    assert told.gate is not None
+    play(FedEx(groups=2), world=world)  # other combiners need none
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -194,7 +236,7 @@ def test_one_group_from_its_first_round_is_fedavg_exactly(dropout: float) -> Non
 
 @pytest.mark.parametrize(("assign", "expected"), [("one", [0] * 4), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 2])])
 def test_controls(assign: Any, expected: list[int]) -> None:
-    assert clustered(replace(QUIET, assign=assign), groups=np.array([5, 2, 2, 7])).groups.tolist() == expected
+    assert clustered(replace(QUIET, assign=assign), truth=np.array([5, 2, 2, 7])).groups.tolist() == expected
 
 
 def test_random_control_keeps_the_sizes() -> None:
@@ -209,8 +251,8 @@ def played(method: FedEx, rounds: int = 3) -> Experts:
     return state
 
 
-def test_panel_shows_every_expert_and_every_combiner() -> None:
-    method = FedEx(groups=2)
+def test_central_models_are_every_expert_and_every_combiner() -> None:
+    method = FedEx(groups=2, combiner="gate")
     plan = replace(PLAN, evaluate_every=1)
     history = play(method, plan=plan, rounds=2)
     assert history.records[0].central is not None
@@ -221,11 +263,13 @@ def test_panel_shows_every_expert_and_every_combiner() -> None:
     state = history.states[2]
     assert isinstance(state, Experts)
     assert state.gate is not None
+    without = FedEx(groups=2).central(replace(state, gate=None))  # nobody was asked: there is no gate to show
+    assert without.names == ("group 0", "group 1", "online", "mean", "confident")
     # "confident" by its definition, from each expert's own probabilities on the ten central samples.
-    federation = worlds.problem().federation
+    federation = worlds.world().federation
     assert federation.central is not None
-    desk = LOOP._desks[worlds.problem()]
-    outputs = np.stack([desk.predict(model, None)[0] for model in state.models])
+    space = loop().space(worlds.world())
+    outputs = np.stack([space.predict(model, None)[0] for model in state.models])
     right = MostConfident().combine(outputs, 0).argmax(1) == federation.central[1]
     assert judged.hits[names.index("confident")].sum() == right.sum()
     assert (judged.sizes == 10).all()
@@ -237,7 +281,7 @@ def test_combined_rows_are_judged_client_by_client() -> None:
     rows = state.groups[clients]
     plain = Serving(clients, state.models, rows)
     combined = Serving(clients, state.models, np.full(3, COMBINED), OwnExpert(rows))
-    one, two = (LOOP.run([Stamped(Evaluate(serving), worlds.problem(), 0, 1)])[0] for serving in (plain, combined))
+    one, two = (loop().run([Stamped(Evaluate(serving), 0, 1)])[0] for serving in (plain, combined))
     assert one.hits.tolist() == two.hits.tolist()
     assert one.predicted.tolist() == two.predicted.tolist()
     np.testing.assert_allclose(one.loss, two.loss, rtol=1e-5)
@@ -247,27 +291,29 @@ def test_combined_rows_are_judged_client_by_client() -> None:
 def test_serving_a_mixture(combiner: Any) -> None:
     method = FedEx(groups=2, combiner=combiner)
     state = played(method)
-    for problem in (worlds.problem(), worlds.newcomer_problem()):  # newcomers need no expert of their own
-        serving = carry(method.serve(state, problem.roster.clients, real_context(problem)), problem)
+    for world in (worlds.world(), worlds.newcomer_world()):  # newcomers need no expert of their own
+        clients = world.problem.roster.clients
+        serving = carry(method.serve(state, clients, real_context(world)), world)
         assert set(serving.rows) == {COMBINED}
-        assert len(LOOP.run([Stamped(Evaluate(serving), problem, 0, 1)])[0]) == len(problem.roster)
+        assert len(loop(world).run([Stamped(Evaluate(serving), 0, 1)])[0]) == len(clients)
 
 
 def test_serving_the_own_expert() -> None:
     method = FedEx(groups=2, combiner="own")
     state = played(method)
     engine = Altered(as_it_is)
-    serving = carry(method.serve(state, np.array([3, 1]), real_context(worlds.problem())), worlds.problem(), engine=engine)
+    serving = carry(method.serve(state, np.array([3, 1]), real_context(worlds.world())), worlds.world(), engine=engine)
     assert serving.rows.tolist() == state.groups[[3, 1]].tolist()
     assert not engine.asked  # known clients need not be asked
-    grown = worlds.newcomer_problem()
+    grown = worlds.newcomer_world()
+    engine = Altered(as_it_is, grown)
     serving = carry(method.serve(state, np.array([7]), real_context(grown)), grown, engine=engine)
     assert len(engine.asked) == 1
     assert serving.rows[0] in range(len(state.models))
 
 
 def test_before_the_clustering_everybody_gets_the_first_model() -> None:
-    serving = carry(QUIET.serve(start(), np.array([2, 0]), context(SIZES, round_=0)), worlds.problem())
+    serving = carry(QUIET.serve(start(), np.array([2, 0]), context(SIZES, round_=0)), worlds.world())
     assert serving.rows.tolist() == [0, 0]
     assert serving.models.tolist() == [W0.tolist()]
 
@@ -275,7 +321,9 @@ def test_before_the_clustering_everybody_gets_the_first_model() -> None:
 def test_costs_of_the_clustering_round_are_on_the_round_axis() -> None:
     history = play(FedEx(groups=2, warmup=3), rounds=2)
     assert history.records[0].cost.messages == 0
-    assert history.records[1].cost.passes == 3 * 6 + 2 * 6  # everybody, three epochs, and then both experts judged for the gate
+    assert history.records[1].cost.passes == 3 * 6  # everybody, three epochs
+    gated = play(FedEx(groups=2, warmup=3, combiner="gate"), rounds=2)
+    assert gated.records[1].cost.passes == 3 * 6 + 2 * 6  # and then both experts judged for the gate
     engine = Altered(as_it_is)
     play(FedEx(groups=2, warmup=3), engine=engine, rounds=2)
     assert [(s.round_, s.ask.local.epochs) for s in engine.asked if isinstance(s.ask, Train)] == [(1, 3), (2, PLAN.local.epochs)]

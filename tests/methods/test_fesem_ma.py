@@ -1,4 +1,4 @@
-"""FeSEM-MA (004, Section 5.1): comparing and averaging matched neurons."""
+"""FeSEM-MA (Section 5.1): comparing and averaging matched neurons."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from coterie.core.method import Context
 from coterie.core.parameters import layout_of
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
-from coterie.engines.problem import Problem
 from coterie.methods.catalogue import build
-from coterie.methods.fesem import Centres, FeSEM
+from coterie.methods.centres import Centres
+from coterie.methods.fesem import FeSEM
 from coterie.methods.fesem_ma import MatchedFeSEM
 from coterie.models.mlp import Mlp
 from coterie.testing import worlds
@@ -34,12 +34,12 @@ def context(round_: int, clients: int) -> Context:
 
 def round_of(method: FeSEM, state: Centres, answers: list[list[float]], round_: int = 2) -> Centres:
     engine = FakeEngine(lambda ask, client: {"vectors": answers[client], "sizes": 1, "steps": 1})
-    return carry(method.round(state, context(round_, len(answers))), worlds.problem(), engine=engine)
+    return carry(method.round(state, context(round_, len(answers))), worlds.world(), engine=engine)
 
 
 def centres(*models: list[float], members: list[int]) -> Centres:
     stack: Floats = np.array(models, dtype=np.float32)
-    return Centres(stack, np.zeros(7, dtype=np.float32), stack, np.array(members))
+    return Centres(stack, np.array(members), np.zeros(7, dtype=np.float32), stack)
 
 
 def test_matched_models_are_compared_and_averaged() -> None:
@@ -47,7 +47,7 @@ def test_matched_models_are_compared_and_averaged() -> None:
     # far from A as from B in the hidden layer (4 * 25 each), and the average of A and A turned is another function.
     state = centres(A, B, members=[0, 0, 1, 1])
     matched = round_of(MatchedFeSEM(groups=2), state, [A, A_TURNED, B_TURNED, B])
-    assert matched.members.tolist() == [0, 0, 1, 1]
+    assert matched.groups.tolist() == [0, 0, 1, 1]
     assert matched.models.tolist() == [A, B]
     plain = round_of(FeSEM(groups=2), state, [A, A_TURNED, B_TURNED, B])
     assert plain.models[0].tolist() == [2.5, 2.5, 2.5, 2.5, 1.5, 1.5, 0]
@@ -56,7 +56,7 @@ def test_matched_models_are_compared_and_averaged() -> None:
 def test_the_e_step_goes_by_the_matching_cost() -> None:
     # Turned B belongs with B (cost 0), though it was trained from centre A.
     matched = round_of(MatchedFeSEM(groups=2), centres(A, B, members=[0, 0, 1]), [A, B_TURNED, B])
-    assert matched.members.tolist() == [0, 1, 1]
+    assert matched.groups.tolist() == [0, 1, 1]
     assert matched.models.tolist() == [A, B]
 
 
@@ -65,10 +65,10 @@ def test_the_warm_up_is_matched_with_the_common_start() -> None:
     ctx = context(1, 4)
     answers = [A, A_TURNED, [*A[:-1], 9.0], [*A_TURNED[:-1], 9.0]]
     engine = FakeEngine(lambda ask, client: {"vectors": answers[client], "sizes": 1, "steps": 1})
-    state = carry(MatchedFeSEM(groups=2).round(start, ctx), worlds.problem(), engine=engine)
-    assert state.members.tolist() == [0, 0, 1, 1]  # by index k-means would part them by the order of their neurons
+    state = carry(MatchedFeSEM(groups=2).round(start, ctx), worlds.world(), engine=engine)
+    assert state.groups.tolist() == [0, 0, 1, 1]  # by index k-means would part them by the order of their neurons
     assert state.models.tolist() == [A, [*A[:-1], 9.0]]
-    assert ctx.records["reordered"] == 2
+    assert ctx.notes.named["reordered"] == 2
 
 
 def test_without_hidden_neurons_it_is_fesem() -> None:
@@ -78,7 +78,7 @@ def test_without_hidden_neurons_it_is_fesem() -> None:
 
 @pytest.mark.parametrize("model", ["mlp(6,5)", "mlp(4)"])
 def test_on_a_network_it_trains(model: str) -> None:
-    history = play(build("fesem_ma(groups=2)"), problem=Problem.of(worlds.tiny(), model), rounds=3)
+    history = play(build("fesem_ma(groups=2)"), world=worlds.world(model), rounds=3)
     assert isinstance(history.states[-1], Centres)
     assert np.isfinite(history.states[-1].models).all()
     assert len(history.states[-1].models) == 2

@@ -39,9 +39,9 @@ def test_three_rounds_by_hand() -> None:
     assert ask.clients.tolist() == [0, 1, 2, 3]
     assert second.groups.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(second.models, [[2.5, 0], [0, 5.5]])
-    assert ctx.records["groups_found"] == 2
-    # The global model is the plain mean of the clusters (002, Eq. 6).
-    panel = TWO.panel(second)
+    assert ctx.notes.named["groups_found"] == 2
+    # The global model is the plain mean of the clusters (SimProx, Eq. 6).
+    panel = TWO.central(second)
     assert panel.names == ("global", "group 0", "group 1")
     np.testing.assert_allclose(panel.serving.models[0], [1.25, 2.75])
     # Round 3: each from its own; the idle cluster keeps its bits.
@@ -60,7 +60,19 @@ def test_threshold_and_automatic_number() -> None:
     # Single linkage at 1.5 joins only clients 2 and 3 (distance 1), at 2.5 also 0 and 1 (distance 2).
     for threshold, expected in ((0.5, [0, 1, 2, 3]), (1.5, [0, 1, 2, 2]), (2.5, [0, 0, 1, 1]), (99, [0, 0, 0, 0])):
         assert clustered(FLHC(warmup=1, threshold=threshold, linkage="single")).groups.tolist() == expected
-    assert clustered(FLHC(warmup=1)).groups.tolist() == [0, 0, 1, 1]
+    assert clustered(FLHC(warmup=1, choice="silhouette")).groups.tolist() == [0, 0, 1, 1]
+
+
+def test_the_number_of_groups_is_found_by_the_test_of_structure_unless_said_otherwise() -> None:
+    history = play(FLHC(warmup=0, most=3), plan=replace(PLAN, cohort=None), rounds=1)
+    choice, state = history.records[1].notes.choice, history.states[-1]
+    assert choice is not None
+    assert choice.how == "structure"
+    assert isinstance(state, Clusters)
+    assert 1 <= len(state.models) == choice.k <= 3
+    plain = play(FLHC(warmup=0, threshold=1.0), plan=replace(PLAN, cohort=None), rounds=1)
+    assert plain.records[1].notes.choice is None  # a threshold asks nobody
+    assert history.records[1].cost.messages > plain.records[1].cost.messages
 
 
 def test_a_latecomer_takes_the_lowest_loss() -> None:
@@ -91,16 +103,16 @@ def test_one_group_and_everybody_is_fedavg_exactly() -> None:
 
 @pytest.mark.parametrize(("assign", "expected"), [("one", [0] * 4), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 2])])
 def test_controls(assign: Any, expected: list[int]) -> None:
-    assert clustered(replace(TWO, assign=assign), groups=np.array([5, 2, 2, 7])).groups.tolist() == expected
+    assert clustered(replace(TWO, assign=assign), truth=np.array([5, 2, 2, 7])).groups.tolist() == expected
 
 
 def test_latecomers_obey_the_control() -> None:
     reply, losses = APART.of(np.array([0, 1, 2])), LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
     for assign, true, expected in (("one", None, 0), ("round_robin", None, 1), ("oracle", np.array([1, 1, 0, 1]), 0)):
         method = replace(TWO, assign=assign)  # type: ignore[arg-type]
-        state = clustered(method, reply, groups=true)
+        state = clustered(method, reply, truth=true)
         replies = (losses, APART) if len(state.models) > 1 else (APART,)
-        after, _ = answer(method.round(state, context([1, 3, 1, 1], round_=3, groups=true)), *replies)
+        after, _ = answer(method.round(state, context([1, 3, 1, 1], round_=3, truth=true)), *replies)
         assert after.groups[3] == expected, assign
 
 
@@ -114,16 +126,16 @@ def test_more_groups_than_distinct_clients() -> None:
     same = trained([0, 1, 2, 3], [[1, 0]] * 4, [1] * 4)
     assert clustered(FLHC(warmup=1, groups=9), same).groups.tolist() == [0] * 4
     assert clustered(FLHC(warmup=1, groups=9)).groups.tolist() == [0, 1, 2, 3]
-    assert clustered(FLHC(warmup=1), same).groups.tolist() == [0] * 4
+    assert clustered(FLHC(warmup=1, choice="silhouette"), same).groups.tolist() == [0] * 4
 
 
 def test_serving() -> None:
-    problem, method = worlds.problem(), FLHC(warmup=0, groups=2)
+    problem, method = worlds.world(), FLHC(warmup=0, groups=2)
     state = play(method, rounds=2, plan=replace(PLAN, cohort=None)).states[-1]
     assert isinstance(state, Clusters)
     serving = carry(method.serve(state, np.array([4, 1]), real_context(problem)), problem)
     assert serving.rows.tolist() == [state.groups[4], state.groups[1]]
-    grown = worlds.newcomer_problem()
+    grown = worlds.newcomer_world()
     serving = carry(method.serve(state, np.array([7, 0]), real_context(grown)), grown)
     assert serving.rows[1] == state.groups[0]
     assert 0 <= serving.rows[0] < 2

@@ -12,12 +12,13 @@ from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
+from coterie.evidence.record import RoundRecord
 from coterie.methods.catalogue import build
 from coterie.run.drive import drive
-from coterie.run.lanes import Lane, RoundRecord, lanes_of
+from coterie.run.lanes import Lane, lanes_of
 from coterie.testing import worlds
-from coterie.testing.play import LOOP, PLAN, Altered, carry, context, play
+from coterie.testing.play import PLAN, Altered, carry, context, loop, play
 
 MODELS = ("mclr", "mlp(4)")
 
@@ -26,8 +27,8 @@ MODELS = ("mclr", "mlp(4)")
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_fedprox_without_mu_is_fedavg(model: str, weighting: str) -> None:
     for plan in (PLAN, replace(PLAN, dropout=0.3)):
-        prox = play(build(f"fedprox(mu=0,weighting={weighting})"), problem=worlds.problem(model), plan=plan, rounds=4)
-        avg = play(build(f"fedavg(weighting={weighting})"), problem=worlds.problem(model), plan=plan, rounds=4)
+        prox = play(build(f"fedprox(mu=0,weighting={weighting})"), world=worlds.world(model), plan=plan, rounds=4)
+        avg = play(build(f"fedavg(weighting={weighting})"), world=worlds.world(model), plan=plan, rounds=4)
         assert prox.data == avg.data
         assert [r.cost for r in prox.records] == [r.cost for r in avg.records]
 
@@ -39,25 +40,25 @@ def test_fedprox_with_mu_is_not() -> None:
 def test_fedprox_keeps_stragglers_and_fedavg_drops_them() -> None:
     plan = replace(PLAN, cohort=None, stragglers=0.5)
     prox, avg = play(build("fedprox(mu=0)"), plan=plan), play(build("fedavg"), plan=plan)
-    assert [len(r.mixing.clients) for r in prox.records[1:] if r.mixing is not None] == [6, 6]
-    assert sum(len(r.mixing.clients) for r in avg.records[1:] if r.mixing is not None) < 12
+    assert [len(r.notes.mixing.clients) for r in prox.records[1:] if r.notes.mixing is not None] == [6, 6]
+    assert sum(len(r.notes.mixing.clients) for r in avg.records[1:] if r.notes.mixing is not None) < 12
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_fedsgd_is_fedavg_with_one_full_batch(model: str) -> None:
     full = replace(PLAN, local=PLAN.local.but(epochs=1, batch_size=None))
-    sgd = play(build("fedsgd"), problem=worlds.problem(model), rounds=4)
-    assert sgd.data == play(build("fedavg"), problem=worlds.problem(model), plan=full, rounds=4).data
-    assert sgd.data != play(build("fedavg"), problem=worlds.problem(model), rounds=4).data
+    sgd = play(build("fedsgd"), world=worlds.world(model), rounds=4)
+    assert sgd.data == play(build("fedavg"), world=worlds.world(model), plan=full, rounds=4).data
+    assert sgd.data != play(build("fedavg"), world=worlds.world(model), rounds=4).data
 
 
 def test_fedsgd_is_one_step_down_the_mean_gradient() -> None:
     """By its definition instead: w - lr * sum n_k / n grad F_k(w)."""
     history = play(build("fedsgd"), rounds=1)
     before, after = (state.models[0] for state in history.states)  # type: ignore[attr-defined]
-    mixing = history.records[1].mixing
+    mixing = history.records[1].notes.mixing
     assert mixing is not None
-    (probe,) = LOOP.run([Stamped(Gradient(mixing.clients, before), worlds.problem(), 0, 1)])
+    (probe,) = loop().run([Stamped(Gradient(mixing.clients, before), 0, 1)])
     np.testing.assert_allclose(after, before - PLAN.local.lr * np.average(probe.vectors, axis=0, weights=probe.sizes), atol=1e-6)
 
 
@@ -95,19 +96,19 @@ def test_fine_tuning_trains_like_the_method_it_wraps(spec: str) -> None:
 
 def test_fine_tuning_is_training_from_the_model_served() -> None:
     """Serving in any order, each client gets the model that it trained itself."""
-    method, problem = build("fedavg+finetune(epochs=2)"), worlds.problem()
+    method, world = build("fedavg+finetune(epochs=2)"), worlds.world()
     state = play(method).states[-1]
     clients = np.array([4, 0, 3])
-    serving = carry(method.serve(state, clients, context(problem)), problem)
+    serving = carry(method.serve(state, clients, context(world)), world)
     for client, row in zip(clients, serving.rows, strict=True):
         ask = Train(np.array([client]), state.models, PLAN.local.but(epochs=2), purpose="fine-tune")  # type: ignore[attr-defined]
-        assert serving.models[row].tobytes() == carry(iter(ask), problem).vectors[0].tobytes()
+        assert serving.models[row].tobytes() == carry(iter(ask), world).vectors[0].tobytes()
 
 
 def test_local_only_until_participation_is_fedavg_with_one_client() -> None:
     plan = replace(PLAN, cohort=None)
-    alone = play(build("local"), problem=worlds.lonely_problem(), plan=plan)
-    avg = play(build("fedavg"), problem=worlds.lonely_problem(), plan=plan)
+    alone = play(build("local"), world=worlds.lonely_world(), plan=plan)
+    avg = play(build("fedavg"), world=worlds.lonely_world(), plan=plan)
     assert [s.models.tobytes() for s in alone.states] == [s.models.tobytes() for s in avg.states]  # type: ignore[attr-defined]
 
 
@@ -115,17 +116,17 @@ def test_local_only_without_validation_samples_serves_its_latest_model() -> None
     federation = worlds.tiny()
     assert federation.validation is not None
     parts = type(federation.train).of([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
-    problem = Problem.of(federation.with_(validation=parts), "mclr")
-    state = play(build("local(until=validation,patience=1)"), problem=problem, rounds=4).states[-1]
+    world = World.of(federation.with_(validation=parts), "mclr")
+    state = play(build("local(until=validation,patience=1)"), world=world, rounds=4).states[-1]
     assert state.best[0].tobytes() == state.models[0].tobytes()  # type: ignore[attr-defined]
     assert state.best[0].tobytes() != state.common[0].tobytes()  # type: ignore[attr-defined]
 
 
 def test_fedprox_falls_behind_fedavg_on_iid_data() -> None:
     """The FedSim paper's Table 4: -20.92 points on synthetic(iid) over 100 rounds; over 30 rounds we ask for 12 to 28."""
-    problem = Problem.of(load("synthetic(iid)"), "mclr")
+    world = World.of(load("synthetic(iid)"), "mclr")
     plan = Plan(rounds=30, cohort=10, local=Local(epochs=20, batch_size=10, lr=0.01))
-    lanes = lanes_of([("fedavg", build("fedavg")), ("fedprox", build("fedprox(mu=1)"))], (0, 1), problem, plan)
+    lanes = lanes_of([("fedavg", build("fedavg")), ("fedprox", build("fedprox(mu=1)"))], (0, 1), world.problem, plan)
     accuracy: dict[tuple[str, int], list[float]] = {}
 
     def watch(lane: Lane, record: RoundRecord) -> None:
@@ -133,7 +134,7 @@ def test_fedprox_falls_behind_fedavg_on_iid_data() -> None:
         if record.round_ > 0:
             accuracy.setdefault((lane.label, lane.seed), []).append(100 * record.evaluated.hits.sum() / record.evaluated.actual.sum())
 
-    drive(lanes, BatchedEngine(), plan.rounds, watch)  # the loop engine needs two minutes for the same numbers
+    drive(lanes, BatchedEngine(world), plan.rounds, watch)  # the loop engine needs two minutes for the same numbers
     for seed in (0, 1):
         lost: Doubles = np.subtract(accuracy["fedavg", seed], accuracy["fedprox", seed])
         assert len(lost) == 30

@@ -141,4 +141,4 @@ def test_models_that_are_no_chain_are_refused() -> None:
     for module in (Skipping(), nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 3)), build("lstm(vocabulary=9)", (5,), 2)):
         with pytest.raises(UserError, match="use fesem instead"):
             chain(layout_of(module))
-    assert len(chain(worlds.batch_norm_problem().layout)) == 2
+    assert len(chain(worlds.batch_norm_world().model.layout)) == 2

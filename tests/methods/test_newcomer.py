@@ -14,6 +14,7 @@ from coterie.testing import worlds
 from coterie.testing.contracts import CHECKS, Subject
 from coterie.testing.fake import FakeEngine
 from coterie.testing.play import carry, context, play
+from methods.noted import mixing_of
 from methods.trimmed_average import TrimmedAverage
 
 
@@ -30,15 +31,15 @@ def test_contract(check: Callable[[Subject], None]) -> None:
 
 def test_the_longest_update_is_left_out() -> None:
     """One equation, by hand: of four clients that move by 1, 2, 3 and 100, a quarter (the last) does not count."""
-    ctx = context(worlds.problem())
+    ctx = context(worlds.world())
     moves = dict(zip(ctx.cohort().tolist(), (1.0, 2.0, 3.0, 100.0), strict=True))
 
     def answer(ask: Any, client: int) -> Mapping[str, Any]:
         return {"vectors": np.full(18, moves[client]), "sizes": 10, "steps": 1}
 
-    state = carry(TrimmedAverage().round(Models(np.zeros((1, 18), np.float32)), ctx), worlds.problem(), engine=FakeEngine(answer))
+    state = carry(TrimmedAverage().round(Models(np.zeros((1, 18), np.float32)), ctx), worlds.world(), engine=FakeEngine(answer))
     np.testing.assert_allclose(state.models, np.full((1, 18), 2.0), rtol=1e-6)
-    assert ctx.records["mixing"].replies.tolist() == [[1 / 3, 1 / 3, 1 / 3, 0.0]]
+    assert mixing_of(ctx).replies.tolist() == [[1 / 3, 1 / 3, 1 / 3, 0.0]]
 
 
 def test_without_trimming_it_is_fedavg() -> None:

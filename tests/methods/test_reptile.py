@@ -10,6 +10,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.reptile import FedDist, FedDWS
 from coterie.testing.by_hand import answer, context, model, nobody, trained
 from coterie.testing.play import PLAN, play
+from methods.noted import mixing_of
 
 REPLY = trained([0, 1], [[1, 0], [3, 8]], [1, 3])
 
@@ -20,7 +21,7 @@ def test_steps_by_hand() -> None:
         ctx = context([1, 3])
         state, _ = answer(method.round(model(1, 4), ctx), REPLY)
         np.testing.assert_allclose(state.models, [expected])
-        mixing = ctx.records["mixing"]
+        mixing = mixing_of(ctx)
         assert mixing.before.tolist() == [[0.5]]
         np.testing.assert_allclose(mixing.replies.sum(), 0.5)
 
@@ -41,7 +42,7 @@ def test_a_whole_step_is_fedavg_exactly(dropout: float) -> None:
 
 def test_nobody_answers() -> None:
     before = model(1, 4)
-    assert answer(FedDist().round(before, context([1, 3])), nobody(REPLY))[0] is before
+    assert answer(FedDist().round(before, context([1, 3])), nobody(REPLY))[0].models is before.models
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf")])

@@ -11,6 +11,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.robust import Robust, trimmed_kmeans, trimmed_mean
 from coterie.testing.by_hand import answer, context, nobody, trained
 from coterie.testing.play import PLAN, play
+from methods.noted import mixing_of
 
 
 def test_trimmed_mean_by_hand() -> None:
@@ -61,7 +62,7 @@ def test_rounds_by_hand() -> None:
     state, _ = answer(Robust(groups=2, trim=0.1).round(start, ctx), trained(list(range(20)), rows(values), [1] * 20))
     assert state.groups.tolist() == [0] * 10 + [1] * 10
     np.testing.assert_allclose(state.models[:, 0], [1.45, -1.45], rtol=1e-6)
-    mixing = ctx.records["mixing"]
+    mixing = mixing_of(ctx)
     assert not mixing.averages
     # In the first coordinate eight count; the second is all zeros, and a stable order leaves out the first and the last as well.
     np.testing.assert_allclose(mixing.replies[0, :10], [0, *[0.125] * 8, 0])
@@ -76,8 +77,8 @@ def test_where_nothing_is_trimmed_the_matrix_says_all() -> None:
     ctx = context([1, 5, 1])
     state, _ = answer(Robust(groups=1).round(start, ctx), trained([0, 1, 2], rows([1, 2, 6]), [1, 5, 1]))
     np.testing.assert_allclose(state.models, [[3, 0]])  # uniform, and 5 % of three clients is nobody
-    assert ctx.records["mixing"].averages
-    assert ctx.records["odd_clients"].tolist() == []
+    assert mixing_of(ctx).averages
+    assert ctx.notes.named["odd_clients"].tolist() == []
 
 
 def test_one_group_untrimmed_is_uniform_fedavg_exactly() -> None:

@@ -6,6 +6,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.methods.simagg import SimAgg
 from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
+from methods.noted import mixing_of
 
 
 def test_one_tensor_by_hand() -> None:
@@ -16,8 +17,8 @@ def test_one_tensor_by_hand() -> None:
     ctx = context([1, 1, 2], 1)
     state, _ = answer(SimAgg(epsilon=1e-12).round(model(0), ctx), trained([0, 1, 2], [[0], [1], [5]], [1, 1, 2]))
     weights = (np.array([3, 6, 2]) / 11 + [0.25, 0.25, 0.5]) / 2
-    np.testing.assert_allclose(ctx.records["mixing"].replies[0], weights, rtol=1e-9)
-    np.testing.assert_allclose(ctx.records["weights"], weights, rtol=1e-9)
+    np.testing.assert_allclose(mixing_of(ctx).replies[0], weights, rtol=1e-9)
+    np.testing.assert_allclose(ctx.notes.named["weights"], weights, rtol=1e-9)
     assert state.models[0, 0] == pytest.approx(weights @ [0, 1, 5], rel=1e-6)
 
 
@@ -35,7 +36,7 @@ def test_every_tensor_has_weights_of_its_own() -> None:
     second = (np.array([6, 3, 2]) / 11 + 1 / 3) / 2
     expected = [first @ [0, 1, 5], *[second @ [1, 0, 5]] * 3]
     np.testing.assert_allclose(state.models[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(ctx.records["weights"], first / 4 + 3 * second / 4)
+    np.testing.assert_allclose(ctx.notes.named["weights"], first / 4 + 3 * second / 4)
 
 
 def test_sums_do_not_see_what_cancels() -> None:
@@ -49,7 +50,7 @@ def test_defined_cases() -> None:
     same = trained([0, 1], [[2, 3], [2, 3]], [1, 3])
     ctx = context([1, 3])
     state, _ = answer(SimAgg().round(model(0, 0), ctx), same)
-    np.testing.assert_allclose(ctx.records["weights"], [(0.5 + 0.25) / 2, (0.5 + 0.75) / 2])
+    np.testing.assert_allclose(ctx.notes.named["weights"], [(0.5 + 0.25) / 2, (0.5 + 0.75) / 2])
     assert state.models.tolist() == [[2, 3]]
     state, _ = answer(SimAgg().round(model(0, 0), context([1])), trained([0], [[2, 3]], [1]))
     assert state.models.tolist() == [[2, 3]]

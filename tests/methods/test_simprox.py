@@ -24,7 +24,7 @@ MODELS = trained([0, 1, 2], [[1, 1], [1, -1], [2, 0]], [1, 2, 5])
 def round_of(method: SimProx, replies: Any = MODELS, start: tuple[float, ...] = (1, 0)) -> tuple[Any, dict[str, Any]]:
     ctx = context([1] * (int(replies.clients.max()) + 1), len(start))
     state, _ = answer(method.round(model(*start), ctx), replies)
-    return state.models[0], ctx.records
+    return state.models[0], ctx.notes.named
 
 
 def hand_worked() -> tuple[list[float], float, float]:
@@ -142,7 +142,7 @@ def test_statistics_are_averaged_but_not_compared() -> None:
     ctx = context([1, 1, 1], layout((2, "weight"), (1, "statistic")))
     state, _ = answer(SimProx().round(model(1, 0, 0), ctx), wide)
     weights = round_of(SimProx())[1]["weights"]
-    assert ctx.records["weights"].tobytes() == weights.tobytes()
+    assert ctx.notes.named["weights"].tobytes() == weights.tobytes()
     assert state.models[0, 2] == pytest.approx(weights @ [100, -7, 3], rel=1e-6)
 
 
@@ -168,20 +168,20 @@ def test_identical_clients_get_equal_weights(settings: str) -> None:
     same = trained(range(5), np.repeat(rng.normal(size=(1, 301)), 5, axis=0), [1] * 5)
     ctx = context([1] * 5, 301)
     answer(build(f"simprox({settings})").round(model(*rng.normal(size=301)), ctx), same)
-    np.testing.assert_allclose(ctx.records["weights"], 0.2, rtol=1e-12)
+    np.testing.assert_allclose(ctx.notes.named["weights"], 0.2, rtol=1e-12)
 
 
 def test_robust_weights_do_not_read_rounding() -> None:
     """The same samples in another order give the same model up to float32 rounding, which must not be scaled up into weights."""
     plan = replace(PLAN, cohort=None, local=Local(batch_size=None, lr=0.1))
-    history = play(SimProx(robust=True), problem=worlds.identical_problem(), plan=plan)
-    np.testing.assert_allclose(history.records[1].records["weights"], 0.2, rtol=1e-2)
+    history = play(SimProx(robust=True), world=worlds.identical_world(), plan=plan)
+    np.testing.assert_allclose(history.records[1].notes.named["weights"], 0.2, rtol=1e-2)
 
 
 def test_the_softmax_is_flat() -> None:
     """Numbers that sum to one differ by one at most, so their softmax differs by a factor e at most."""
     for record in play(SimProx()).records[1:]:
-        assert 1 <= record.records["flatness"] <= np.e
+        assert 1 <= record.notes.named["flatness"] <= np.e
 
 
 @pytest.mark.parametrize("settings", ["robust=true,softmax=false", "similarity_of=updates,scale_norms=true,times_samples=true"])

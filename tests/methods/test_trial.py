@@ -1,4 +1,4 @@
-"""The short trial (004, Section 5.2): the rules that read a number from a curve, and what the trial asks."""
+"""The short trial (FeSEM, Section 5.2): the rules that read a number from a curve, and what the trial asks."""
 
 from dataclasses import replace
 
@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 
 from coterie.core.asks import Evaluate, Train
+from coterie.core.notes import Choice
+from coterie.data.federation import Federation, Parts
+from coterie.engines.world import World
+from coterie.methods.catalogue import build
 from coterie.methods.fesem import FeSEM
-from coterie.methods.trial import elbow, fewest, sampled, trial
+from coterie.methods.trial import elbow, fewest, trial
+from coterie.run.study import study
 from coterie.testing import worlds
-from coterie.testing.play import LOOP, PLAN, Altered, as_it_is, carry, context
+from coterie.testing.play import PLAN, Altered, as_it_is, carry, context, play
 
 
 def test_the_fewest_within_one_standard_error() -> None:
@@ -29,33 +34,83 @@ def test_the_elbow() -> None:
 
 
 def test_a_sample_is_keyed_by_client_and_purpose() -> None:
-    ctx = context(worlds.problem())
+    ctx = context(worlds.world())
     everybody = ctx.roster.clients
-    few = sampled(everybody, 3, "a", ctx)
+    few = ctx.sample(everybody, 3, "a")
     assert len(few) == 3
     assert (np.diff(few) > 0).all()
-    assert sampled(everybody, 99, "a", ctx).tolist() == everybody.tolist()
-    assert set(sampled(everybody[few], 3, "a", ctx)) == set(few)  # the others' presence did not matter
-    assert len({tuple(sampled(everybody, 3, purpose, ctx)) for purpose in "abcdefgh"}) > 1
+    assert ctx.sample(everybody, 99, "a").tolist() == everybody.tolist()
+    assert set(ctx.sample(everybody[few], 3, "a")) == set(few)  # the others' presence did not matter
+    assert len({tuple(ctx.sample(everybody, 3, purpose)) for purpose in "abcdefgh"}) > 1
 
 
 def test_trial_rounds_never_share_shuffles_and_pair_over_the_numbers_of_groups() -> None:
-    problem = worlds.problem()
-    engine, ctx = Altered(as_it_is), context(problem, replace(PLAN, cohort=2))
-    chosen = carry(trial(lambda k: FeSEM(groups=k), problem.initial(0), ctx, 2), problem, engine=engine)
+    world = worlds.world()
+    engine, ctx = Altered(as_it_is), context(world, replace(PLAN, cohort=2))
+    chosen = carry(trial(lambda k: FeSEM(groups=k), world.model.initial(0), ctx, 2), world, engine=engine)
     purposes = [s.ask.purpose for s in engine.asked if isinstance(s.ask, Train)]
     assert purposes == ["trial 1 train", "trial 2 train", "trial 3 train"] * 2
     assert all(len(s.ask.clients) == 6 for s in engine.asked if isinstance(s.ask, Train))  # all of the sample in every round
     assert [s.ask.part for s in engine.asked if isinstance(s.ask, Evaluate)] == ["validation"] * 2
-    assert chosen == ctx.records["choice"]
-    assert ctx.records["choice_accuracy"].shape == ctx.records["choice_distance"].shape == (2,)
-    assert ctx.records["choice_distance"][1] < ctx.records["choice_distance"][0]
-    assert "mixing" not in ctx.records  # a trial's models are not the round's
+    assert chosen.k in (1, 2)
+    assert chosen.how == "trial"
+    assert len(chosen.curves["accuracy"]) == len(chosen.curves["distance"]) == 2
+    assert chosen.curves["distance"][1] < chosen.curves["distance"][0]
+    assert ctx.notes.mixing is None  # a trial's models are not the round's
+
+
+@pytest.mark.parametrize("spec", ["fesem(groups=auto,choice=trial,most=2)", "fedgroup(groups=auto,choice=trial,most=2)"])
+def test_the_sample_takes_part_as_a_whole_whatever_the_study_selects(spec: str) -> None:
+    # Windows of two of the six clients: three rounds of a trial that kept to them would each see other clients.
+    engine = Altered(as_it_is)
+    plan = replace(PLAN, cohort=None, selection="windows", window=0.3)
+    play(build(spec), engine=engine, plan=plan, rounds=1)
+    tried = [s.ask for s in engine.asked if isinstance(s.ask, Train) and s.ask.purpose.startswith("trial")]
+    assert len(tried) >= 2 * 3
+    assert all(ask.clients.tolist() == list(range(6)) for ask in tried)
 
 
 @pytest.mark.parametrize("most", [1, 9])
 def test_no_more_groups_are_tried_than_clients(most: int) -> None:
-    problem = worlds.lonely_problem()
-    ctx = context(problem, replace(PLAN, cohort=None))
-    assert carry(trial(lambda k: FeSEM(groups=k), problem.initial(0), ctx, most), problem, engine=LOOP) == 1
-    assert np.isfinite(ctx.records["choice_accuracy"]).sum() == 1
+    world = worlds.lonely_world()
+    ctx = context(world, replace(PLAN, cohort=None))
+    chosen = carry(trial(lambda k: FeSEM(groups=k), world.model.initial(0), ctx, most), world)
+    assert chosen.k == 1
+    assert np.isfinite(chosen.curves["accuracy"]).sum() == 1
+
+
+def without_samples() -> Federation:
+    """Validation parts without a sample in them."""
+    federation = worlds.tiny()
+    assert federation.validation is not None
+    return federation.with_(validation=Parts.of([part[:0] for part in federation.validation]))
+
+
+def choice_of(spec: str, federation: Federation, seed: int = 0) -> Choice:
+    history = play(build(spec), world=World.of(federation, "mclr"), rounds=1, seed=seed)
+    (chosen,) = [record.notes.choice for record in history.records if record.notes.choice is not None]
+    return chosen
+
+
+@pytest.mark.parametrize("spec", ["fesem(groups=auto,choice=trial,most=4)", "fedgroup(groups=auto,choice=trial,most=4)"])
+def test_where_nobody_has_validation_samples_the_elbow_of_the_distance_decides(spec: str) -> None:
+    none, empty = choice_of(spec, worlds.tiny().with_(validation=None)), choice_of(spec, without_samples())
+    assert np.isnan(none.curves["accuracy"]).all()
+    assert none.k == elbow(np.array(none.curves["distance"]))
+    assert (none.k, none.curves["distance"]) == (empty.k, empty.curves["distance"])
+    judged = choice_of(spec, worlds.tiny())
+    assert np.isfinite(judged.curves["accuracy"]).all()
+    assert judged.curves["distance"] == none.curves["distance"]  # the same trial, judged otherwise
+
+
+def test_without_validation_samples_the_answer_is_not_always_one() -> None:
+    found = {choice_of("fedgroup(groups=auto,choice=trial,most=4)", without_samples(), seed).k for seed in range(3)}
+    assert max(found) > 1
+    assert len(found) > 1
+
+
+def test_a_trial_without_validation_parts_does_not_stop_the_study() -> None:
+    federation = worlds.tiny().with_(validation=None)
+    result = study(["fesem(groups=auto,choice=trial,most=3)", "fedavg"], data=federation, rounds=2, epochs=1)
+    assert result.problems == {}
+    assert result.table()["seeds"].tolist() == [1, 1]

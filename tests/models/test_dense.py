@@ -10,13 +10,13 @@ from coterie.core.errors import UserError
 from coterie.models import Mlp, build
 
 COUNTS = [
-    # 003's Table II
+    # FedGroup's Table II
     ("mclr", (784,), 10, 7_850),
     ("mlp(128)", (784,), 10, 101_770),
     ("mclr", (784,), 26, 20_410),
     ("mlp(512)", (28, 28), 26, 415_258),
     ("mclr", (60,), 10, 610),
-    # 000's three hidden layers on Fed-MEx
+    # FedSim's three hidden layers on Fed-MEx
     ("mlp(1280, 640, 120)", (1280,), 7, 1280 * 1280 + 1280 + 1280 * 640 + 640 + 640 * 120 + 120 + 120 * 7 + 7),
 ]
 

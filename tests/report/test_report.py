@@ -16,6 +16,8 @@ from coterie.cli import main
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.methods.catalogue import spec_of
+from coterie.methods.fedgroup import FedGroup
 from coterie.report import report
 from coterie.run.compare import compare
 from report.made_up import evidence, folder
@@ -65,7 +67,7 @@ def test_the_page_holds_every_figure_and_says_the_verdict_first(compared: tuple[
     assert headings[-1] == "Settings and versions"
     for sentence in found.verdicts()["digits/rotated(clients=8,groups=2)"]:
         assert sentence.replace("'", "&#x27;").replace("<", "&lt;") in html
-    assert "fedgroup(groups=2,assign=oracle)" in html  # the methods in full
+    assert spec_of(FedGroup(groups=2, assign="oracle")) in html  # the methods in full
     assert not re.search(r"<(script|img|link)[^>]+(src|href)=", html.partition("</main>")[0])
 
 

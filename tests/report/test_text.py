@@ -33,7 +33,7 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
 def test_a_gain_that_random_groups_have_too_is_not_from_similarity() -> None:
     found = subject({"fedavg": BASE, "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(0.1, 0.002)})
     said = " ".join(cards(found)[0].sentences)
-    assert "drawn by lot gain 10.0 points: the gain does not come from putting similar clients together." in said
+    assert "drawn by lot gain 10.0 points: the gain is not shown to come from putting similar clients together." in said
     assert "No client is served worse than with FedAvg." in said
 
 

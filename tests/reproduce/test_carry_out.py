@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.evidence.reader import Evidence
+from coterie.evidence.record import DIVERGED, LaneEnd
+from coterie.evidence.source import Memory
 from coterie.reproduce import read
 from coterie.reproduce.carry_out import reproduce
 from coterie.reproduce.file import Part
@@ -59,9 +61,12 @@ def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> N
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
     evidence = study("fedavg", data=worlds.tiny(), rounds=2).evidence
     planned = replace(evidence.settings, plan=replace(evidence.settings.plan, rounds=3))
-    short = replace(evidence, settings=planned)  # as if it had ended a round early
-    rows = [values_of(PartRun(Part(), studies=(found,)), None).rows for found in (evidence, short)]
-    assert rows == [["fedavg", "fedavg | global"], []]
+    assert isinstance(evidence.source, Memory)
+    ends = {key: LaneEnd(2, DIVERGED, "in round 3 no client sent a finite model") for key in evidence.ends()}
+    short = replace(evidence, settings=planned, source=replace(evidence.source, lanes=ends))  # as if it had diverged in the last round
+    found = [values_of(PartRun(Part(), studies=(each,)), None) for each in (evidence, short)]
+    assert [values.rows for values in found] == [["fedavg", "fedavg | global"], []]
+    assert not found[1].curves
 
 
 def test_clients_with_many_test_samples_are_counted_right() -> None:

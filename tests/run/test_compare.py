@@ -17,12 +17,13 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
+from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.run.budget import Budget
 from coterie.run.compare import Request, compare, with_controls
 from coterie.run.execution import Execution
-from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.lanes import Lane
 from coterie.run.study import Study
 from coterie.run.tuning import at_rate, with_validation
 

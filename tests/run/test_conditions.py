@@ -8,7 +8,7 @@ from coterie.core.asks import Evaluate, Gradient, Losses, ModelAsk, Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
-from coterie.core.serving import Serving
+from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.run.conditions import under_conditions
 
 N = 2000
@@ -105,6 +105,26 @@ def test_dropouts_and_stragglers_are_drawn_apart() -> None:
     assert abs(both / N - 0.75) < 0.05
 
 
-def test_measuring_is_not_disturbed() -> None:
-    ask = Evaluate(Serving.one(ROSTER.clients, MODELS[0]))
+def test_a_methods_own_evaluation_loses_the_same_clients() -> None:
+    plan = Plan(dropout=0.3, stragglers=0.9)
+    there = left(Gradient(ROSTER.clients, MODELS), plan)
+    for part in ("train", "validation", "test"):
+        after = under_conditions(Evaluate(Serving.one(ROSTER.clients, MODELS[0]), part), plan, ROSTER, 0, 1)
+        assert isinstance(after, Evaluate)
+        assert list(after.clients) == there  # and nobody for being late: only training takes long
+        assert after.part == part
+
+
+def test_a_combined_serving_keeps_its_clients_own_weights() -> None:
+    weights = np.arange(2.0 * N).reshape(N, 2)
+    serving = Serving(ROSTER.clients, np.zeros((2, 2), np.float32), np.full(N, COMBINED), Mixture(weights))
+    after = under_conditions(Evaluate(serving, "train"), Plan(dropout=0.3), ROSTER, 0, 1)
+    assert isinstance(after, Evaluate)
+    assert 0 < len(after.clients) < N
+    assert after.serving.places.tolist() == after.clients.tolist()  # the rows that the mixture knows them by
+    assert after.serving.combiner is serving.combiner
+
+
+def test_the_central_set_does_not_drop_out() -> None:
+    ask = Evaluate(Serving.one(ROSTER.clients, MODELS[0]), "central")
     assert under_conditions(ask, Plan(dropout=0.9, stragglers=0.9), ROSTER, 0, 1) is ask

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 
+from coterie.core.acceptance import nobody
 from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.run.costs import Cost, cost_of
+from coterie.evidence.record import Cost
+from coterie.run.costs import cost_of
 
 ASKED = np.array([0, 1, 2])
 MODELS = np.zeros((2, 5), np.float32)  # k = 2, d = 5
@@ -58,6 +62,22 @@ def test_losses_and_errors_send_and_judge_all_models() -> None:
 def test_nobody_answered_still_costs_the_questions() -> None:
     cost = cost_of(Train(ASKED, MODELS, Local()), trained([1, 1]).take(np.array([], dtype=np.int64)))
     assert cost == Cost(messages=3, bytes_down=60)
+
+
+def test_who_works_alone_is_sent_nothing_and_sends_nothing() -> None:
+    ask = Train(ASKED, MODELS, Local(epochs=2, batch_size=5), anchors=np.zeros((3, 5), np.float32), epochs=np.full(3, 2))
+    together, alone = (cost_of(replace(ask, alone=alone), trained([6, 4])) for alone in (False, True))
+    assert together.messages > 0
+    assert alone == Cost(passes=together.passes, steps=10, samples=38)
+    counts = np.full((2, 2), 2)
+    reply = Evaluated(HERE, counts, counts, counts, np.zeros(2), np.zeros(2))
+    assert cost_of(Evaluate(Serving.one(ASKED, MODELS[0]), "validation", alone=True), reply) == Cost(passes=2.0, samples=8)
+
+
+def test_an_evaluation_that_nobody_answers_costs_the_questions() -> None:
+    for alone, expected in ((False, Cost(messages=3, bytes_down=60)), (True, Cost())):
+        ask = Evaluate(Serving.one(ASKED, MODELS[0]), "train", alone=alone)
+        assert cost_of(ask, nobody(ask)) == expected
 
 
 def test_costs_add_up() -> None:

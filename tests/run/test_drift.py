@@ -9,36 +9,55 @@ import coterie as ct
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.engines.engine import Stamped
+from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.methods.fedavg import FedAvg
 from coterie.run.drive import drive
 from coterie.run.lanes import lanes_of
+from coterie.testing import worlds
 
 SPEC = "digits/labelswap(groups=2,clients=6)/drift(at=3)"
 
 
 class Listening(LoopEngine):
-    """Remembers which problem each training was of."""
+    """Remembers which world each training was of."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.met: dict[int, Problem] = {}
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.met: dict[int, World] = {}
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        self.met |= {s.round_: s.problem for s in asks if isinstance(s.ask, Train)}
-        return super().run(asks)
+    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+        self.met |= {work.stamped.round_: work.world for work in works if isinstance(work.ask, Train)}
+        return super().carry_out(works)
 
 
 def test_every_round_meets_the_world_of_its_time() -> None:
-    problem = Problem.of(ct.load(SPEC), "mclr")
-    engine = Listening()
-    drive(lanes_of([("fedavg", FedAvg())], [0], problem, Plan(rounds=5)), engine, 5, lambda lane, record: None)
-    before, after = problem.federation, problem.federation.at(3)
+    world = World.of(ct.load(SPEC), "mclr")
+    with Listening(world) as engine:
+        drive(lanes_of([("fedavg", FedAvg())], [0], world.problem, Plan(rounds=5)), engine, 5, lambda lane, record: None)
+    before, after = world.federation, world.federation.at(3)
+    assert after is not before
     assert [engine.met[t].federation for t in range(1, 6)] == [before, before, after, after, after]
-    assert engine.met[3] is engine.met[5]  # one problem a phase: engines keep what they prepared for it
-    assert engine.met[1] is problem
+    assert engine.met[3] is engine.met[5]  # one world a phase: engines keep what they prepared for it
+    assert engine.met[1] is world
+
+
+def test_the_servers_view_follows_the_world() -> None:
+    """The true groups are those of the round, and so is who can be reached; a round's number is all it takes."""
+    world = World.of(ct.load(SPEC), "mclr")
+    first, later = world.federation.groups, world.federation.at(3).groups
+    assert first is not None
+    assert later is not None
+    assert first.tolist() != later.tolist()
+    for round_, expected in ((0, first), (2, first), (3, later), (5, later)):
+        truth = world.problem.truth_at(round_)
+        assert truth is not None
+        assert truth.tolist() == expected.tolist()
+    joining = World.of(worlds.tiny().with_(arrivals=np.array([0, 0, 0, 2, 2, 4])), "mclr").problem
+    assert [joining.roster_at(round_).available.tolist() for round_ in (1, 2, 4)] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
+    assert len(joining.roster) == 6  # everybody, reachable or not
+    assert joining.context(Plan(), 0, 2).cohort().tolist() == [0, 1, 2, 3, 4]
 
 
 def test_scores_follow_the_labels_of_the_time() -> None:

@@ -14,12 +14,14 @@ import coterie as ct
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.engines.loop import LoopEngine
 from coterie.evidence import Evidence, digest
+from coterie.evidence.record import DIVERGED, LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.writer import WriteError
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
-from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.lanes import Lane
 from coterie.run.study import Study
 
 SETTINGS = Settings(
@@ -70,8 +72,8 @@ def test_memory_disk_and_other_waves_and_segments_agree(whole: Path, tmp_path: P
 def test_another_seed_changes_the_digest_and_not_the_first_seed(whole: Path) -> None:
     fewer = Study.prepare(Settings(**{**vars(SETTINGS), "seeds": (0,), "methods": ("fedavg",)})).run(execution=EXECUTION)
     assert digest(fewer.evidence) != digest(Evidence.open(whole))
-    both = Evidence.open(whole).frame("clients").query("seed == 0 and method == 'fedavg'").drop(columns=["lane", "method"])
-    alone = fewer.clients.drop(columns=["lane", "method", "id"])
+    both = Evidence.open(whole).frame("clients").query("seed == 0 and method == 'fedavg'").drop(columns="method")
+    alone = fewer.clients.drop(columns=["method", "id"])
     assert np.array_equal(
         both.sort_values(["round", "client"]).to_numpy(), alone.sort_values(["round", "client"]).to_numpy(), equal_nan=True
     )
@@ -92,7 +94,7 @@ def test_a_full_disk_loses_nothing_written(whole: Path, tmp_path: Path, monkeypa
     with pytest.raises(WriteError, match="No space left on device"):
         Study.prepare(SETTINGS).run(out=folder, execution=EXECUTION)
     monkeypatch.undo()
-    assert [path.name for path in (folder / "segments").iterdir()] == ["0000-000000-000002"]
+    assert [path.name for path in (folder / "segments").iterdir()] == ["000001"]
     Study.prepare(SETTINGS).run(out=folder, resume=True)
     assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))
 
@@ -128,12 +130,14 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def test_a_damaged_table_is_named(whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_table_is_named_and_made_again(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
     damaged = sorted((folder / "segments").iterdir())[1] / "clients.parquet"
     damaged.write_bytes(damaged.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"clients\.parquet cannot be read"):
+    with pytest.raises(UserError, match=r"clients\.parquet cannot be read .* make it again with --resume"):
         digest(Evidence.open(folder))
+    Study.prepare(SETTINGS).run(out=folder, resume=True)
+    assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))
 
 
 def test_a_deleted_segment_is_made_again(whole: Path, tmp_path: Path) -> None:
@@ -143,14 +147,19 @@ def test_a_deleted_segment_is_made_again(whole: Path, tmp_path: Path) -> None:
     assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))
 
 
-def test_a_damaged_checkpoint_is_named_and_one_can_go_back(whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_is_taken(whole: Path, tmp_path: Path) -> None:
     folder = copy(whole, tmp_path)
     last = sorted((folder / "segments").iterdir())[-1]
     (last / "states.safetensors").write_bytes(b"not a checkpoint")
-    with pytest.raises(UserError, match=r"states\.safetensors cannot be read"):
-        Study.prepare(SETTINGS).run(out=folder, resume=True)
-    shutil.rmtree(last)
-    Study.prepare(SETTINGS).run(out=folder, resume=True)
+    made: list[int] = []
+
+    class Watch(Callback):
+        def on_round(self, lane: Lane, record: RoundRecord) -> None:
+            made.append(record.round_)
+
+    Study.prepare(SETTINGS).run(out=folder, resume=True, callbacks=[Watch()])
+    assert made == [5] * 4  # the rounds of the last segment, of every lane, and no other
+    assert "states.safetensors cannot be read" in (folder / "log.txt").read_text()
     assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))
 
 
@@ -211,12 +220,15 @@ def test_a_diverging_lane_is_recorded_and_the_others_are_whole(tmp_path: Path) -
     plan = Plan(rounds=4, local=Local(lr=0.1))
     methods = ("fedavg", "fedprox(mu=1e30)")
     result = Study.prepare(Settings(methods=methods, data=SETTINGS.data, plan=plan)).run(out=tmp_path / "d", execution=EXECUTION)
-    status, reason = result.troubles[("fedprox(mu=1e30)", 0)]
-    assert status == "diverged"
-    assert "no client sent a finite model" in reason
+    assert list(result.problems) == [LaneKey(0, "fedprox(mu=1e30)", 0)]
+    end = result.problems[LaneKey(0, "fedprox(mu=1e30)", 0)]
+    assert end.status == DIVERGED
+    assert "no client sent a finite model" in end.reason
+    assert end.round_ < 4
     rounds = result.rounds
     assert rounds[rounds["method"] == "fedavg"]["round"].max() == 4
-    assert "diverged" in (tmp_path / "d" / "log.txt").read_text()
+    assert "fedprox(mu=1e30) seed 0: diverged" in (tmp_path / "d" / "log.txt").read_text()
+    assert np.isnan(result.table()["final"].to_numpy()).tolist() == [False, True]  # no score, but in the table
 
 
 def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_path: Path) -> None:
@@ -227,6 +239,49 @@ def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_p
     (folder / "environment.json").write_text("{}")
     assert digest(Evidence.open(folder)) == before
     settings = json.loads((folder / "settings.json").read_text())
-    settings["data_seed"] = 1
+    settings["plan"]["local"]["lr"] = 0.2
     (folder / "settings.json").write_text(json.dumps(settings))
     assert digest(Evidence.open(folder)) != before
+    settings["plan"]["local"]["lr"] = 0.1
+    settings["warp"] = 9
+    (folder / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="warp"):
+        Evidence.open(folder)
+
+
+def test_an_engine_of_ones_own_is_used_and_left_open(whole: Path) -> None:
+    """Its worlds must be those of the study; who made it closes it."""
+    study = Study.prepare(SETTINGS)
+
+    class Open(LoopEngine):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    with Open(study.worlds) as engine:
+        result = study.run(engine=engine)
+        assert not engine.closed
+    assert digest(result.evidence) == digest(Evidence.open(whole))
+
+
+def test_a_study_closes_the_engine_that_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[LoopEngine] = []
+    monkeypatch.setattr(LoopEngine, "close", lambda engine: closed.append(engine))
+    ct.study("fedavg", data=SETTINGS.data, rounds=1, execution=EXECUTION)
+    assert len(closed) == 1
+    with pytest.raises(KeyboardInterrupt):
+        ct.study("fedavg", data=SETTINGS.data, rounds=1, execution=EXECUTION, callbacks=[StopAt(1)])
+    assert len(closed) == 2
+
+
+def test_a_data_seed_is_the_draw_of_the_study() -> None:
+    first, other = (ct.study("fedavg", data=SETTINGS.data, data_seed=seed, rounds=1, execution=EXECUTION) for seed in (0, 6))
+    assert other.evidence.settings.draws == (6,)
+    assert set(other.clients["draw"]) == {6}
+    assert other.clients["loss"].tolist() != first.clients["loss"].tolist()
+    federation = ct.load(SETTINGS.data, 6)
+    again = ct.study("fedavg", data=federation, rounds=1, execution=EXECUTION)
+    assert again.evidence.settings.draws == (6,)
+    assert again.clients["loss"].tolist() == other.clients["loss"].tolist()

@@ -5,7 +5,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.sparse import csr_array
 from scipy.spatial.distance import squareform
 
-from coterie.analysis import Findings
+from coterie.analysis.findings import Findings
 from coterie.core.arrays import Array, Doubles, Ints
 
 

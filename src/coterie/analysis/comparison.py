@@ -1,7 +1,7 @@
 """Several federations' findings together: the one object that a report, a table or a reproduction is made from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,8 @@ from coterie.analysis.roles import label_of
 from coterie.analysis.scores import Score
 from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
-from coterie.evidence.reader import Evidence, read_json
+from coterie.core.plain import plain, read_json
+from coterie.evidence.reader import Evidence
 from coterie.statistics import Ranking, ranking
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The verdicts, the table and the ranking as plain values; what is not defined is null."""
-        rows = [{name: _plain(value) for name, value in row.items()} for row in self.table().to_dict("records")]
+        rows = [plain(row) for row in self.table().to_dict("records")]
         ranks = self.ranking
         return {
             "verdicts": self.verdicts(),
@@ -107,10 +108,14 @@ def compare_evidence(
     """
     faults, found = list(faults), []
     for evidence in studies:
-        try:
-            found.append(findings_of(records_of(evidence), score=score, baseline=baseline, target=target, scores=scores))
-        except UserError as error:
-            faults.append(str(error))
+        for draw in evidence.settings.draws:
+            try:
+                own = findings_of(records_of(evidence.of_draw(draw)), score=score, baseline=baseline, target=target, scores=scores)
+            except UserError as error:
+                faults.append(str(error))
+                continue
+            several = len(evidence.settings.draws) > 1
+            found.append(replace(own, name=f"{evidence.settings.data}, draw {draw}" if several else ""))
     if not found:
         raise UserError(faults[0])
     faults += [fault for findings in found for fault in findings.records.faults]
@@ -147,13 +152,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "rounds_to_target": finding.stability.median_rounds,
         "ari": quality.ari.mean if quality is not None and quality.ari is not None else float("nan"),
         "collapse_rate": quality.collapse_rate if quality is not None else float("nan"),
-        "bytes": finding.cost.bytes_,
-        "passes": finding.cost.passes,
-        "server_seconds": finding.cost.server_seconds,
+        "bytes": finding.spending.bytes_,
+        "passes": finding.spending.passes,
+        "server_seconds": finding.spending.server_seconds,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (float, np.floating)):
-        return float(value) if np.isfinite(value) else None
-    return int(value) if isinstance(value, np.integer) else value

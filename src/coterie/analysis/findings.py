@@ -6,20 +6,16 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie.analysis.parts import (
-    Cost,
-    Decomposition,
-    Fairness,
-    Stability,
-    cost_of_run,
-    decomposition_of,
-    fairness_of,
-    stability_of,
-)
-from coterie.analysis.quality import Grouping, grouping_of
+from coterie.analysis.decomposition import Decomposition, decomposition_of
+from coterie.analysis.estimates import Estimate, estimate
+from coterie.analysis.fairness import Fairness, fairness_of
+from coterie.analysis.groups import Grouping, grouping_of
 from coterie.analysis.records import Records
-from coterie.analysis.roles import Role, Roles, roles_of
-from coterie.analysis.scores import SCORES, Estimate, Scope, Score, estimate, scope_of, scores_of
+from coterie.analysis.roles import Role, Roles, label_of, roles_of
+from coterie.analysis.rules import Outcome, outcome_of
+from coterie.analysis.scores import HEADLINES, Scope, Score, scope_of, scores_of
+from coterie.analysis.spending import Spending, spending_of
+from coterie.analysis.stability import Stability, stability_of
 from coterie.core.arrays import Doubles, Ints
 from coterie.statistics import Paired, RoundTests, holm, paired, round_tests, t_bands
 
@@ -38,9 +34,10 @@ class Finding:
     stability: Stability
     fairness: Fairness
     grouping: Grouping | None
-    cost: Cost
+    spending: Spending
     decomposition: Decomposition | None
-    stopped: dict[int, str]  # seed -> why this method did not reach the end
+    stopped: dict[int, str]  # by seed: why this method did not reach the end
+    outcome: Outcome  # against the baseline, by the headline score
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,11 @@ class Findings:
     score: Score  # the headline
     target: float  # the accuracy that "rounds to" and "cost to" mean
     methods: dict[str, Finding]
+    name: str = ""  # of the federation, where its spec would not tell two apart
 
     @property
     def data(self) -> str:
-        return self.records.settings.data
+        return self.name or self.records.settings.data
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -73,6 +71,11 @@ class Findings:
         """By method: mean accuracy of each round of `rounds` over the seeds, and its 95 % band (low, high)."""
         cut = self.records.accuracy[:, self.scope.seeds, : self.scope.rows.stop]
         return {label: t_bands(cut[i]) for i, label in enumerate(self.records.settings.methods)}
+
+    def called(self, label: str) -> str:
+        """A method's name in words: without the learning rate that tuning gave it, unless that would make two of one name."""
+        names = [label_of(other) for other in self.methods]
+        return label_of(label) if names.count(label_of(label)) == 1 else label
 
     def paired(self, one: str, two: str, score: Score | None = None) -> Paired:
         """Any method minus any other over the seeds, for example FedSim minus FedProx."""
@@ -96,7 +99,7 @@ def findings_of(
     score: Score = "last10",
     baseline: str | None = None,
     target: float | None = None,
-    scores: Sequence[Score] = SCORES,
+    scores: Sequence[Score] = HEADLINES,
 ) -> Findings:
     """Compare the methods of one study. The target accuracy is the baseline's mean headline score unless given."""
     roles, scope = roles_of(records.settings.methods, baseline), scope_of(records)
@@ -122,10 +125,11 @@ def findings_of(
             corrected_t_p=student.get(label, np.nan),
             by_round=round_tests(change[scope.seeds, scope.rows], records.rounds[scope.rows]) if tested else None,
             stability=stability,
-            fairness=fairness_of(records, scope, roles, label),
-            grouping=grouping_of(records, scope, label),
-            cost=cost_of_run(records, scope, i, stability.rounds_to_target),
+            fairness=fairness_of(records, scope, roles, label, values[label]),
+            grouping=grouping_of(records, scope.seeds[np.isfinite(values[label]["final"])], scope.last, label),
+            spending=spending_of(records, scope, i, stability.rounds_to_target),
             decomposition=decomposition_of(headline, roles, label) if tested else None,
-            stopped={seed: why for (name, seed), why in records.stopped.items() if name == label},
+            stopped={seed: str(end) for (name, seed), end in records.stopped.items() if name == label},
+            outcome=outcome_of(paired(headline[label] - base[score]), wilcoxon.get(label, np.nan), len(tests)),
         )
     return Findings(records, roles, scope, score, level, found)

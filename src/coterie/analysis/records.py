@@ -1,24 +1,25 @@
-"""A study's evidence as arrays over methods, seeds, rounds and clients: all that a comparison is computed from.
+"""A study's evidence as arrays over methods, seeds, rounds and clients: all that scores and findings are computed from.
 
 Files are read piece by piece and only the columns needed, so that ten million rows take seconds and their counts, not the rows, stay in
 memory. A damaged file is named in `faults`, and what the others hold is still there.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from coterie.analysis import metrics
 from coterie.core.arrays import Array, Doubles, Ids, Ints
 from coterie.core.errors import UserError
-from coterie.evidence.reader import Evidence, read_json, segments
+from coterie.evidence.reader import Evidence, json_notes, places
+from coterie.evidence.record import RUNNING, LaneEnd
 from coterie.evidence.settings import Settings
-from coterie.run.lanes import RUNNING
 
 COSTS = ("messages", "bytes_down", "bytes_up", "passes", "steps", "samples")
+Cluster = tuple[Ids, Ids]  # clients, and the label of each
 
 
 @dataclass(frozen=True)
@@ -28,190 +29,226 @@ class Records:
     settings: Settings
     ids: tuple[str, ...]  # (N,)
     train: Ints  # (N,) training samples
-    test: Ints  # (N,) test samples
+    test: Ints  # (N,) test samples at the end
+    tested: Ints  # (R, N) test samples in each evaluated round: the same in all of them unless the world drifts
     truth: Ids | None  # (N,) true groups, where they are known
     rounds: Ints  # (R,) the evaluated rounds
     right: Array  # (M, S, R, N) test samples that each client's model got right
     loss: Doubles  # (M, S, R) over all clients' test samples
+    auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
     validation: Doubles  # (M, S, R) accuracy over all clients' validation samples
-    costs: dict[str, Doubles]  # each (M, S, T + 1), of the round by itself
+    costs: Mapping[str, Doubles]  # each (M, S, T + 1), of the round by itself
+    discrepancy: Doubles  # (M, S, T + 1)
     server_seconds: Doubles  # (M, S, T + 1)
-    groups: dict[str, Array]  # by method that keeps groups: (S, T + 1, N), -1 for a client not yet in a group
-    clusters: dict[
-        str, dict[tuple[int, int], tuple[Ids, Ids]]
-    ]  # by method with groups of a round: (seed's place, round) -> clients, labels
-    silhouette: Doubles  # (M, S) the last that the method recorded
-    stopped: dict[tuple[str, int], str]  # (method, seed) -> why it ended early
+    groups: Mapping[str, Array]  # by method that keeps groups: (S, T + 1, N), -1 for a client not yet in a group
+    clusters: Mapping[str, Mapping[tuple[int, int], Cluster]]  # by method with groups of a round: by seed's place and round
+    silhouette: Doubles  # (M, S) the last that the method noted
+    stopped: Mapping[tuple[str, int], LaneEnd]  # by method and seed: where and why it ended early
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
 
     @cached_property
     def accuracy(self) -> Doubles:
         """(M, S, R) over all clients' test samples; nan for a round in which any client is missing."""
-        total, counted = max(int(self.test.sum()), 1), self.test > 0
-        table = np.full(self.right.shape[:3], np.nan)
-        for method, right in enumerate(self.right):  # one method at a time: the masks are as large as the counts
-            whole = (right[:, :, counted] >= 0).all(axis=-1)
-            table[method] = np.where(whole, right.sum(axis=-1, where=right >= 0, dtype=np.int64) / total, np.nan)
-        return table
+        return self._over_clients(lambda right, tested: right.sum(axis=-1) / max(float(tested.sum()), 1.0))
+
+    @cached_property
+    def macro(self) -> Doubles:
+        """(M, S, R) the plain mean of the clients' accuracies."""
+        return self._over_clients(lambda right, tested: metrics.mean(metrics.ratio(right, tested)))
+
+    @cached_property
+    def worst(self) -> Doubles:
+        """(M, S, R) the lowest of the clients' accuracies."""
+        return self._over_clients(lambda right, tested: metrics.worst(metrics.ratio(right, tested)))
+
+    @cached_property
+    def bottom_decile(self) -> Doubles:
+        """(M, S, R) the mean over the tenth of the clients that is served worst."""
+        return self._over_clients(lambda right, tested: metrics.bottom_decile(metrics.ratio(right, tested)))
 
     def by_client(self, method: int, rounds: slice) -> Doubles:
         """(S, N) each client's accuracy with one method, averaged over some of the evaluated rounds; nan without test samples."""
         right = self.right[method, :, rounds].astype(np.float64)
         right[right < 0] = np.nan
-        return np.where(self.test > 0, right.mean(axis=1) / np.maximum(self.test, 1), np.nan)
+        return np.asarray(
+            np.where(self.test > 0, metrics.ratio(right, np.broadcast_to(self.tested[rounds], right.shape)).mean(axis=1), np.nan)
+        )
 
     def place(self, label: str) -> int:
         return self.settings.methods.index(label)
 
+    def _over_clients(self, score: "metrics.OverClients") -> Doubles:
+        """A score of each round; one method and round at a time, since the masks are as large as the counts."""
+        table = np.full(self.right.shape[:3], np.nan)
+        for method, right in enumerate(self.right):
+            for row in range(right.shape[1]):
+                counted = self.tested[row] > 0
+                own, tested = right[:, row][:, counted], self.tested[row, counted]
+                whole = (own >= 0).all(axis=-1)
+                if whole.any() and counted.any():
+                    table[method, whole, row] = score(own[whole].astype(np.float64), tested)
+        return table
+
 
 def records_of(evidence: Evidence) -> Records:
-    """Read everything that a comparison needs from a study's evidence."""
+    """Read everything that scores and findings need from the evidence of one draw."""
     settings, plan = evidence.settings, evidence.settings.plan
+    if len(settings.draws) != 1:
+        raise ValueError("records are of one draw: take it with `evidence.of_draw`")
     faults: list[str] = []
-    m, s, t, n = len(settings.methods), len(settings.seeds), plan.rounds + 1, len(evidence.ids)
-    rounds = np.array([r for r in range(t) if r % plan.evaluate_every == 0 or r == plan.rounds])
-    test = evidence.actual.sum(axis=1).astype(np.int64)
-    right, loss = _judged(evidence, rounds, test, faults)
-    costs = _costs(evidence, faults)
+    n, index = len(evidence.ids), _Index(settings)
+    rounds = np.array([r for r in range(plan.rounds + 1) if plan.evaluates(r)])
+    test = evidence.actual.sum(axis=1)
+    judged = _judged(evidence, index, rounds, test, faults)
+    by_round = _by_round(evidence, index, faults)
     truth = evidence.roster["group"].to_numpy()[:n]
-    notes = _notes(evidence, faults)
-    stopped = _stopped(evidence, faults)
     return Records(
         settings=settings,
         ids=tuple(evidence.ids),
         train=evidence.roster["train"].to_numpy()[:n].astype(np.int64),
         test=test,
+        tested=judged.tested,
         truth=truth.astype(np.int64) if (truth >= 0).any() else None,
         rounds=rounds,
-        right=right.reshape(s, m, len(rounds), n).swapaxes(0, 1),
-        loss=loss.reshape(s, m, len(rounds)).swapaxes(0, 1),
-        validation=costs.pop("validation")[:, :, rounds],
-        costs=costs,
-        server_seconds=_server_seconds(evidence, faults),
-        groups=_groups(evidence, faults),
-        clusters=_clusters(evidence, notes, faults),
-        silhouette=_silhouette(settings, notes),
-        stopped=stopped,
+        right=judged.right,
+        loss=judged.loss,
+        auroc=judged.auroc,
+        validation=by_round["validation"][:, :, rounds],
+        costs={name: by_round[name] for name in COSTS},
+        discrepancy=by_round["discrepancy"],
+        server_seconds=_server_seconds(evidence, index, faults),
+        groups=_groups(evidence, index, faults),
+        clusters=_clusters(evidence, index, faults),
+        silhouette=_silhouette(evidence, index, faults),
+        stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
     )
 
 
-def _columns(evidence: Evidence, table: str, columns: list[str], faults: list[str]) -> Iterator[dict[str, Array]]:
-    for batch in evidence.batches(table, columns, faults):
-        yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
+class _Index:
+    """Where rows of a table belong: by method and seed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.seeds = {seed: place for place, seed in enumerate(settings.seeds)}
+        self.shape = (len(settings.methods), len(settings.seeds))
+        self._sorted = np.sort(np.asarray(settings.seeds))
+        self._places = np.argsort(np.asarray(settings.seeds))
+
+    def of(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+        """(rows,) the places of each row's method and seed."""
+        methods = places(batch.column("method"), self.settings.methods)
+        seeds = self._places[np.searchsorted(self._sorted, batch.column("seed").to_numpy())]
+        return methods, seeds
+
+    def table(self) -> Doubles:
+        """(M, S, T + 1) of what is not known yet."""
+        return np.full((*self.shape, self.settings.plan.rounds + 1), np.nan)
 
 
-def _judged(evidence: Evidence, rounds: Ints, test: Ints, faults: list[str]) -> tuple[Array, Doubles]:
-    """(lanes, R, N) right answers and (lanes, R) losses."""
-    plan = evidence.settings.plan
-    lanes = len(evidence.settings.methods) * len(evidence.settings.seeds)
+def _columns(
+    evidence: Evidence, index: _Index, table: str, names: Sequence[str], faults: list[str]
+) -> Iterator[tuple[Ints, Ints, dict[str, Array]]]:
+    """Pieces of a table: the places of methods and seeds, and columns, the round among them."""
+    for batch in evidence.batches(table, list(names), faults):
+        if len(batch):
+            yield *index.of(batch), {name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("round", *names)}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    right: Array
+    tested: Ints
+    loss: Doubles
+    auroc: Doubles | None
+
+
+def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, faults: list[str]) -> _Judged:
+    """Right answers, test samples and losses of evaluated rounds."""
     narrow = np.int16 if test.max(initial=0) < np.iinfo(np.int16).max else np.int32
-    right = np.full((lanes, len(rounds), len(test)), -1, dtype=narrow)
-    loss, weight = np.zeros((2, lanes * len(rounds)))
-    place = np.zeros(plan.rounds + 1, dtype=np.int64)
+    right = np.full((*index.shape, len(rounds), len(test)), -1, dtype=narrow)
+    tested = np.repeat(test[None, :], len(rounds), axis=0)
+    shape = (*index.shape, len(rounds))
+    loss, weight, area, areas = np.zeros((4, int(np.prod(shape))))
+    place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
     place[rounds] = np.arange(len(rounds))
     hits = [f"hits_{c}" for c in range(evidence.classes)]
-    for batch in _columns(evidence, "clients", ["lane", "round", "client", "loss", *hits], faults):
-        lane, row, client = batch["lane"], place[batch["round"]], batch["client"]
-        right[lane, row, client] = sum((batch[name] for name in hits), start=np.zeros(len(lane), np.int32))
-        cell = lane.astype(np.int64) * len(rounds) + row
-        known = np.where(np.isfinite(batch["loss"]), test[client], 0)
+    names = evidence.columns("clients")
+    actual = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in names]
+    two = ["auroc"] if "auroc" in names else []
+    for method, seed, batch in _columns(evidence, index, "clients", ["client", "loss", *hits, *actual, *two], faults):
+        row, client = place[batch["round"]], batch["client"]
+        right[method, seed, row, client] = sum((batch[name] for name in hits), start=np.zeros(len(row), np.int32))
+        if actual:  # where the world drifts, each round has its own
+            tested[row, client] = sum((batch[name] for name in actual), start=np.zeros(len(row), np.int64))
+        cell = np.ravel_multi_index((method, seed, row), shape)
+        known = np.where(np.isfinite(batch["loss"]), tested[row, client], 0)
         loss += np.bincount(cell, weights=np.where(known > 0, batch["loss"], 0.0) * known, minlength=len(loss))
         weight += np.bincount(cell, weights=known, minlength=len(loss))
-    mean = np.divide(loss, weight, out=np.full(len(loss), np.nan), where=weight > 0)
-    return right, mean.reshape(lanes, len(rounds))
+        for name in two:
+            defined = np.isfinite(batch[name])
+            area += np.bincount(cell[defined], weights=batch[name][defined], minlength=len(area))
+            areas += np.bincount(cell[defined], minlength=len(area))
+    means = [metrics.ratio(top, bottom).reshape(shape) for top, bottom in ((loss, weight), (area, areas))]
+    return _Judged(right, tested, means[0], means[1] if two else None)
 
 
-def _empty(settings: Settings) -> Doubles:
-    """(S, M, T + 1): a lane is a seed's place times M plus a method's, so (S, M) flattens to lanes."""
-    return np.full((len(settings.seeds), len(settings.methods), settings.plan.rounds + 1), np.nan)
-
-
-def _costs(evidence: Evidence, faults: list[str]) -> dict[str, Doubles]:
-    names = [*COSTS, "validation"]
-    tables = {name: _empty(evidence.settings) for name in names}
-    for batch in _columns(evidence, "rounds", ["lane", "round", *names], faults):
+def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
+    names = [*COSTS, "discrepancy", "validation"]
+    tables = {name: index.table() for name in names}
+    for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
         for name, table in tables.items():
-            table.reshape(-1, table.shape[2])[batch["lane"], batch["round"]] = batch[name]
-    return {name: table.swapaxes(0, 1) for name, table in tables.items()}
+            table[method, seed, batch["round"]] = batch[name]
+    return tables
 
 
-def _server_seconds(evidence: Evidence, faults: list[str]) -> Doubles:
-    table = _empty(evidence.settings)
-    for batch in _columns(evidence, "timings", ["lane", "round", "phase", "seconds"], faults):
+def _server_seconds(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:
+    table = index.table()
+    for method, seed, batch in _columns(evidence, index, "timings", ["phase", "seconds"], faults):
         own = batch["phase"] == "server"
-        table.reshape(-1, table.shape[2])[batch["lane"][own], batch["round"][own]] = batch["seconds"][own]
-    return table.swapaxes(0, 1)
+        table[method[own], seed[own], batch["round"][own]] = batch["seconds"][own]
+    return table
 
 
-def _groups(evidence: Evidence, faults: list[str]) -> dict[str, Array]:
+def _groups(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Array]:
     settings = evidence.settings
     found: dict[str, Array] = {}
-    for batch in _columns(evidence, "groups", ["lane", "round", "client", "group"], faults):
-        method = batch["lane"] % len(settings.methods)
+    for method, seed, batch in _columns(evidence, index, "groups", ["client", "group"], faults):
         for number in np.unique(method):
             label = settings.methods[number]
             if label not in found:
                 found[label] = np.full((len(settings.seeds), settings.plan.rounds + 1, len(evidence.ids)), -1, dtype=np.int16)
             own = method == number
-            seed = batch["lane"][own] // len(settings.methods)
-            found[label][seed, batch["round"][own], batch["client"][own]] = batch["group"][own]
+            found[label][seed[own], batch["round"][own], batch["client"][own]] = batch["group"][own]
     return found
 
 
-def _notes(evidence: Evidence, faults: list[str]) -> dict[str, dict[tuple[int, int], Any]]:
-    """The notes that say something about groups, by name, then by (lane, round)."""
-    kept: dict[str, dict[tuple[int, int], Any]] = {"clusters": {}, "silhouette": {}}
-    for batch in _columns(evidence, "notes", ["lane", "round", "name", "value"], faults):
-        for i in np.flatnonzero(np.isin(batch["name"].astype(str), list(kept))):
-            kept[str(batch["name"][i])][int(batch["lane"][i]), int(batch["round"][i])] = json.loads(batch["value"][i])
-    return kept
+def _clusters(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, dict[tuple[int, int], Cluster]]:
+    """Groups that live for one round (FedSim's)."""
+    found: dict[str, dict[tuple[int, int], Cluster]] = {}
+    for method, seed, batch in _columns(evidence, index, "clusters", ["client", "cluster"], faults):
+        starts = np.flatnonzero(np.diff(method, prepend=-1) | np.diff(seed, prepend=-1) | np.diff(batch["round"], prepend=-1))
+        for a, b in zip(starts, [*starts[1:], len(seed)], strict=True):
+            cell = found.setdefault(evidence.settings.methods[method[a]], {})
+            at, piece = (int(seed[a]), int(batch["round"][a])), [batch[name][a:b].astype(np.int64) for name in ("client", "cluster")]
+            if at in cell:  # a round may be spread over two pieces
+                piece = [np.concatenate(pair) for pair in zip(cell[at], piece, strict=True)]
+            cell[at] = (piece[0], piece[1])
+    return found
 
 
-def _silhouette(settings: Settings, notes: dict[str, dict[tuple[int, int], Any]]) -> Doubles:
-    table = np.full((len(settings.methods), len(settings.seeds)), np.nan)
-    for (lane, _), value in sorted(notes["silhouette"].items()):
-        table[lane % len(settings.methods), lane // len(settings.methods)] = value
+def _silhouette(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:
+    table = np.full(index.shape, np.nan)
+    for key, _, value in json_notes(evidence, "silhouette", faults):
+        if value is not None:
+            table[evidence.settings.methods.index(key.method), index.seeds[key.seed]] = value
     return table
 
 
-def _clusters(
-    evidence: Evidence, notes: dict[str, dict[tuple[int, int], Any]], faults: list[str]
-) -> dict[str, dict[tuple[int, int], tuple[Ids, Ids]]]:
-    """Groups that live for one round (FedSim's): labels are noted in the order of the clients of the aggregation matrix."""
-    methods, noted = evidence.settings.methods, notes["clusters"]
-    found: dict[str, dict[tuple[int, int], tuple[Ids, Ids]]] = {}
-    if not noted:
-        return found
-    lanes = np.unique([lane for lane, _ in noted])
-    for batch in _columns(evidence, "mixing", ["lane", "round", "source", "kept"], faults):
-        own = np.isin(batch["lane"], lanes) & ~batch["kept"]
-        lane, round_, source = (batch[name][own] for name in ("lane", "round", "source"))
-        starts = np.flatnonzero(np.diff(lane, prepend=-1) | np.diff(round_, prepend=-1))
-        for a, b in zip(starts, [*starts[1:], len(lane)], strict=True):
-            at = (int(lane[a]), int(round_[a]))
-            if at in noted and len(noted[at]) == b - a:
-                cell = found.setdefault(methods[at[0] % len(methods)], {})
-                cell[at[0] // len(methods), at[1]] = (source[a:b].astype(np.int64), np.asarray(noted[at], dtype=np.int64))
-    return found
-
-
-def _stopped(evidence: Evidence, faults: list[str]) -> dict[tuple[str, int], str]:
-    """The lanes that ended early, from the last segment of each wave."""
-    if evidence.folder is None:
-        return {}
-    settings = evidence.settings
-    found: dict[tuple[str, int], str] = {}
-    for segment in segments(evidence.folder):
-        try:
-            entries = read_json(segment / "lanes.json")
-        except UserError as error:
-            faults.append(str(error))
-            continue
-        for entry in entries:
-            if entry["status"] != RUNNING:
-                seed, method = divmod(entry["lane"], len(settings.methods))
-                found[settings.methods[method], settings.seeds[seed]] = f"{entry['status']} {entry['reason']}".strip()
-    return found
+def checked(records: Records) -> Records:
+    """The records, unless part of the evidence could not be read."""
+    if records.faults:
+        raise UserError(records.faults[0])
+    return records

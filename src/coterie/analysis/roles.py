@@ -55,7 +55,7 @@ def roles_of(labels: Sequence[str], baseline: str | None = None) -> Roles:
             controls.setdefault(tested, {})[how] = label
         else:
             of[label] = _plain_role(method)
-    return Roles(of, base, controls, frozenset(label for label, method in plain.items() if _counts_alike(method)))
+    return Roles(of, base, controls, frozenset(label for label, method in plain.items() if method.weighs_alike))
 
 
 def known(label: str) -> Method[Any] | None:
@@ -104,9 +104,10 @@ def _plain_role(method: Method[Any] | None) -> Role:
     return "method"
 
 
-def _counts_alike(method: Method[Any]) -> bool:
-    """Whether a method weighs clients (or FedSim's clusters) alike."""
+def groups_asked(method: Method[Any] | None) -> int | None:
+    """The number of groups that a method was told to make, seen through its wrappers; None where it was told none."""
     inner = getattr(method, "method", None)
     if isinstance(inner, Method):
-        return _counts_alike(inner)
-    return "uniform" in (getattr(method, "weighting", None), getattr(method, "across", None))
+        return groups_asked(inner)
+    number = getattr(method, "groups", getattr(method, "clusters", None))
+    return number if isinstance(number, int) else None

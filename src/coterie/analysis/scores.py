@@ -1,17 +1,25 @@
-"""Scores of runs, and which runs count: seeds that all methods have run to the same round."""
+"""Scores of runs, and which runs count: the only place where a score is computed.
+
+A run is a curve of accuracies over its evaluated rounds. One that did not reach the last round (it diverged, or failed) has no score: its
+last number is not "final", and a mean over its early rounds flatters or slanders it.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from coterie.analysis import metrics
+from coterie.analysis.groups import agreement_with_truth
 from coterie.analysis.records import Records
-from coterie.core.arrays import Array, Bools, Doubles, Ints
+from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.core.errors import UserError
-from coterie.statistics import interval
 
-Score = Literal["final", "last10", "mean", "validated", "max"]
-SCORES: tuple[Score, ...] = ("final", "last10", "mean", "validated")  # max over rounds is chosen on test data: only when asked for
+Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # of any curve of accuracies
+Last = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "ari"]  # after the last round
+Score = Literal[Curve, "validated", Last]
+HEADLINES: tuple[Score, ...] = ("final", "last10", "mean", "validated")  # max over rounds is chosen on test data: only when asked for
+NO_SHARE: tuple[Score, ...] = ("loss", "ari")  # scores that are not shares of right answers
 LAST = 10  # rounds in the "last 10" score
 
 
@@ -25,59 +33,62 @@ class Scope:
     last: int  # the last round
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number for each seed, their mean and its 95 % interval."""
-
-    values: Doubles  # (S',) nan for a run that did not reach the end
-    mean: float
-    sd: float
-    low: float
-    high: float
-
-
 def scope_of(records: Records) -> Scope:
-    """The seeds that reached the last round that any reached: a wave advances together, so what is missing then has stopped early."""
+    """The seeds that reached the last round that any reached: a wave advances together, so what is missing then has stopped early.
+
+    A seed in which every run stopped early is complete, too: nothing more will come of it. Its runs have no scores.
+    """
     measured: Bools = np.asarray(np.isfinite(records.accuracy).any(axis=0))  # (S, R)
-    if not measured[:, records.rounds >= 1].any():
+    methods, seeds = records.settings.methods, records.settings.seeds
+    over: Bools = np.array([all((label, seed) in records.stopped for label in methods) for seed in seeds])
+    if not measured[~over][:, records.rounds >= 1].any() and not over.all():
         raise UserError(f"The study of {records.settings.data!r} holds no evaluated round yet: let it run to its first checkpoint.")
     reached = np.where(measured.any(axis=1), measured.shape[1] - 1 - measured[:, ::-1].argmax(axis=1), -1)
-    end = int(reached.max())
+    end = int(reached[~over].max(initial=-1)) if not over.all() else measured.shape[1] - 1
     first = int(np.argmax(records.rounds >= 1))
     return Scope(
-        np.flatnonzero(reached == end), slice(first, end + 1), slice(max(first, end + 1 - LAST), end + 1), int(records.rounds[end])
+        np.flatnonzero((reached == end) | over), slice(first, end + 1), slice(max(first, end + 1 - LAST), end + 1), int(records.rounds[end])
     )
 
 
-def scores_of(records: Records, scope: Scope, method: int) -> dict[Score, Doubles]:
-    """Each score of one method, (S',) over the seeds; nan where the run did not reach the last round."""
-    accuracy = records.accuracy[method, scope.seeds]
-    curve, validation = accuracy[:, scope.rows], records.validation[method, scope.seeds][:, scope.rows]
-    ended = np.isfinite(curve[:, -1])
-    chosen = np.argmax(np.where(np.isfinite(validation), validation, -np.inf), axis=1)
-    validated = np.where(np.isfinite(validation).any(axis=1), curve[np.arange(len(curve)), chosen], np.nan)
-    found: dict[Score, Doubles] = {
-        "final": curve[:, -1],
-        "last10": defined_mean(accuracy[:, scope.tail], axis=1),
-        "mean": defined_mean(curve, axis=1),
-        "validated": validated,
-        "max": np.where(np.isfinite(curve), curve, -np.inf).max(axis=1),
+def curve_scores(curves: Doubles) -> dict[Curve, Doubles]:
+    """The scores of curves (runs, R) over the evaluated rounds from 1; nan for a run that did not reach the last of them."""
+    ended = np.isfinite(curves[:, -1])
+    found: dict[Curve, Doubles] = {
+        "final": curves[:, -1],
+        "last10": metrics.mean(curves[:, -LAST:], axis=1),
+        "mean": metrics.mean(curves, axis=1),
+        "max": np.where(np.isfinite(curves), curves, -np.inf).max(axis=1),
+        "median": np.array([np.median(curve[np.isfinite(curve)]) if np.isfinite(curve).any() else np.nan for curve in curves]),
+        "change": metrics.mean(np.abs(np.diff(curves, axis=1)), axis=1),
     }
     return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 
 
-def estimate(values: Array) -> Estimate:
-    """The mean over seeds of what is defined, with its interval."""
-    values = np.asarray(values, dtype=np.float64)
-    defined = values[np.isfinite(values)]
-    mean = float(defined.mean()) if len(defined) else float("nan")
-    sd = float(defined.std(ddof=1)) if len(defined) >= 2 else float("nan")
-    return Estimate(values, mean, sd, *interval(defined))
+def scores_of(records: Records, scope: Scope, method: int) -> dict[Score, Doubles]:
+    """Each score of one method, (S',) over the seeds; nan where the run did not reach the last round."""
+    curve, end = records.accuracy[method, scope.seeds, scope.rows], scope.rows.stop - 1
+    ended = np.isfinite(curve[:, -1])
+    found: dict[Score, Doubles] = {name: values for name, values in curve_scores(curve).items()}  # noqa: C416  keys of a narrower type
+    found["validated"] = _validated(curve, records.validation[method, scope.seeds, scope.rows])
+    found |= {
+        "macro": records.macro[method, scope.seeds, end],
+        "worst": records.worst[method, scope.seeds, end],
+        "bottom_decile": records.bottom_decile[method, scope.seeds, end],
+        "loss": records.loss[method, scope.seeds, end],
+        "ari": agreement_with_truth(records, scope.seeds, scope.last, records.settings.methods[method]),
+    }
+    if records.auroc is not None:
+        found["auroc"] = records.auroc[method, scope.seeds, end]
+    return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 
 
-def defined_mean(values: Array, axis: int) -> Doubles:
-    """The mean of what is not nan; nan where nothing is. (NumPy's own warns about the latter.)"""
-    known = np.isfinite(values)
-    count = known.sum(axis)
-    total = np.where(known, values, 0.0).sum(axis)
-    return np.asarray(np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0))
+def _validated(curve: Doubles, validation: Doubles) -> Doubles:
+    """The accuracy of the round in which validation accuracy is highest, the first of equals."""
+    chosen = np.argmax(np.where(np.isfinite(validation), validation, -np.inf), axis=1)
+    return np.where(np.isfinite(validation).any(axis=1), curve[np.arange(len(curve)), chosen], np.nan)
+
+
+def all_scores() -> tuple[str, ...]:
+    """The names of all scores."""
+    return tuple(name for part in get_args(Score) for name in (get_args(part) or (part,)))

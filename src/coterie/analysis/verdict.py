@@ -1,16 +1,12 @@
-"""The findings in plain words: who gains, whether chance could do it, who loses, and where the gain comes from.
-
-The rule, stated once: a difference is *clear* when its 95 % interval leaves out 0 and, for the gain of a method under test, Wilcoxon's
-one-sided p after Holm's correction is below 5 %. A gain *is from similarity* when similar groups are clearly better than random groups of
-the same sizes and that part is at least half of the gain.
-"""
+"""The findings in plain words: who gains, whether chance could do it, who loses, where the gain comes from. The rules are in `rules`."""
 
 import numpy as np
 
+from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.parts import Decomposition
-from coterie.analysis.roles import Role, label_of
-from coterie.statistics import LEVEL, Paired
+from coterie.analysis.roles import Role
+from coterie.analysis.rules import origin_of, seeds_needed
+from coterie.statistics import Paired
 
 NAMES = {
     "final": "accuracy after the last round",
@@ -29,12 +25,12 @@ def verdicts(findings: Findings) -> list[str]:
 def verdict(findings: Findings, finding: Finding) -> str:
     """What the study says about one method."""
     test = finding.over_baseline[findings.score]
-    name = label_of(finding.label)
+    name = findings.called(finding.label)
     if not test.n:
-        return f"{name} cannot be judged: in no seed did both it and {label_of(findings.roles.baseline)} reach the last round."
+        return f"{name} cannot be judged: in no seed did both it and {findings.called(findings.roles.baseline)} reach the last round."
     sentences = [_gain(findings, finding, test)]
     if test.testable and finding.decomposition is not None:
-        sentences.append(_origin(finding.decomposition, gained=clearly_better(finding, test)))
+        sentences.append(_origin(finding.decomposition, gained=finding.outcome == "better"))
     sentences += [*_oracle(findings, finding), *_others(findings, finding), *_groups(finding), *_early(finding, len(findings.seeds))]
     return " ".join(sentences)
 
@@ -63,28 +59,23 @@ def unfinished(findings: Findings) -> list[str]:
     return sentences
 
 
-def clearly_better(finding: Finding, test: Paired) -> bool:
-    """The rule for a gain: not by chance, after the correction for having tested several methods."""
-    return bool(test.low > 0 and finding.corrected_p < LEVEL)
-
-
 def _gain(findings: Findings, finding: Finding, test: Paired) -> str:
-    name, base, score = label_of(finding.label), label_of(findings.roles.baseline), score_name(findings)
+    name, base, score = findings.called(finding.label), findings.called(findings.roles.baseline), score_name(findings)
     losers = f"; {100 * finding.fairness.worse:.0f} % of clients lose" if np.isfinite(finding.fairness.worse) else ""
     if not test.testable:
         return f"{name} differs by {_signed(test.mean)} points from {base} in {score}, in one seed{losers}."
     detail = f"{_span(test)}, {_p(finding.corrected_p)}, {test.n} seeds"
-    if clearly_better(finding, test):
-        return f"{name} gains {_points(test.mean)} points over {base} in {score} ({detail}){losers}."
     tested = len(findings.roles.methods)
-    if test.low > 0 and test.smallest_p * tested >= LEVEL:
-        enough = next(n for n in range(1, 99) if 2.0**-n * tested < LEVEL)
-        return (
-            f"{name} is {_points(test.mean)} points ahead of {base} in {score} ({_span(test)}){losers}. {test.n} seeds are too few for "
-            f"Wilcoxon's test of {tested} method(s) to reach 5 %: run at least {enough} to settle it."
-        )
-    if test.high < 0:
-        return f"{name} loses {_points(-test.mean)} points to {base} in {score} ({_span(test)}, {test.n} seeds){losers}."
+    match finding.outcome:
+        case "better":
+            return f"{name} gains {_points(test.mean)} points over {base} in {score} ({detail}){losers}."
+        case "unproven":
+            return (
+                f"{name} is {_points(test.mean)} points ahead of {base} in {score} ({_span(test)}){losers}. {test.n} seeds are too few for "
+                f"Wilcoxon's test of {tested} method(s) to reach 5 %: run at least {seeds_needed(tested)} to settle it."
+            )
+        case "worse":
+            return f"{name} loses {_points(-test.mean)} points to {base} in {score} ({_span(test)}, {test.n} seeds){losers}."
     return f"{name} shows no clear difference from {base} in {score}: {_signed(test.mean)} points ({detail}){losers}."
 
 
@@ -105,11 +96,12 @@ def _origin(parts: Decomposition, gained: bool) -> str:
     effect = f"similarity itself brings {_signed(similarity.gain.mean)} ({_span(similarity.gain)})"
     if not gained:
         return f"{sentence}; {effect}."
-    if similarity.gain.low > 0 and similarity.gain.mean >= parts.total.mean / 2:
-        return f"{sentence}: the gain is from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
-    if similarity.gain.low > 0:
-        return f"{sentence}: only {_points(similarity.gain.mean)} of the {_points(parts.total.mean)} points are from similarity."
-    return f"{sentence}: the gain is not from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
+    match origin_of(parts):
+        case "all":
+            return f"{sentence}: the gain is from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
+        case "part":
+            return f"{sentence}: only {_points(similarity.gain.mean)} of the {_points(parts.total.mean)} points are from similarity."
+    return f"{sentence}: the gain is not shown to be from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
 
 
 def _oracle(findings: Findings, finding: Finding) -> list[str]:

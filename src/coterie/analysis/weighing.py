@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.analysis import Findings
+from coterie.analysis.findings import Findings
 from coterie.core.arrays import Array, Doubles
+from coterie.evidence.reader import places
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,25 @@ class Weighing:
 def weighing_of(findings: Findings, seed: int) -> Weighing:
     """Read the aggregation matrices piece by piece; `seed` is the place of the seed whose single weights are kept."""
     records, last = findings.records, findings.scope.last
-    methods, seeds = records.settings.methods, len(records.settings.seeds)
+    methods = records.settings.methods
     shares = np.zeros((len(methods), last + 1, len(records.ids)))
     pieces: list[tuple[Array, ...]] = []
     faults: list[str] = []
-    for batch in records.evidence.batches("mixing", ["lane", "round", "model", "source", "kept", "weight"], faults):
-        columns = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in batch.schema.names}
-        used = ~columns["kept"] & (columns["round"] <= last)
-        lane, round_, model, source, weight = (columns[name][used] for name in ("lane", "round", "model", "source", "weight"))
+    seeds = {seed: place for place, seed in enumerate(records.settings.seeds)}
+    for batch in records.evidence.batches("mixing", ["model", "source", "kept", "weight"], faults):
+        method = places(batch.column("method"), methods)
+        columns = {
+            name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("seed", "round", "model", "source", "kept", "weight")
+        }
+        used = ~columns["kept"] & (columns["round"] <= last) & (method >= 0)
+        lane = np.array([seeds[s] for s in columns["seed"][used].tolist()], dtype=np.int64) * len(methods) + method[used]
+        round_, model, source, weight = (columns[name][used] for name in ("round", "model", "source", "weight"))
         own = lane // len(methods) == seed
         np.maximum.at(shares, (lane[own] % len(methods), round_[own], source[own]), weight[own])
-        row = (lane.astype(np.int64) * (last + 1) + round_) * (1 << 20) + model  # a million models will do
+        row = (lane * (last + 1) + round_) * (1 << 20) + model  # a million models will do
         rows, where = np.unique(row, return_inverse=True)
         pieces.append((rows, np.bincount(where, weight, len(rows)), np.bincount(where, weight**2, len(rows))))
-    spread = _spread(pieces, len(methods) * seeds, last).reshape(seeds, len(methods), last + 1)[findings.scope.seeds]
+    spread = _spread(pieces, len(methods) * len(seeds), last).reshape(len(seeds), len(methods), last + 1)[findings.scope.seeds]
     mixed = [i for i in range(len(methods)) if np.isfinite(spread[:, i]).any()]
     return Weighing({methods[i]: shares[i] for i in mixed}, {methods[i]: spread[:, i] for i in mixed}, tuple(faults))
 

@@ -17,8 +17,9 @@ CAPTION = (
 def print_result(result: Result, console: Console) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(result_table(result))
-    for (method, seed), (status, reason) in result.troubles.items():
-        console.print(f"{method}, seed {seed}: {status} {reason}", style="yellow", highlight=False, markup=False)
+    for key, end in result.problems.items():
+        where = f", draw {key.draw}" if len(result.evidence.settings.draws) > 1 else ""
+        console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow", highlight=False, markup=False)
 
 
 def result_table(result: Result) -> Table:

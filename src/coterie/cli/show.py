@@ -24,8 +24,7 @@ def show(
     result = Result(evidence)
     console = Console(stderr=as_json)
     settings = evidence.settings
-    last = int(result.rounds["round"].max())
-    console.print(f"[bold]{settings.data}[/bold], {settings.model}, round {last} of {settings.plan.rounds}", highlight=False)
+    console.print(f"[bold]{settings.data}[/bold], {settings.model}, round {result.last} of {settings.plan.rounds}", highlight=False)
     print_result(result, console)
     if as_json:
         print(json.dumps(result.as_json(str(folder))))

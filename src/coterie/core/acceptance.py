@@ -3,25 +3,25 @@
 A refused client is simply absent, like one that never answered; the reason goes into the record.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Bools, Ids
-from coterie.core.asks import Ask, Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Reply, Train, Trained
+from coterie.core.asks import Reply, Shapes
+from coterie.core.refusals import Refusal, Refused
 
 R = TypeVar("R", bound=Reply)
+Row = dict[str, Array]
 
-_REPLY: Mapping[type[Ask[Any]], type[Reply]] = {
-    Train: Trained,
-    Gradient: Gradients,
-    Losses: LossTable,
-    Error: Errors,
-    Evaluate: Evaluated,
-}
+
+def nobody(ask: Any) -> Any:
+    """The reply of nobody."""
+    return assemble(ask, {})
 
 
 def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
@@ -29,31 +29,29 @@ def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
 
     An answer whose shapes or types are wrong is refused by itself, so that one odd client costs nobody else the round.
     """
-    kind = _REPLY[type(ask)]
-    names = [f.name for f in fields(kind) if f.name not in ("clients", "refused")]
-    shapes = _row_shapes(ask)
-    refused: dict[int, str] = {}
-    kept: dict[int, list[Array]] = {}
+    columns, refused, rows, known = ask.reply.columns(), {}, {}, ask.row_shapes()
+    empty = {name: np.zeros(shape) for name, shape in known.items() if 0 in shape}  # what holds no number need not be sent
     for client in sorted(answers):
         try:
             with np.errstate(all="ignore"):  # too large for float32 becomes infinite, which `accept` refuses
-                row = [_read(answers[client][name], _dtype(kind, name)) for name in names]
+                rows[client] = {name: _read({**empty, **answers[client]}[name], told["dtype"]) for name, told in columns.items()}
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-            refused[client] = f"the answer cannot be read ({type(error).__name__}: {error})"
-            continue
-        wrong = [f"{n} has shape {v.shape}" for n, v in zip(names, row, strict=True) if n in shapes and v.shape != shapes[n]]
+            refused[client] = Refused(Refusal.UNREADABLE, f"{type(error).__name__}: {error}")
+    shapes = {name: known.get(name, _usual(rows, name, told["axes"])) for name, told in columns.items()}
+    for client in list(rows):
+        wrong = _misshapen(rows[client], shapes)
         if wrong:
-            refused[client] = f"wrong length: {wrong[0]}, expected {shapes[wrong[0].split()[0]]}"
-        else:
-            kept[client] = row
-    clients = np.array(sorted(kept), dtype=np.int64)
-    empty = {n: np.zeros((0, *shapes.get(n, ())), dtype=_dtype(kind, n)) for n in names}
-    columns = {n: np.stack([kept[c][j] for c in sorted(kept)]) if kept else empty[n] for j, n in enumerate(names)}
-    return kind(clients=clients, refused=refused, **columns)
+            refused[client] = Refused(Refusal.WRONG_SHAPE, wrong)
+            del rows[client]
+    stacked = {
+        name: np.stack([row[name] for row in rows.values()]) if rows else np.zeros((0, *shapes[name]), dtype=told["dtype"])
+        for name, told in columns.items()
+    }
+    return ask.reply(clients=np.array(list(rows), dtype=np.int64), refused=refused, **stacked)
 
 
 def accept(ask: Any, reply: R) -> R:
-    """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that are not finite."""
+    """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that cannot be right."""
     if (reply.clients[1:] < reply.clients[:-1]).any():  # nearly always in order already: then nothing is copied
         reply = reply.take(np.argsort(reply.clients, kind="stable"))
     reasons = [*_misaddressed(reply.clients, ask.clients), *_nonsense(ask, reply)]
@@ -67,27 +65,28 @@ def accept(ask: Any, reply: R) -> R:
     return replace(reply if good.all() else reply.take(good), refused=refused)
 
 
-def _misaddressed(clients: Ids, asked: Ids) -> Iterator[tuple[Bools, str]]:
+def _misaddressed(clients: Ids, asked: Ids) -> Iterator[tuple[Bools, Refused]]:
     """Which of those who answered, in order, were not asked, and which answered twice."""
     if not np.array_equal(clients, asked):  # nearly always all who were asked answered
-        yield ~np.isin(clients, asked), "was not asked"
+        yield ~np.isin(clients, asked), Refused(Refusal.NOT_ASKED)
     again = clients[1:] == clients[:-1]
     if again.any():
-        yield np.r_[False, again] | np.r_[again, False], "answered twice"  # neither counts: which came first is chance
+        yield np.r_[False, again] | np.r_[again, False], Refused(Refusal.TWICE)  # neither counts: which came first is chance
 
 
-def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, str]]:
+def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
     """Which rows cannot be right, and why."""
-    n, shapes = len(reply.clients), _row_shapes(ask)
-    for name, value in vars(reply).items():
-        if not isinstance(value, np.ndarray) or name == "clients":
-            continue
+    n, shapes = len(reply.clients), ask.row_shapes()
+    for name, told in reply.columns().items():
+        value: Array = getattr(reply, name)
         if name in shapes and value.shape != (n, *shapes[name]):
-            yield np.ones(n, dtype=np.bool_), f"wrong length: {name} has shape {value.shape[1:]}, expected {shapes[name]}"
-        elif name in ("vectors", "losses", "labels", "probabilities") and not _all_finite(value):
-            yield ~np.asarray(np.isfinite(value).all(axis=tuple(range(1, value.ndim)))), f"sent {name} that are not finite"
-        elif name == "sizes" and isinstance(reply, (Trained, Gradients)) and value.min(initial=1) <= 0:
-            yield value <= 0, "says it has no samples"
+            wrong = _misshapen({name: value[0]} if n else {}, shapes)
+            yield np.ones(n, dtype=np.bool_), Refused(Refusal.WRONG_SHAPE, wrong)
+        elif told["finite"] and not _all_finite(value):
+            bad = ~np.asarray(np.isfinite(value).all(axis=tuple(range(1, value.ndim))))
+            yield bad, Refused(Refusal.NOT_FINITE, name)
+        elif told["positive"] and value.min(initial=1) <= 0:
+            yield value <= 0, Refused(Refusal.NO_SAMPLES)
 
 
 def _all_finite(values: Array) -> bool:
@@ -95,16 +94,18 @@ def _all_finite(values: Array) -> bool:
     return isfinite(values.max(initial=0.0)) and isfinite(values.min(initial=0.0))
 
 
-def _row_shapes(ask: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of one client's row of each array in the reply to this ask."""
-    match ask:
-        case Train() | Gradient():
-            return {"vectors": ask.models.shape[1:], "sizes": (), "steps": (), "losses": ()}
-        case Losses():
-            return {"losses": (len(ask.models),), "sizes": ()}
-        case Error():
-            return {"labels": (len(ask.models),), "probabilities": (len(ask.models),), "sizes": ()}
-    return {}
+def _misshapen(row: Row, shapes: Shapes) -> str:
+    """What is wrong with the shapes of a client's row; empty where nothing is."""
+    for name, shape in shapes.items():
+        if name in row and row[name].shape != shape:
+            return f"{name} has shape {row[name].shape}, expected {shape}"
+    return ""
+
+
+def _usual(rows: Mapping[int, Row], name: str, axes: int) -> tuple[int, ...]:
+    """The shape that most clients sent, of those with so many axes, where the ask does not say which is right."""
+    counts = Counter(row[name].shape for row in rows.values() if row[name].ndim == axes)
+    return counts.most_common(1)[0][0] if counts else (0,) * axes
 
 
 def _read(value: Any, dtype: type[Any]) -> Array:
@@ -113,9 +114,3 @@ def _read(value: Any, dtype: type[Any]) -> Array:
     if dtype is np.int64 and not bool(np.all(np.isfinite(array) & (array == np.trunc(array)))):
         raise ValueError(f"{array} is not a whole number")
     return array.astype(dtype)
-
-
-def _dtype(kind: type[Reply], name: str) -> type[Any]:
-    if name == "vectors":
-        return np.float32
-    return np.int64 if name in ("sizes", "steps", "hits", "predicted", "actual") else np.float64

@@ -2,20 +2,25 @@
 
 Replies are structs of arrays, one row a client, in ascending client number. A client that failed, timed out or sent nonsense is
 absent: the reply simply has no row for it, and a method must give what the run without that client gives.
+
+A new ask is a pair of classes here: the reply says of each column what it is and what cannot be right in it, the ask how long a client's
+row must be. Assembly and acceptance read that, and need no change.
 """
 
-from collections.abc import Generator
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Generic, Literal, Self, TypeVar
+from collections.abc import Generator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
 from coterie.core.local import Local
+from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
 
-R = TypeVar("R")
+R = TypeVar("R", bound="Reply")
 Part = Literal["train", "validation", "test"]
+Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 
 @dataclass(frozen=True)
@@ -30,22 +35,30 @@ class Share:
     label: int | None = None
 
 
+def column(dtype: type[np.generic], *, axes: int = 0, finite: bool = False, positive: bool = False, **options: Any) -> Any:
+    """A column of a reply: its type, the number of axes of one client's row, and whether every number must be finite or above zero."""
+    return field(metadata={"dtype": dtype, "axes": axes, "finite": finite, "positive": positive}, **options)
+
+
 @dataclass(frozen=True)
 class Reply:
     """One row a client, ascending; what was refused, and why, travels along so that it reaches the record."""
 
     clients: Ids  # (n,)
-    refused: dict[int, str] = field(default_factory=dict, kw_only=True)
+    refused: Mapping[int, Refused] = field(default_factory=dict, kw_only=True)
 
     def take(self, rows: Array) -> Self:
         """The reply with only these rows (numbers or a mask), every per-client array cut alike."""
-        n = len(self.clients)
-        cut: dict[str, Any] = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray) and len(v) == n}
-        return replace(self, **cut)
+        return replace(self, **_cut(self, rows, len(self.clients)))
 
     def of(self, clients: Ids) -> Self:
         """The rows of these clients, where they answered."""
         return self.take(np.isin(self.clients, clients))
+
+    @classmethod
+    def columns(cls) -> dict[str, Mapping[str, Any]]:
+        """By name, what `column` says of each."""
+        return {f.name: f.metadata for f in fields(cls) if "dtype" in f.metadata}
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -55,46 +68,51 @@ class Reply:
 class Trained(Reply):
     """Models after local training."""
 
-    vectors: Floats  # (n, d)
-    sizes: Ints  # (n,) training samples
-    steps: Ints  # (n,) optimiser steps taken
+    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d)
+    sizes: Ints = column(np.int64, positive=True)  # (n,) training samples
+    steps: Ints = column(np.int64)  # (n,) optimiser steps taken
+    more: Floats = column(np.float32, axes=2, finite=True, default=None)  # (n, l, d) what the l further loops of a local rule trained
+
+    def __post_init__(self) -> None:
+        if self.more is None:  # no further loops
+            object.__setattr__(self, "more", np.zeros((len(self.vectors), 0, *self.vectors.shape[1:]), dtype=np.float32))
 
 
 @dataclass(frozen=True)
 class Gradients(Reply):
     """Full-batch mean gradients at the model received, one pass and no step."""
 
-    vectors: Floats  # (n, d)
-    sizes: Ints  # (n,)
-    losses: Doubles  # (n,) mean loss at the model received
+    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d)
+    sizes: Ints = column(np.int64, positive=True)  # (n,)
+    losses: Doubles = column(np.float64, finite=True)  # (n,) mean loss at the model received
 
 
 @dataclass(frozen=True)
 class LossTable(Reply):
     """The mean loss of each of k models on each client."""
 
-    losses: Doubles  # (n, k)
-    sizes: Ints  # (n,)
+    losses: Doubles = column(np.float64, axes=1, finite=True)  # (n, k)
+    sizes: Ints = column(np.int64)  # (n,)
 
 
 @dataclass(frozen=True)
 class Errors(Reply):
-    """How wrong k models are on each client's training part, as PNI needs it (000, Eq. 15-16)."""
+    """How wrong k models are on each client's training part, as PNI needs it (FedSim, Eq. 15-16)."""
 
-    labels: Doubles  # (n, k) root mean squared difference of predicted and true class *numbers*
-    probabilities: Doubles  # (n, k) root mean squared difference of predicted probabilities and one-hot labels
-    sizes: Ints  # (n,)
+    labels: Doubles = column(np.float64, axes=1, finite=True)  # (n, k) root mean squared difference of predicted and true class *numbers*
+    probabilities: Doubles = column(np.float64, axes=1, finite=True)  # (n, k) likewise of predicted probabilities and one-hot labels
+    sizes: Ints = column(np.int64)  # (n,)
 
 
 @dataclass(frozen=True)
 class Evaluated(Reply):
     """Counts enough for accuracy, precision, recall, F1 and FedEx's accuracy gate: one row a client, or a model on the central set."""
 
-    hits: Ints  # (n, C) right predictions by class
-    predicted: Ints  # (n, C) predictions by class
-    actual: Ints  # (n, C) samples by class
-    loss: Doubles  # (n,) mean loss (nan without samples)
-    auroc: Doubles  # (n,) area under the ROC curve of two-class tasks; nan where undefined
+    hits: Ints = column(np.int64, axes=1)  # (n, C) right predictions by class
+    predicted: Ints = column(np.int64, axes=1)  # (n, C) predictions by class
+    actual: Ints = column(np.int64, axes=1)  # (n, C) samples by class
+    loss: Doubles = column(np.float64)  # (n,) mean loss (nan without samples)
+    auroc: Doubles = column(np.float64)  # (n,) area under the ROC curve of two-class tasks; nan where undefined
 
     @property
     def sizes(self) -> Ints:
@@ -105,9 +123,15 @@ class Evaluated(Reply):
 class Ask(Generic[R]):
     """A question to clients. ``reply = yield from Ask(...)`` asks and waits, and the reply has the right type."""
 
+    reply: ClassVar[type[Reply]]
+
     def __iter__(self) -> Generator["Ask[Any]", Any, R]:
-        reply: R = yield self
-        return reply
+        answer: R = yield self
+        return answer
+
+    def row_shapes(self) -> Shapes:
+        """The shape of one client's row of each column of the reply; a column that is not named may have any."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -118,12 +142,13 @@ class ModelAsk(Ask[R]):
     models: Floats  # (k, d)
     start: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), kw_only=True)  # (n,); all row 0 when not given
     share: Share | None = field(default=None, kw_only=True)  # None: all samples
+    alone: bool = field(default=False, kw_only=True)  # the client works for itself: neither the model nor the answer is sent
 
     def __post_init__(self) -> None:
         clients = np.asarray(self.clients, dtype=np.int64)
         models = np.atleast_2d(np.asarray(self.models, dtype=np.float32))
         start = np.asarray(self.start, dtype=np.int64)
-        if len(start) == 0:
+        if not len(start):
             start = np.zeros(len(clients), dtype=np.int64)
         if len(start) != len(clients) or (len(start) and not 0 <= start.min() <= start.max() < len(models)):
             raise ValueError("an ask needs one start row of its models for each client")
@@ -133,16 +158,14 @@ class ModelAsk(Ask[R]):
 
     def take(self, rows: Array) -> Self:
         """The same question to some of the clients: every per-client array is cut alike."""
-        n = len(self.clients)
-        per_client: dict[str, Any] = {
-            k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray) and k != "models" and len(v) == n
-        }
-        return replace(self, **per_client)
+        return replace(self, **_cut(self, rows, len(self.clients), but=("models",)))
 
 
 @dataclass(frozen=True)
 class Train(ModelAsk[Trained]):
     """Train locally and send the model back."""
+
+    reply = Trained
 
     local: Local
     _: KW_ONLY
@@ -152,23 +175,49 @@ class Train(ModelAsk[Trained]):
     epochs: Ints | None = None  # (n,) epochs for each client instead of local.epochs
     purpose: str = "train"  # keys the shuffles: pre-training and training never share them
     partial: bool = False  # whether work cut short (a straggler's) is welcome; FedAvg drops it, FedProx keeps it
+    extra: Mapping[str, Floats] = field(default_factory=dict)  # (n, d) each: vectors that the local rule needs, by name
+    kept: tuple[str, ...] = ()  # those of `extra` that clients keep from visit to visit: they are not sent, and not charged
+
+    @property
+    def kept_loops(self) -> tuple[str, ...]:
+        """The further loops of the local rule whose results stay with the client."""
+        return tuple(name for name in self.local.rule.loops if name in self.kept) if self.local.rule is not None else ()
+
+    def row_shapes(self) -> Shapes:
+        further = len(self.local.rule.loops) - 1 if self.local.rule is not None else 0
+        return {"vectors": self.models.shape[1:], "sizes": (), "steps": (), "more": (further, *self.models.shape[1:])}
 
 
 @dataclass(frozen=True)
 class Gradient(ModelAsk[Gradients]):
     """The full-batch mean gradient at the model sent."""
 
+    reply = Gradients
+
+    def row_shapes(self) -> Shapes:
+        return {"vectors": self.models.shape[1:], "sizes": (), "losses": ()}
+
 
 @dataclass(frozen=True)
 class Losses(ModelAsk[LossTable]):
     """The mean loss of every one of the k models on the client's own data."""
 
+    reply = LossTable
+
     part: Part = field(default="train", kw_only=True)
+
+    def row_shapes(self) -> Shapes:
+        return {"losses": (len(self.models),), "sizes": ()}
 
 
 @dataclass(frozen=True)
 class Error(ModelAsk[Errors]):
     """The errors of every one of the k models on the client's training data (for PNI)."""
+
+    reply = Errors
+
+    def row_shapes(self) -> Shapes:
+        return {"labels": (len(self.models),), "probabilities": (len(self.models),), "sizes": ()}
 
 
 @dataclass(frozen=True)
@@ -178,9 +227,12 @@ class Evaluate(Ask[Evaluated]):
     With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked.
     """
 
+    reply = Evaluated
+
     serving: Serving
     part: Literal["train", "validation", "test", "central"] = "test"
     share: Share | None = None  # None: all samples of the part
+    alone: bool = False  # the client evaluates for itself: nothing is sent
 
     @property
     def clients(self) -> Ids:
@@ -188,3 +240,9 @@ class Evaluate(Ask[Evaluated]):
 
     def take(self, rows: Array) -> "Evaluate":
         return replace(self, serving=self.serving.take(rows))
+
+
+def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Every per-client array of a dataclass, alone or by name, cut to these rows."""
+    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray) and len(v) == n and k not in but}
+    return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

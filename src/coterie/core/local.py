@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from coterie.core.rules import LocalRule
 from coterie.core.settings import check_settings, setting
 
 
@@ -18,6 +19,7 @@ class Local:
     optimizer: Literal["sgd", "adam"] = setting("sgd", "Local optimiser.")
     mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
     max_steps: int | None = setting(None, "Steps at most; all that the epochs take unless given.", least=1)
+    rule: LocalRule | None = None  # a loss and a step of one's own
 
     def __post_init__(self) -> None:
         check_settings(self, "Local training")

@@ -1,22 +1,23 @@
 """What a method is: three generators over a state, and the context in which they run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Array, Floats, Ids
+from coterie.core.arrays import Array, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
 from coterie.core.mixing import Mixing, mix
+from coterie.core.notes import Notes
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.core.roster import Roster
 from coterie.core.selection import uniform, windows
-from coterie.core.serving import Panel, Serving
+from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
 from coterie.core.states import State
 
@@ -34,7 +35,10 @@ class Context:
     plan: Plan
     seed: int
     round_: int  # 0 for the start
-    records: dict[str, Any] = field(default_factory=dict)  # what this round writes down, beside its state
+    notes: Notes = field(default_factory=Notes)
+    outputs: int = 0  # classes
+    validation: bool = False  # whether clients have validation parts
+    truth: Ids | None = None  # (clients,) a scenario's true groups: given to methods under the oracle control, and to no other
 
     @property
     def local(self) -> Local:
@@ -46,6 +50,10 @@ class Context:
         """A generator for one named purpose of this round."""
         return generator(key(self.seed, purpose, self.round_))
 
+    def draws(self, purpose: str, clients: Ids, *, lasting: bool = False) -> Words:
+        """(n,) each client's own draw for a purpose: of this round, or, lasting, the same in every round."""
+        return self.roster.draws(key(self.seed, purpose) if lasting else key(self.seed, purpose, self.round_), clients)
+
     def cohort(self, purpose: str = "cohort") -> Ids:
         """The clients of this round, ascending, as the plan selects them."""
         if self.plan.selection == "windows":
@@ -53,15 +61,21 @@ class Context:
             return windows(self.roster, size, self.seed, purpose, self.round_)
         return uniform(self.roster, self.plan.cohort, self.seed, purpose, self.round_)
 
-    def record(self, name: str, value: Array | float | str | None) -> None:
+    def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
+        """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""
+        return self.roster.lowest(key(self.seed, purpose, self.round_), clients, size)
+
+    def note(self, name: str, value: Array | float | str | None) -> None:
         """Write something of this round down as evidence."""
-        self.records[name] = value
+        self.notes.named[name] = value
 
     def mix(self, mixing: Mixing, replies: Trained, before: Floats) -> Floats:
-        """Aggregate, and keep the matrix as evidence: the way every method makes its new models."""
+        """Aggregate, and keep the matrix as evidence: the way every method makes its new models. Of no replies nothing is made."""
         if not np.array_equal(mixing.clients, replies.clients):
             raise ValueError("the matrix and the replies are of different clients: cut one with `replies.of(clients)`")
-        self.records["mixing"] = mixing
+        if not len(replies):
+            return before
+        self.notes.mixing = mixing
         return mix(mixing, replies.vectors, before)
 
 
@@ -69,6 +83,17 @@ def done(value: T) -> Round[T]:
     """A generator that asks nothing: for starts and servings that need no client."""
     return value
     yield  # unreachable; makes this function a generator
+
+
+def changed(script: Round[T], change: Callable[[Ask[Any]], Ask[Any]]) -> Round[T]:
+    """The same script with something done to each of its asks on their way: a script within a script."""
+    try:
+        ask = next(script)
+        while True:
+            ask = script.send((yield change(ask)))
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +119,20 @@ class Method(ABC, Generic[S]):
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         """Which model each of these clients gets, new ones too; may ask."""
 
-    def panel(self, state: S) -> Panel | None:
+    def central(self, state: S) -> NamedModels | None:
         """The models to judge on the server's own test set; None when no model is meant for everybody."""
         return None
 
     def members(self, state: S) -> Ids | None:
         """(clients,) the group of each client, -1 for one not yet in a group; None when the method keeps no groups."""
         return None
+
+    @property
+    def sees_truth(self) -> bool:
+        """Whether it is an oracle control, which alone is shown a scenario's true groups."""
+        return getattr(self, "assign", None) == "oracle"
+
+    @property
+    def weighs_alike(self) -> bool:
+        """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
+        return False

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat float32 vector, and back; initial models by key. The one file of the core that needs torch."""
+"""A module's parameters as one flat float32 vector, and back; initial models by key. With `model`, all of the core that needs torch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

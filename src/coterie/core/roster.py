@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from coterie.core.arrays import Bools, Ids, Ints, Words
-from coterie.core.rng import word
+from coterie.core.rng import fold, word
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,11 @@ class Roster:
     ids: tuple[str, ...]
     sizes: Ints  # (n,) training samples
     reachable: Bools  # (n,)
-    true_groups: Ids | None = None  # (n,) where a scenario knows them: read by the oracle control and by nothing else
 
     @classmethod
-    def of(cls, ids: Iterable[str], sizes: Ints, true_groups: Ids | None = None) -> "Roster":
+    def of(cls, ids: Iterable[str], sizes: Ints) -> "Roster":
         ids = tuple(ids)
-        return cls(ids, np.asarray(sizes, dtype=np.int64), np.ones(len(ids), dtype=np.bool_), true_groups)
+        return cls(ids, np.asarray(sizes, dtype=np.int64), np.ones(len(ids), dtype=np.bool_))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -41,3 +40,13 @@ class Roster:
     def words(self) -> Words:
         """(n,) the 64-bit word of each string id: how a client enters a random key."""
         return np.array([word(name) for name in self.ids], dtype=np.uint64)
+
+    def draws(self, key: int, clients: Ids) -> Words:
+        """(n,) each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
+        return fold(np.array([key], dtype=np.uint64), self.words[clients])
+
+    def lowest(self, key: int, clients: Ids, size: int) -> Ids:
+        """`size` of these clients, ascending: those who draw the lowest numbers."""
+        if size >= len(clients):
+            return np.sort(clients)
+        return np.sort(clients[np.argpartition(self.draws(key, clients), size)[:size]])  # no two draws are equal

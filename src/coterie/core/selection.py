@@ -4,8 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Ids, Words
-from coterie.core.rng import fold, key
+from coterie.core.arrays import Ids
+from coterie.core.rng import key
 from coterie.core.roster import Roster
 
 Selection = Literal["uniform", "windows"]
@@ -14,25 +14,17 @@ Selection = Literal["uniform", "windows"]
 def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int) -> Ids:
     """A sample of the reachable clients without replacement, ascending; all of them without a size."""
     available = roster.available
-    if size is None or size >= len(available):
-        return available
-    draws = _draws(roster, available, key(seed, purpose, round_))
-    return np.sort(available[np.argpartition(draws, size - 1)[:size]])  # the lowest draws; no two are equal
+    return available if size is None else roster.lowest(key(seed, purpose, round_), available, size)
 
 
 def windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> Ids:
-    """A window that slides over a random order of all clients, ascending (002, Section IV-A).
+    """A window that slides over a random order of all clients, ascending (SimProx, Section IV-A).
 
     The window that reaches the end takes what is left, and the next one begins a new random order: nobody takes part twice before
     everybody has once. The order is of the whole roster, so a client that cannot be reached misses its turn and moves nobody else's.
     """
     per_pass = -(-len(roster) // size)
     number, window = divmod(max(round_ - 1, 0), per_pass)  # rounds count from 1
-    order = np.argsort(_draws(roster, roster.clients, key(seed, f"{purpose} windows", number)), kind="stable")
+    order = np.argsort(roster.draws(key(seed, f"{purpose} windows", number), roster.clients), kind="stable")
     picked = order[window * size : (window + 1) * size]
     return np.sort(picked[roster.reachable[picked]])
-
-
-def _draws(roster: Roster, clients: Ids, drawn: int) -> Words:
-    """Each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
-    return fold(np.array([drawn], dtype=np.uint64), roster.words[clients])

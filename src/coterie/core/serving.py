@@ -1,6 +1,6 @@
 """Serving: which model, or which mixture of models, answers for which client."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ class Combiner(Protocol):
     """Turns the probabilities of k models on m samples, in their order, into one answer a sample."""
 
     def combine(self, probabilities: Doubles, client: int) -> Doubles:
-        """(k, m, C) -> (m, C) for the client with this row of the serving."""
+        """(k, m, C) -> (m, C) for the client with this row of the serving as it was made."""
         ...
 
 
@@ -36,26 +36,24 @@ class Serving:
     models: Floats  # (k, d)
     rows: Ints  # (n,) the model that answers, or COMBINED
     combiner: Combiner | None = None
+    places: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (n,) the row that a combiner knows each client by
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.clients):
+            object.__setattr__(self, "places", np.arange(len(self.clients), dtype=np.int64))
 
     @classmethod
     def one(cls, clients: Ids, model: Floats) -> "Serving":
         """One model for everybody."""
         return cls(clients, np.atleast_2d(model), np.zeros(len(clients), dtype=np.int64))
 
-    @property
-    def numbers(self) -> Ints:
-        """(n,) each client's row number in this serving, which is what a combiner is given."""
-        return np.arange(len(self.clients), dtype=np.int64)
-
     def take(self, rows: Array) -> "Serving":
-        """The same answers for some of the clients. Combiners are told row numbers, so a combined serving cannot be cut."""
-        if self.combiner is not None:
-            raise ValueError("a serving with a combiner cannot be cut; serve fewer clients instead")
-        return replace(self, clients=self.clients[rows], rows=self.rows[rows])
+        """The same answers for some of the clients."""
+        return replace(self, clients=self.clients[rows], rows=self.rows[rows], places=self.places[rows])
 
 
 @dataclass(frozen=True)
-class Panel:
+class NamedModels:
     """Named models (or mixtures) for the server's own test set: the global model, each group's, the combined experts."""
 
     names: tuple[str, ...]

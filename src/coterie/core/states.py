@@ -39,6 +39,14 @@ class Models(State):
         return replace(self, models=models)
 
 
+def grown(rows: Array, clients: int, fill: Any) -> Array:
+    """Per-client rows with one for every client of the roster, which only grows; new ones hold `fill`. The array itself where none came."""
+    more = clients - len(rows)
+    if more <= 0:
+        return rows
+    return np.concatenate([rows, np.broadcast_to(np.asarray(fill, dtype=rows.dtype), (more, *rows.shape[1:]))])
+
+
 def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
     """A state as named arrays and a JSON tree that says where they belong."""
     arrays: dict[str, Array] = {}

@@ -1,6 +1,6 @@
 """The batched engine: clients, seeds and methods are one batch dimension.
 
-All asks to train that arrive together become one job, carried out by the fastest route that suits the problem (see `routes`).
+All asks to train that arrive together become one job, carried out by the fastest route that suits the world (see `routes`).
 Everything else is a few matrix products. An ask's answer depends on the ask alone: fused trainings and
 predictions are computed piece by piece in fixed shapes, whatever else is asked at the same time.
 """
@@ -8,7 +8,6 @@ predictions are computed piece by piece in fixed shapes, whatever else is asked 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,157 +17,171 @@ from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Trai
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
-from coterie.engines.dense import DenseArrays, DenseDesk, DenseTensors
-from coterie.engines.engine import Stamped, to_sharers
-from coterie.engines.evaluate import judge
+from coterie.engines.dense import Dense, DenseArrays, DenseTensors
+from coterie.engines.evaluate import evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.job import FusedJob
+from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
-from coterie.engines.problem import Problem
-from coterie.engines.routes import Route, choose, convolutions, layer_sizes
+from coterie.engines.routes import Route, convolutions, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor
 from coterie.engines.torch_threads import torch_threads
+from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Vectorised
+from coterie.engines.world import World
 
 # Bytes that the vectorised route may stack: on a CPU what its caches hold, on a GPU a part of its memory.
 MEMORY = {"cpu": 32 << 20, "cuda": 8 << 30}
 
 
-class BatchedEngine:
-    """Carries out asks together. `routes` says, for each kind of training it has met, the route and the reason."""
+class BatchedEngine(LocalEngine):
+    """Carries out asks together."""
 
     name = "batched"
 
-    def __init__(self, device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, worlds: World | Mapping[int, World], device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(worlds)
         self.device = torch.device(device)
         self.threads = threads or cores()
-        self.loop = LoopEngine(device, threads=threads)
-        self.routes: dict[str, str] = {}
+        self.loop = LoopEngine(worlds, device, threads=threads)
+        self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
-        self._desks: WeakKeyDictionary[Problem, _Desk] = WeakKeyDictionary()
+        self._kept: dict[World, _Kept] = {}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        return to_sharers(asks, self._run)
+    def prepare(self, local: Local) -> None:
+        for world in self.worlds.values():
+            with torch_threads(1):
+                route = self._route(world, local)
+            if route.name == "fused" and self.device.type == "cpu":
+                fused_cpu.warm_up()
 
-    def _run(self, asks: Sequence[Stamped]) -> list[Any]:
-        answers: list[Any] = [None] * len(asks)
+    def routes(self) -> Mapping[str, str]:
+        return self._routes
+
+    def close(self) -> None:
+        self.loop.close()
+        self._pool.shutdown()
+
+    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+        answers: list[Any] = [None] * len(works)
         with torch_threads(1):
-            for numbers in _together(asks):
-                for number, answer in zip(numbers, self._train([asks[i] for i in numbers]), strict=True):
+            for numbers in _together(works):
+                for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
                     answers[number] = answer
-            others = [i for i, s in enumerate(asks) if not isinstance(s.ask, Train)]
-            for number, answer in zip(others, self._survey([asks[i] for i in others]), strict=True):
+            others = [i for i, work in enumerate(works) if not isinstance(work.ask, Train)]
+            for number, answer in zip(others, self._without_training([works[i] for i in others]), strict=True):
                 answers[number] = answer
         return answers
 
-    def _survey(self, asks: Sequence[Stamped]) -> list[Any]:
+    def _without_training(self, works: Sequence[Work]) -> list[Any]:
         """Asks that train nothing, on the CPU side by side where that is safe."""
-        if not asks:
+        if not works:
             return []
         with one_thread():
-            if self.device.type == "cpu" and all(self._desk(s.problem).dense is not None for s in asks):
-                return list(self._pool.map(self._answer, asks))
-            return [self._answer(s) for s in asks]
+            if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
+                return list(self._pool.map(self._answer, works))
+            return [self._answer(work) for work in works]
 
-    def prepare(self, problem: Problem, local: Local) -> None:
-        """Choose the route and compile what it needs ahead of time, so that this is not taken for training's."""
-        with torch_threads(1):
-            route = self._route(problem, local, self._desk(problem))
-        if route.name == "fused" and self.device.type == "cpu":
-            fused_cpu.warm_up()
-
-    def _answer(self, stamped: Stamped) -> Any:
+    def _answer(self, work: Work) -> Any:
         """Everything that is not training."""
-        ask, desk, federation = stamped.ask, self._desk(stamped.problem), stamped.problem.federation
-        predict = desk.dense.predict if desk.dense is not None else self.loop.desk(stamped.problem).predict
+        ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
+        predict = kept.dense.predict if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                return judge(ask, federation, predict, stamped.judged())
+                return evaluate(ask, federation, predict, work.judged())
             case Losses():
-                return loss_table(ask, stamped.parts(ask.part), predict)
+                return loss_table(ask, work.parts(ask.part), predict)
             case Error():
-                return errors(ask, stamped.parts(), federation.y, predict)
-            case Gradient() if desk.dense is not None:
-                parts = stamped.parts()
-                found = [desk.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
+                return errors(ask, work.parts(), federation.y, predict)
+            case Gradient() if kept.dense is not None:
+                parts = work.parts()
+                found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
                 vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
-        return self.loop.answer(ask, stamped)
+        return self.loop.answer(work)
 
-    def _train(self, stamped: Sequence[Stamped]) -> Sequence[Any]:
-        """Asks of one problem and one optimiser, in one job."""
-        asks = [s.ask for s in stamped if isinstance(s.ask, Train)]
-        desk = self._desk(stamped[0].problem)
-        route = self._route(stamped[0].problem, asks[0].local, desk)
+    def _train(self, works: Sequence[Work]) -> Sequence[Any]:
+        """Asks of one world and one optimiser, in one job."""
+        asks = [work.ask for work in works if isinstance(work.ask, Train)]
+        world, kept = works[0].world, self._keep(works[0].world)
+        route = self._route(world, asks[0].local)
         if route.name == "loop":
-            return [self.loop.answer(s.ask, s) for s in stamped]
-        job = merge(stamped, asks, desk.sizes)
+            return [self.loop.answer(work) for work in works]
+        job = merge(works, asks, kept.sizes)
+        if (rule := asks[0].local.rule) is not None:
+            extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
+            vectors, steps, more = self._vectorised(world, kept, exact=False).train_by_rule(RuleJob(job, rule, asks[0].local, extra))
+            return share_out(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
-            vectors, steps = self._fused(job, desk)
+            vectors, steps = self._fused(job, kept)
         else:
-            vectors, steps = self._vectorised(stamped[0].problem, desk, exact=route.name == "exact").train(job, asks[0].local.optimizer)
+            vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
         return share_out(asks, job.samples(), vectors, steps)
 
-    def _fused(self, job: FusedJob, desk: "_Desk") -> tuple[Floats, Ints]:
+    def _fused(self, job: FusedJob, kept: "_Kept") -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
-            assert isinstance(desk.dense, DenseTensors)
-            return fused_gpu.train(job, resident=(desk.dense.x, desk.dense.y))
+            assert isinstance(kept.dense, DenseTensors)
+            return fused_gpu.train(job, resident=(kept.dense.x, kept.dense.y))
         return fused_cpu.train(job, self.threads)
 
-    def _vectorised(self, problem: Problem, desk: "_Desk", *, exact: bool) -> Vectorised:
-        if desk.vectorised is None:
-            desk.vectorised = Vectorised(
-                problem.module(),
-                problem.loss,
-                as_tensor(problem.federation.x),
-                as_tensor(problem.federation.y),
+    def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
+        if exact not in kept.vectorised:
+            kept.vectorised[exact] = Vectorised(
+                world.model.module(),
+                world.loss,
+                as_tensor(world.federation.x),
+                as_tensor(world.federation.y),
                 device=self.device,
                 memory=MEMORY[self.device.type],
                 exact=exact,
                 convolutions=convolutions(self.device),
             )
-        return desk.vectorised
+        return kept.vectorised[exact]
 
-    def _route(self, problem: Problem, local: Local, desk: "_Desk") -> Route:
-        kind = f"{problem.model} with {local.optimizer}"
-        if kind not in desk.routes:
-            route = choose(problem, local, self.device)
+    def _route(self, world: World, local: Local) -> Route:
+        by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
+        kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
+        if kind not in kept.routes:
+            route = route_for(world, local, self.device)
             if self._pinned.get(kind, route.name) != route.name:
                 raise UserError(
                     f"The study was begun on the {self._pinned[kind]} route, which is not to be had here ({route.why}): "
                     "resume it where it was begun, or begin anew."
                 )
-            desk.routes[kind] = route
-            self.routes[kind] = route.name
-        return desk.routes[kind]
+            kept.routes[kind] = route
+            self._routes[kind] = route.name
+        return kept.routes[kind]
 
-    def _desk(self, problem: Problem) -> "_Desk":
-        if problem not in self._desks:
-            self._desks[problem] = _Desk(problem, self.device)
-        return self._desks[problem]
+    def _keep(self, world: World) -> "_Kept":
+        if world not in self._kept:
+            self._kept[world] = _Kept(world, self.device)
+        return self._kept[world]
 
 
-class _Desk:
-    """What is kept for a problem: its layer sizes and data where it is a dense network, and the routes chosen."""
+class _Kept:
+    """What is kept for a world: its layer sizes and data where the model is a dense network, and the routes chosen."""
 
-    def __init__(self, problem: Problem, device: torch.device) -> None:
-        self.sizes = layer_sizes(problem)
-        self.dense: DenseDesk | None = None
+    def __init__(self, world: World, device: torch.device) -> None:
+        self.sizes = layer_sizes(world)
+        self.dense: Dense | None = None
         if self.sizes:
             on_gpu = device.type == "cuda"
-            self.dense = DenseTensors(problem.federation, self.sizes, device) if on_gpu else DenseArrays(problem.federation, self.sizes)
-        self.vectorised: Vectorised | None = None
+            self.dense = DenseTensors(world.federation, self.sizes, device) if on_gpu else DenseArrays(world.federation, self.sizes)
+        self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.routes: dict[str, Route] = {}
 
 
-def _together(asks: Sequence[Stamped]) -> list[list[int]]:
-    """The numbers of the asks to train, those of one problem and one optimiser together."""
-    buckets: dict[tuple[int, str], list[int]] = {}
-    for number, stamped in enumerate(asks):
-        if isinstance(stamped.ask, Train):
-            buckets.setdefault((id(stamped.problem), stamped.ask.local.optimizer), []).append(number)
+def _together(works: Sequence[Work]) -> list[list[int]]:
+    """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
+    buckets: dict[tuple[int, str, Local | None], list[int]] = {}
+    for number, work in enumerate(works):
+        if isinstance(work.ask, Train):
+            local = work.ask.local
+            buckets.setdefault((id(work.world), local.optimizer, local if local.rule is not None else None), []).append(number)
     return list(buckets.values())

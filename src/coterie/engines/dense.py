@@ -23,7 +23,7 @@ LARGE = 1 << 29  # bytes of samples above which they are read piece by piece and
 KEPT = 4  # gathered sets of samples: the clients' test parts, again and again
 
 
-class DenseDesk(ABC):
+class Dense(ABC):
     """Softmax regressions and ReLU networks of given layer sizes on one federation's data."""
 
     def __init__(self, federation: Federation, sizes: tuple[int, ...]) -> None:
@@ -87,7 +87,7 @@ class DenseDesk(ABC):
         return layers
 
 
-class DenseArrays(DenseDesk):
+class DenseArrays(Dense):
     """On the CPU. The caller sees to it that linear algebra runs on one thread."""
 
     def gather(self, rows: Ints) -> Floats:
@@ -127,7 +127,7 @@ class DenseArrays(DenseDesk):
         return signals
 
 
-class DenseTensors(DenseDesk):
+class DenseTensors(Dense):
     """On a GPU, the data resident there."""
 
     def __init__(self, federation: Federation, sizes: tuple[int, ...], device: torch.device) -> None:

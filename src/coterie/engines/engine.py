@@ -1,76 +1,52 @@
-"""The seam between methods and the world."""
+"""The seam between methods and the world: one verb, and three that most engines may leave out."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from coterie.core.acceptance import assemble
-from coterie.core.arrays import Ids, Words
-from coterie.core.asks import Ask, ModelAsk, Part, Share
-from coterie.core.rng import fold, key
-from coterie.data.federation import Parts
-from coterie.engines.problem import Problem
-from coterie.engines.shares import shared
+from coterie.core.asks import Ask
+from coterie.core.local import Local
+from coterie.core.rng import key
 
 
 @dataclass(frozen=True)
 class Stamped:
-    """An ask with what the world needs to carry it out: whose it is, and what keys its randomness."""
+    """An ask with what keys its randomness: numbers that can travel, never the data it is about, which the engine holds."""
 
     ask: Ask[Any]
-    problem: Problem
     seed: int
     round_: int
-    lane: int = 0
-
-    def keys(self, purpose: str, clients: Ids) -> Words:
-        """(n,) ``key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
-        return fold(np.array([self.key(purpose)], np.uint64), self.problem.roster.words[clients])
+    draw: int = 0  # which draw of the data the ask is about
+    lane: int = 0  # who asks; answers do not depend on it
 
     def key(self, purpose: str) -> int:
         """What the keys of all clients begin with."""
         return key(self.seed, purpose, self.round_)
 
-    def parts(self, name: Part = "train") -> Parts:
-        """The samples of a part that the ask is about: all of them, unless it names a share."""
-        federation = self.problem.federation
-        share: Share | None = getattr(self.ask, "share", None)
-        if share is None:
-            return federation.part(name)
-        halves = fold(np.array([key(self.seed, "half")], np.uint64), self.problem.roster.words)
-        return shared(federation.part(name), share, federation.y, halves)
 
-    def judged(self) -> Parts | None:
-        """The samples that an evaluation is about; None for the server's own test set."""
-        part: Part | Literal["central"] = getattr(self.ask, "part", "test")
-        return None if part == "central" else self.parts(part)
-
-
-class Engine(Protocol):
+class Engine(ABC):
     """Carries out asks. The answers come in the order of the asks; an ask's answer must not depend on the other asks."""
 
-    name: str
+    name: ClassVar[str]
 
+    @abstractmethod
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        """Answer all the asks."""
-        ...
+        """Answer all the asks. To a question that reaches nobody the answer has no rows."""
 
+    def prepare(self, local: Local) -> None:  # noqa: B027  nothing to do is a good default
+        """Choose routes and compile what training will need, so that this is not taken for training's time."""
 
-def to_sharers(asks: Sequence[Stamped], run: Callable[[Sequence[Stamped]], list[Any]]) -> list[Any]:
-    """Carry out asks without the clients that have no sample in the share asked about: they have nothing to answer from."""
-    if all(getattr(s.ask, "share", None) is None for s in asks):
-        return run(asks)
-    cut = [_to_sharers(s) for s in asks]
-    nobody = [isinstance(s.ask, ModelAsk) and not len(s.ask.clients) for s in cut]
-    answers = iter(run([s for s, empty in zip(cut, nobody, strict=True) if not empty]))
-    return [assemble(s.ask, {}) if empty else next(answers) for s, empty in zip(cut, nobody, strict=True)]
+    def routes(self) -> Mapping[str, str]:
+        """By kind of training, the route it took: for the record, and for a run that is resumed."""
+        return {}
 
+    def close(self) -> None:  # noqa: B027
+        """Let go of threads, processes and connections."""
 
-def _to_sharers(stamped: Stamped) -> Stamped:
-    ask = stamped.ask
-    if not isinstance(ask, ModelAsk) or ask.share is None:
-        return stamped
-    part: Part = getattr(ask, "part", "train")
-    return replace(stamped, ask=ask.take(stamped.parts(part).sizes[ask.clients] > 0))
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

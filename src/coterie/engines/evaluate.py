@@ -1,4 +1,4 @@
-"""Evaluation: predictions turned into counts for each client. Every engine judges with this; only `predict` differs."""
+"""Evaluation: predictions turned into counts for each client. Every engine evaluates with this; only `predict` differs."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from coterie.data.federation import Federation, Parts
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 
 
-def judge(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
+def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
     `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself.
@@ -62,7 +62,7 @@ def _rows(ask: Evaluate, parts: Parts | None, members: Ints) -> Iterator[tuple[i
 
 def _combined(serving: Serving, i: int, stacked: Doubles, y: Ints) -> tuple[Doubles, Doubles]:
     assert serving.combiner is not None
-    scores = serving.combiner.combine(stacked, i)
+    scores = serving.combiner.combine(stacked, int(serving.places[i]))
     likelihood = np.take_along_axis(scores, y[:, None], 1)[:, 0] / np.maximum(scores.sum(1), 1e-300)
     return scores, -np.log(np.maximum(likelihood, 1e-12))
 

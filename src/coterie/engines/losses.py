@@ -16,7 +16,7 @@ def loss_table(ask: Losses, parts: Parts, predict: Predict) -> LossTable:
 
 
 def errors(ask: Error, parts: Parts, y: Ints, predict: Predict) -> Errors:
-    """Root mean squared errors of every model on every client's training part (000, Eq. 15-16)."""
+    """Root mean squared errors of every model on every client's training part (FedSim, Eq. 15-16)."""
     samples, owners = _samples(parts, ask.clients)
     actual = y[samples]
     labels, chances = [], []

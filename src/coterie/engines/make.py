@@ -1,4 +1,4 @@
-"""Which engine carries out a study."""
+"""The engine that a study asks for."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,19 @@ from coterie.core.errors import UserError
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
-from coterie.run.execution import Execution
+from coterie.engines.world import World
 
 
-def make_engine(execution: Execution, pinned: Mapping[str, str] | None = None) -> Engine:
-    """The engine that the execution asks for; `pinned` are the routes of a study that is resumed."""
-    device = resolve_device(execution.device)
-    return LoopEngine(device, threads=execution.threads) if execution.engine == "loop" else BatchedEngine(device, execution.threads, pinned)
+def make_engine(
+    worlds: World | Mapping[int, World],
+    engine: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    pinned: Mapping[str, str] | None = None,
+) -> Engine:
+    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
+    found = resolve_device(device)
+    return LoopEngine(worlds, found, threads=threads) if engine == "loop" else BatchedEngine(worlds, found, threads, pinned)
 
 
 def resolve_device(device: str) -> str:

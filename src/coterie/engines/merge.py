@@ -9,14 +9,14 @@ from coterie.core.arrays import Doubles, Floats, Ids, Ints, Words
 from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import fold
-from coterie.engines.engine import Stamped
 from coterie.engines.job import FusedJob
+from coterie.engines.local_engine import Work
 
 
-def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:
-    """All the trainings of these asks, which share a problem and an optimiser, one after the other."""
-    federation = stamped[0].problem.federation
-    held = [s.parts() for s in stamped]
+def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:
+    """All the trainings of these asks, which share a world and an optimiser, one after the other."""
+    federation = works[0].world.federation
+    held = [work.parts() for work in works]
     counts = [len(ask.clients) for ask in asks]
     clients = np.concatenate([ask.clients for ask in asks])
     samples = np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
@@ -29,7 +29,7 @@ def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, .
         indices=np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)]),
         models=np.concatenate([ask.models for ask in asks]),
         start=np.concatenate([ask.start for ask in asks]) + np.repeat(_firsts([len(ask.models) for ask in asks]), counts),
-        keys=_keys(stamped, asks, clients, counts),
+        keys=_keys(works, asks, clients, counts),
         epochs=_own(epochs, [ask.epochs for ask in asks], counts).astype(np.int64),
         max_steps=max_steps.astype(np.int64),
         batch_size=np.where(batch > 0, batch, samples).astype(np.int64),
@@ -42,11 +42,12 @@ def merge(stamped: Sequence[Stamped], asks: Sequence[Train], sizes: tuple[int, .
     )
 
 
-def share_out(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints) -> list[Trained]:
+def share_out(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, more: Floats | None = None) -> list[Trained]:
     """The reply to each of the merged asks."""
+    more = np.zeros((len(vectors), 0, *vectors.shape[1:]), dtype=np.float32) if more is None else more
     counts = [len(ask.clients) for ask in asks]
     spans = [slice(first, first + count) for first, count in zip(_firsts(counts), counts, strict=True)]
-    return [Trained(ask.clients, vectors[span], samples[span], steps[span]) for ask, span in zip(asks, spans, strict=True)]
+    return [Trained(ask.clients, vectors[span], samples[span], steps[span], more[span]) for ask, span in zip(asks, spans, strict=True)]
 
 
 def _settings(local: Local) -> tuple[float, ...]:
@@ -60,10 +61,10 @@ def _firsts(counts: Sequence[int]) -> list[int]:
     return list(accumulate(counts, initial=0))[:-1]
 
 
-def _keys(stamped: Sequence[Stamped], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
-    """The key of each training: `Stamped.keys` of all asks at once."""
-    begun = np.array([s.key(ask.purpose) for s, ask in zip(stamped, asks, strict=True)], np.uint64)
-    return fold(np.repeat(begun, counts), stamped[0].problem.roster.words[clients])
+def _keys(works: Sequence[Work], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
+    """The key of each training: `Work.keys` of all asks at once."""
+    begun = np.array([work.stamped.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
+    return fold(np.repeat(begun, counts), works[0].world.words[clients])
 
 
 def _own(values: Doubles, given: Sequence[Ints | Doubles | None], counts: Sequence[int]) -> Doubles:

@@ -1,4 +1,4 @@
-"""Which route carries out a problem's trainings: by rule, with the reason, so that it can be written down and kept on resume."""
+"""Which route carries out a world's trainings: by rule, with the reason, so that it can be written down and kept on resume."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +8,11 @@ import torch
 from coterie.core.local import Local
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
-from coterie.engines.problem import Problem, cross_entropy
+from coterie.engines.loss import cross_entropy
 from coterie.engines.vectorised.route import Convolutions
+from coterie.engines.vectorised.trial import LOCAL as TRIAL
 from coterie.engines.vectorised.trial import trial
+from coterie.engines.world import World
 from coterie.models.mlp import Mlp
 
 Name = Literal["fused", "vectorised", "exact", "loop"]  # exact: vectorised, but only batches of equal size together
@@ -25,28 +27,31 @@ class Route:
     why: str
 
 
-def layer_sizes(problem: Problem) -> tuple[int, ...]:
-    """The layer sizes of a dense network with softmax cross-entropy on plain features; empty for any other problem."""
-    module = problem.module()
-    if type(module) is not Mlp or problem.loss is not cross_entropy or problem.federation.x.dtype.kind != "f":
+def layer_sizes(world: World) -> tuple[int, ...]:
+    """The layer sizes of a dense network with softmax cross-entropy on plain features; empty for any other world."""
+    module = world.model.module()
+    if type(module) is not Mlp or world.loss is not cross_entropy or world.federation.x.dtype.kind != "f":
         return ()
     return module.sizes if module.sizes[-1] > 1 else ()
 
 
-def choose(problem: Problem, local: Local, device: torch.device) -> Route:
-    """The route for a problem and an optimiser on a device."""
-    sizes = layer_sizes(problem)
-    if sizes and len(sizes) <= DEEPEST and local.optimizer == "sgd":
+def route_for(world: World, local: Local, device: torch.device) -> Route:
+    """The route for a world and an optimiser on a device."""
+    sizes = layer_sizes(world)
+    if sizes and len(sizes) <= DEEPEST and local.optimizer == "sgd" and local.rule is None:
         if device.type == "cuda" and fused_gpu.available() and fused_gpu.fits(sizes):
             return Route("fused", "a dense network with SGD: whole trainings in Triton kernels")
         if device.type == "cpu" and fused_cpu.available():
             return Route("fused", "a dense network with SGD: whole trainings in compiled kernels")
-    if device.type == "cpu" and any(isinstance(part, torch.nn.Conv2d) for part in problem.module().modules()):
+    if device.type == "cpu" and any(isinstance(part, torch.nn.Conv2d) for part in world.model.module().modules()):
         return Route("loop", "convolutions fill a CPU by themselves: stacking clients would not be faster")
-    reason = trial(problem, device=device, convolutions=convolutions(device))
+    if local.rule is not None:
+        reason = trial(world, device=device, local=TRIAL.but(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
+        return Route("loop", reason) if reason else Route("vectorised", "a local rule, stacked over clients; a trial agreed with the loop")
+    reason = trial(world, device=device, convolutions=convolutions(device))
     if reason is None:
         return Route("vectorised", "any module, stacked over clients; a trial agreed with the loop")
-    if trial(problem, device=device, exact=True, convolutions=convolutions(device)) is None:
+    if trial(world, device=device, exact=True, convolutions=convolutions(device)) is None:
         return Route("exact", f"stacked over clients in batches of equal size, since with padded ones {reason}")
     return Route("loop", reason)
 

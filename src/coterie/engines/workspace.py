@@ -1,4 +1,4 @@
-"""A problem laid out for work: one module that is written to again and again, and the data as tensors on the device."""
+"""A world laid out for work: one module that is written to again and again, and the data as tensors on the device."""
 
 from copy import copy, deepcopy
 from threading import Event
@@ -9,27 +9,27 @@ from torch import Tensor, nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.parameters import write
-from coterie.engines.problem import Problem, probabilities
+from coterie.engines.loss import probabilities
 from coterie.engines.tensors import as_tensor
+from coterie.engines.world import World
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
 
 
-class Desk:
-    """The module, features and targets of one problem on one device."""
+class Workspace:
+    """The module, features and targets of one world on one device."""
 
-    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
-        # Not the problem itself: engines let a desk go when its problem goes.
-        self.federation, self.loss, self.device, self.dtype = problem.federation, problem.loss, device, dtype
-        self.module: nn.Module = problem.module().to(device=device, dtype=dtype)
-        self.x = self.features(problem.federation.x)
-        self.y = as_tensor(problem.federation.y, device)
+    def __init__(self, world: World, device: torch.device, dtype: torch.dtype) -> None:
+        self.federation, self.loss, self.device, self.dtype = world.federation, world.loss, device, dtype
+        self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
+        self.x = self.features(world.federation.x)
+        self.y = as_tensor(world.federation.y, device)
         self.draws = False  # whether the module was seen to draw random numbers while it trained
-        self.closing = Event()  # set when trainings at this desk and its twins are to end early
-        self._twins: list[Desk] = []
+        self.closing = Event()  # set when trainings here and in its twins are to end early
+        self._twins: list[Workspace] = []
 
-    def twins(self, count: int) -> list["Desk"]:
-        """So many desks, this one the first, that share all but the module."""
+    def twins(self, count: int) -> list["Workspace"]:
+        """So many workspaces, this one the first, that share all but the module."""
         while len(self._twins) < count - 1:
             twin = copy(self)
             twin.module = deepcopy(self.module)  # not built anew: a builder may hand out one and the same module

@@ -5,35 +5,57 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from coterie.core.plain import as_json
 from coterie.evidence.reader import Evidence
-from coterie.evidence.tables import TABLES
+from coterie.evidence.tables import KEYS, TABLES
 
 
 def digest(evidence: Evidence) -> str:
-    """SHA-256 over the settings and every table except the timings.
+    """SHA-256 over the settings that are not defaults and every table except the timings.
 
-    Rows are taken lane by lane and round by round, so that it does not matter how lanes were spread over waves and segments; files are
-    hashed by content, so neither does the version of the library that wrote them.
+    Rows are taken by draw, method, seed and round, so that it does not matter how lanes were spread over waves and segments, or in which
+    order a study grew. Columns that hold nothing are left out, so that one that a later version adds changes nothing. Files are hashed by
+    content, so neither does the version of the library that wrote them.
     """
-    total = hashlib.sha256(json.dumps(evidence.settings.as_json(), sort_keys=True).encode())
+    total = hashlib.sha256(as_json(evidence.settings.identity()).encode())
     for name in TABLES:
         if name != "timings":
             total.update(name.encode())
             _add(total, evidence.table(name))
-    _add(total, evidence.roster)
+    for draw, roster in sorted(evidence.rosters.items()):
+        total.update(f"roster {draw}".encode())
+        _add(total, roster)
     return total.hexdigest()
 
 
 def _add(total: "hashlib._Hash", table: pa.Table) -> None:
-    if "lane" in table.column_names:
-        order = np.lexsort((table["round"].to_numpy(), table["lane"].to_numpy()))
-        table = table.take(pa.array(order))
+    if set(KEYS) <= set(table.column_names):
+        table = table.take(pa.array(_order(table)))
     for name in table.column_names:
-        total.update(name.encode())
         column = table[name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray) or pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        if not len(column) or _empty(column):
+            continue
+        total.update(name.encode())
         if pa.types.is_string(column.type):
             total.update(json.dumps(column.to_pylist()).encode())
         else:
-            values = column.to_numpy(zero_copy_only=False)
-            total.update(np.ascontiguousarray(values).tobytes())
+            total.update(np.ascontiguousarray(column.to_numpy(zero_copy_only=False)).tobytes())
+
+
+def _order(table: pa.Table) -> np.ndarray:
+    """Rows by draw, method, seed and round, those of one round in the order they have."""
+    labels = np.asarray(table["method"].cast(pa.string()).to_pylist(), dtype=object).astype(str)
+    columns = [table[name].to_numpy() for name in ("round", "seed")]
+    return np.lexsort((columns[0], columns[1], np.unique(labels, return_inverse=True)[1], table["draw"].to_numpy()))
+
+
+def _empty(column: pa.Array) -> bool:
+    """Whether a column says nothing in any row: null, or no number."""
+    known = pc.is_valid(column)
+    if pa.types.is_floating(column.type):
+        known = pc.and_kleene(known, pc.invert(pc.is_nan(column)))
+    return not pc.any(known).as_py()

@@ -1,23 +1,25 @@
-"""Reading evidence back: tables as data frames, states to go on from."""
+"""Reading evidence back as tables and data frames."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
+from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
-from coterie.core.states import unflatten
+from coterie.core.plain import read_json
+from coterie.evidence import format1
+from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import TABLES
-from coterie.run.lanes import Lane
+from coterie.evidence.source import Folder, Source
+from coterie.evidence.tables import KEYS, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are made: running a study does not need it
@@ -28,121 +30,137 @@ class Evidence:
     """A study's records, from a folder or from memory."""
 
     settings: Settings
-    roster: pa.Table
-    folder: Path | None = None
-    memory: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+    rosters: Mapping[int, pa.Table]  # by draw
+    source: Source
 
     @classmethod
     def open(cls, folder: Path | str) -> "Evidence":
         folder = Path(folder)
         if not (folder / "settings.json").is_file():
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
-        settings = Settings.from_json(read_json(folder / "settings.json"))
-        return cls(settings, read_table(folder / "roster.parquet"), folder)
+        tree = read_json(folder / "settings.json")
+        if format1.wrote(tree):
+            settings = format1.settings_of(tree)
+            return cls(
+                settings, {settings.draws[0]: read_roster(folder / "roster.parquet")}, format1.OldFolder(folder, settings, tree["methods"])
+            )
+        settings = Settings.from_json(tree)
+        return cls(settings, {draw: read_roster(roster_path(folder, draw)) for draw in settings.draws}, Folder(folder))
 
-    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """A whole table, in the order of waves and rounds."""
-        if self.folder is None:
-            return pa.concat_tables([t.select(columns) if columns else t for t in self.memory[name]])
-        tables = [read_table(segment / f"{name}.parquet", columns) for segment in segments(self.folder)]
-        if not tables:
-            raise UserError(f"{self.folder} holds no complete segment yet: let the study run to its first checkpoint.")
-        return pa.concat_tables(tables)
+    @property
+    def folder(self) -> Path | None:
+        return self.source.folder
 
-    def batches(self, name: str, columns: list[str], faults: list[str]) -> Iterator[pa.RecordBatch]:
-        """A table piece by piece, for more rows than memory should hold. A file that cannot be read becomes a sentence in `faults`."""
-        if self.folder is None:
-            for table in self.memory[name]:
-                yield from table.select(columns).to_batches()
-            return
-        for segment in segments(self.folder):
-            path = segment / f"{name}.parquet"
-            try:
-                yield from pq.ParquetFile(path).iter_batches(batch_size=1 << 18, columns=columns)
-            except (OSError, pa.ArrowException) as error:
-                faults.append(f"{path} cannot be read ({str(error).splitlines()[0]}): its rounds are left out.")
+    def of_draw(self, draw: int) -> "Evidence":
+        """The part of one draw of the data."""
+        return replace(self, settings=replace(self.settings, draws=(draw,)), rosters={draw: self.rosters[draw]})
 
-    def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
-        """A table as a data frame, with the method and seed of each lane beside its number."""
+    def batches(self, name: str, columns: list[str] | None = None, faults: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """A table piece by piece, for more rows than memory should hold. With `faults`, a damaged file becomes a sentence there."""
         if name not in TABLES:
             raise UserError(f"There is no table {name!r}: choose from {', '.join(TABLES)}.")
+        wanted = None if columns is None else _with_keys(columns)
+        draws = pa.array(self.settings.draws, pa.int64())
+        for batch in self.source.batches(name, wanted, faults):
+            own = pc.is_in(batch.column("draw"), value_set=draws)
+            yield batch if pc.all(own).as_py() is not False else batch.filter(own)
+
+    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A whole table, in the order in which it was written."""
+        pieces = _plain_labels(self.batches(name, columns))
+        if pieces:
+            return pa.Table.from_batches(pieces)
+        schema = self.source.schema(name)
+        if schema is None:
+            raise UserError(f"{self.folder or 'The study'} holds no complete segment yet: let the study run to its first checkpoint.")
+        (nothing,) = _plain_labels([pa.RecordBatch.from_pylist([], schema=schema)])
+        return pa.Table.from_batches([nothing.select(_with_keys(columns)) if columns else nothing])
+
+    def columns(self, name: str) -> list[str]:
+        """The columns that a table has."""
+        schema = self.source.schema(name)
+        return [] if schema is None else list(schema.names)
+
+    def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
+        """A table as a data frame; methods are a category in the order of the study."""
         import pandas as pd
 
         frame: pd.DataFrame = self.table(name, columns).to_pandas()
-        lanes = frame["lane"].to_numpy()
-        methods = self.settings.methods  # lanes are numbered seed by seed, method by method
-        frame.insert(0, "method", pd.Series(pd.Categorical.from_codes(lanes % len(methods), categories=pd.Index(methods))))
-        frame.insert(1, "seed", np.asarray(self.settings.seeds)[lanes // len(methods)])
+        frame["method"] = pd.Categorical(frame["method"], categories=list(self.settings.methods))
         return frame
+
+    def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
+        """How far each lane has come, and why it went no further."""
+        return {key: end for key, end in self.source.ends(faults).items() if key.draw in self.settings.draws}
+
+    @cached_property
+    def roster(self) -> pa.Table:
+        """The clients of the only draw, or of the first."""
+        return self.rosters[self.settings.draws[0]]
 
     @cached_property
     def classes(self) -> int:
         return sum(name.startswith("actual_") for name in self.roster.column_names)
 
-    @property
-    def actual(self) -> Any:
+    @cached_property
+    def actual(self) -> Ints:
         """(n, C) test samples by class of each client."""
-        table = np.stack([self.roster[f"actual_{c}"].to_numpy() for c in range(self.classes)], axis=1)
-        return table[self.roster["id"].is_valid().to_numpy()]
+        return np.asarray(self._counted[self.roster["id"].is_valid().to_numpy()])
 
-    @property
+    @cached_property
+    def actual_central(self) -> Ints | None:
+        """(C,) samples by class of the server's own test set, where there is one."""
+        central = self._counted[~self.roster["id"].is_valid().to_numpy()]
+        return central[0] if len(central) else None
+
+    @cached_property
+    def _counted(self) -> Ints:
+        return np.stack([self.roster[f"actual_{c}"].to_numpy() for c in range(self.classes)], axis=1).astype(np.int64)
+
+    @cached_property
     def ids(self) -> list[str]:
         return [name for name in self.roster["id"].to_pylist() if name is not None]
 
 
-def segments(folder: Path) -> list[Path]:
-    """The complete segments, in the order of waves and rounds (drafts of interrupted writes begin with a dot)."""
-    return sorted(path for path in (folder / "segments").iterdir() if path.is_dir() and not path.name.startswith("."))
+def places(column: pa.Array, labels: Sequence[str]) -> Ints:
+    """(rows,) where each row's method stands among these labels; -1 for one that does not."""
+    known = {label: i for i, label in enumerate(labels)}
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes = np.array([known.get(label, -1) for label in column.dictionary.to_pylist()] or [-1], dtype=np.int64)
+    found: Array = codes[column.indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
-def restore(folder: Path, wave: int, lanes: Sequence[Lane]) -> int:
-    """Put the lanes of a wave where their last usable segment left them; the round to which that is, or -1 for the very start.
-
-    Usable means: no segment before it is missing, and it still has its states. What lies beyond is made again, to the same bits.
-    """
-    segment, last, reached = None, -1, -1
-    for path in segments(folder):
-        owner, first, end = (int(number) for number in path.name.split("-"))
-        if owner != wave or first != reached + 1:
-            continue
-        reached = end
-        if (path / "states.safetensors").exists():
-            segment, last = path, end
-    return -1 if segment is None else _restore_from(segment, last, lanes)
+def roster_path(folder: Path, draw: int) -> Path:
+    """Where the clients of a draw are listed."""
+    return folder / "rosters" / f"{draw}.parquet"
 
 
-def _restore_from(segment: Path, last: int, lanes: Sequence[Lane]) -> int:
-    path = segment / "states.safetensors"
+def read_roster(path: Path) -> pa.Table:
+    """A list of clients; one that is missing or damaged is named."""
     try:
-        data = path.read_bytes()
-        arrays = load(data)
-        trees = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["trees"])
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise UserError(
-            f"The checkpoint {path} cannot be read ({type(error).__name__}): delete the folder {segment} to go on from the one before."
-        ) from error
-    kept = {entry["lane"]: entry for entry in read_json(segment / "lanes.json")}
-    for lane in lanes:
-        entry = kept[lane.number]
-        own = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{lane.number}/")}
-        lane.state = unflatten(own, trees[str(lane.number)]) if str(lane.number) in trees else None
-        lane.round_ = entry["round"]
-        lane.stop(entry["status"], entry["reason"])
-    return last
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file of the study; one that is missing or damaged is named."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): the study is damaged there; restore the file or run the study again.") from error
-
-
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A Parquet file of the study; one that is missing or damaged is named."""
-    try:
-        return pq.read_table(path, columns=columns)
+        return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} cannot be read ({reason}): delete its folder and go on with --resume to make it again.") from error
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a copy of the study.") from error
+
+
+def _with_keys(columns: list[str]) -> list[str]:
+    return list(dict.fromkeys([*KEYS, *columns]))
+
+
+def _plain_labels(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Pieces whose methods are plain strings: dictionaries differ from segment to segment."""
+
+    def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.get_field_index("method")
+        return batch.set_column(at, "method", batch.column(at).cast(pa.string()))
+
+    return [decoded(batch) for batch in pieces]
+
+
+def json_notes(evidence: Evidence, name: str, faults: list[str] | None = None) -> Iterator[tuple[LaneKey, int, Any]]:
+    """Every note of a name: whose it is, of which round, and what it says."""
+    for batch in evidence.batches("notes", ["name", "value"], faults):
+        own = batch.filter(pc.equal(batch.column("name"), name)).to_pylist()
+        yield from ((LaneKey(row["draw"], row["method"], row["seed"]), row["round"], json.loads(row["value"])) for row in own)

@@ -2,18 +2,20 @@
 
 | table | a row is |
 | --- | --- |
-| rounds | one round of one lane: costs, discrepancy, how many replies were refused, accuracy on all clients' validation parts |
+| rounds | one round of one lane: costs, discrepancy, absences, simulated time, accuracy on all clients' validation parts |
 | clients | one client's test part in one round: loss, and counts by class |
 | central | one named model on the server's own test set |
 | mixing | one non-zero weight of the aggregation matrix |
 | groups | one client's group |
-| notes | one thing a method recorded, or one refusal, as JSON |
+| clusters | one client's cluster, where clusters live for one round |
+| absences | one client that was asked and did not answer, or whose answer was refused |
+| notes | one thing a method noted, as JSON |
 | timings | seconds by phase; kept apart, and no part of the digest |
 
-What never changes (who the clients are, how many test samples of each class they hold) is in the roster table, once.
+Every row begins with its lane and round: draw, method, seed, round. What never changes (who the clients are, how many test samples of each
+class they hold) is in the roster table of the draw, once.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,10 +25,12 @@ import pyarrow as pa
 
 from coterie.core.arrays import Array
 from coterie.core.asks import Evaluated
+from coterie.core.plain import as_json, plain
 from coterie.data.federation import Federation
-from coterie.run.lanes import RoundRecord
+from coterie.evidence.record import RoundRecord
 
-TABLES = ("rounds", "clients", "central", "mixing", "groups", "notes", "timings")
+TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
+KEYS = ("draw", "method", "seed", "round")
 COUNTED = ("messages", "bytes_down", "bytes_up", "steps", "samples")
 
 
@@ -34,6 +38,8 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
     """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
     evaluated = [(r, r.evaluated) for r in records if r.evaluated is not None]
     central = [(r, r.central) for r in records if r.central is not None]
+    clusters = [(r, r.notes.clusters) for r in records if r.notes.clusters is not None]
+    grouped = [(r, r.groups) for r in records if r.groups is not None]
     return {
         "rounds": _rounds(records),
         "clients": pa.table(
@@ -51,7 +57,21 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
             }
         ),
         "mixing": _mixing(records),
-        "groups": _groups(records),
+        "groups": pa.table(
+            {
+                **_keys([(r, len(g)) for r, g in grouped]),
+                "client": _stack([np.arange(len(g)) for _, g in grouped], np.int32),
+                "group": _stack([g for _, g in grouped], np.int32),
+            }
+        ),
+        "clusters": pa.table(
+            {
+                **_keys([(r, len(labels)) for r, (_, labels) in clusters]),
+                "client": _stack([clients for _, (clients, _) in clusters], np.int32),
+                "cluster": _stack([labels for _, (_, labels) in clusters], np.int32),
+            }
+        ),
+        "absences": _absences(records),
         "notes": _notes(records),
         "timings": _timings(records),
     }
@@ -79,7 +99,8 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns |= {name: np.array([c[name] for c in costs], dtype=np.int64) for name in COUNTED}
     columns["passes"] = np.array([c["passes"] for c in costs], dtype=np.float64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
-    columns["refused"] = np.array([len(r.refused) for r in records], dtype=np.int32)
+    columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
+    columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
     columns["validation"] = np.array([_validation(r.validated) for r in records], dtype=np.float64)
     return pa.table(columns)
 
@@ -96,7 +117,7 @@ def _counts(evaluated: Sequence[Evaluated], classes: int, drifting: bool = False
     if classes == 2:
         columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
     for name in ("hits", "predicted", "actual") if drifting else ("hits", "predicted"):
-        blocks = [getattr(e, name) for e in evaluated]
+        blocks = [getattr(e, name) for e in evaluated if len(e)]  # a reply of nobody does not know the number of classes
         table = np.concatenate(blocks) if blocks else np.zeros((0, classes), dtype=np.int64)
         columns |= {f"{name}_{c}": np.ascontiguousarray(table[:, c], dtype=np.int32) for c in range(classes)}
     return columns
@@ -105,10 +126,11 @@ def _counts(evaluated: Sequence[Evaluated], classes: int, drifting: bool = False
 def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
     keys, model, source, kept, weight = [], [], [], [], []
     for r in records:
-        if r.mixing is None:
+        mixing = r.notes.mixing
+        if mixing is None:
             continue
         rows = 0
-        for matrix, names, is_kept in ((r.mixing.replies, r.mixing.clients, False), (r.mixing.before, None, True)):
+        for matrix, names, is_kept in ((mixing.replies, mixing.clients, False), (mixing.before, None, True)):
             j, i = np.nonzero(matrix)
             model.append(j)
             source.append(i if names is None else names[i])
@@ -127,30 +149,30 @@ def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
     )
 
 
-def _groups(records: Sequence[RoundRecord]) -> pa.Table:
-    grouped = [(r, r.groups) for r in records if r.groups is not None]
-    return pa.table(
-        {
-            **_keys([(r, len(g)) for r, g in grouped]),
-            "client": _stack([np.arange(len(g)) for _, g in grouped], np.int32),
-            "group": _stack([g for _, g in grouped], np.int32),
-        }
-    )
+def _absences(records: Sequence[RoundRecord]) -> pa.Table:
+    flat = [absence for r in records for absence in r.absences]
+    words = {name: pa.array([getattr(absence, name) for absence in flat], pa.string()) for name in ("ask", "why", "detail")}
+    clients = np.array([absence.client for absence in flat], dtype=np.int32)
+    return pa.table({**_keys([(r, len(r.absences)) for r in records]), "client": clients, **words})
 
 
 def _notes(records: Sequence[RoundRecord]) -> pa.Table:
-    notes = [
-        (r, [*sorted(r.records.items()), *(("refused", {"client": c, "why": why}) for c, why in sorted(r.refused.items()))])
-        for r in records
-    ]
+    notes = [(r, sorted(_noted(r).items())) for r in records]
     flat = [item for _, items in notes for item in items]
     return pa.table(
         {
             **_keys([(r, len(items)) for r, items in notes]),
             "name": pa.array([name for name, _ in flat], pa.string()),
-            "value": pa.array([json.dumps(_plain(value)) for _, value in flat], pa.string()),
+            "value": pa.array([as_json(value) for _, value in flat], pa.string()),
         }
     )
+
+
+def _noted(record: RoundRecord) -> dict[str, Any]:
+    """The notes that have no table of their own."""
+    notes = record.notes
+    fields = {"choice": None if notes.choice is None else plain(notes.choice), "silhouette": notes.silhouette}
+    return notes.named | {name: value for name, value in fields.items() if value is not None}
 
 
 def _timings(records: Sequence[RoundRecord]) -> pa.Table:
@@ -167,20 +189,16 @@ def _timings(records: Sequence[RoundRecord]) -> pa.Table:
 
 def _keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
     sizes = [n for _, n in counts]
+    labels = list(dict.fromkeys(r.key.method for r, _ in counts))
+    place = {label: i for i, label in enumerate(labels)}
+    codes = np.repeat(np.array([place[r.key.method] for r, _ in counts], dtype=np.int32), sizes)
     return {
-        "lane": np.repeat(np.array([r.lane for r, _ in counts], dtype=np.int32), sizes),
+        "draw": np.repeat(np.array([r.key.draw for r, _ in counts], dtype=np.int64), sizes),
+        "method": pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(labels, pa.string())),
+        "seed": np.repeat(np.array([r.key.seed for r, _ in counts], dtype=np.int64), sizes),
         "round": np.repeat(np.array([r.round_ for r, _ in counts], dtype=np.int32), sizes),
     }
 
 
 def _stack(blocks: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate(blocks).astype(dtype, copy=False) if len(blocks) else np.zeros(0, dtype=dtype)
-
-
-def _plain(value: Any) -> Any:
-    """A record as JSON: arrays become lists, NumPy scalars plain numbers."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    return value

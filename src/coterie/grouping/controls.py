@@ -1,6 +1,7 @@
 """Controls for anything that groups clients: what happens when similarity does not decide?
 
-Only random groups *of the same sizes* separate similarity from the change of weights that comes with any grouping.
+Only random groups *of the same sizes*, that last as long as the method's own, separate similarity from the change of weights that comes
+with any grouping. The true groups of a scenario are in the context of the oracle control, and of nobody else.
 """
 
 from typing import Literal
@@ -10,7 +11,6 @@ import numpy as np
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError
 from coterie.core.method import Context
-from coterie.core.rng import fold, key
 
 Assign = Literal["similar", "random", "round_robin", "oracle", "one"]
 
@@ -28,21 +28,51 @@ def controlled(labels: Ids, clients: Ids, assign: Assign, ctx: Context, *, group
     known = np.flatnonzero(labels >= 0)
     known = known[np.argsort(clients[known], kind="stable")]
     if assign == "random":
-        result[known] = labels[known][_order(clients[known], ctx, each_round)]
+        order = np.argsort(ctx.draws("random groups", clients[known], lasting=not each_round), kind="stable")
+        result[known] = labels[known][order]
     elif assign == "round_robin":
         count = groups if groups is not None else len(np.unique(labels[known]))
         result[known] = np.arange(len(known)) % max(count, 1)
     elif assign == "oracle":
-        if ctx.roster.true_groups is None:
-            raise UserError("The oracle control needs a federation whose true groups are known: choose a scenario with groups.")
-        result[known] = ctx.roster.true_groups[clients[known]]
+        result[known] = truth_of(ctx)[clients[known]]
     else:
         result[known] = 0
     return result
 
 
-def _order(clients: Ids, ctx: Context, each_round: bool) -> Ids:
-    """A permutation of positions, from a draw of each client's own: newcomers take a place and leave the others' order alone."""
-    drawn = key(ctx.seed, "random groups", ctx.round_) if each_round else key(ctx.seed, "random groups")
-    draws = fold(np.full(len(clients), drawn, dtype=np.uint64), ctx.roster.words[clients])
-    return np.argsort(draws, kind="stable").astype(np.int64)
+def joining(rows: Ids, clients: Ids, groups: Ids, models: int, assign: Assign, ctx: Context) -> Ids:
+    """The groups that newcomers get instead of the similar ones; -1 (did not answer) stays. `groups` are everybody's so far.
+
+    `random` copies the group of a client drawn by key, so that groups grow as they are; `oracle` joins those of the same true group,
+    where there are any. Where nobody is in a group yet, the newcomers are dealt out as a whole.
+    """
+    known = np.flatnonzero(groups >= 0)
+    if assign == "similar":
+        return rows
+    if not len(known):
+        return controlled(rows, clients, assign, ctx, groups=models)
+    result = rows.copy()
+    for i in np.flatnonzero(rows >= 0):
+        client = int(clients[i])
+        if assign == "one":
+            result[i] = 0
+        elif assign == "round_robin":
+            result[i] = client % models
+        elif assign == "random":
+            result[i] = groups[known[ctx.rng(f"join {ctx.roster.ids[client]}").integers(len(known))]]
+        else:
+            kin = known[truth_of(ctx)[known] == truth_of(ctx)[client]]
+            result[i] = largest(groups[kin], models) if len(kin) else rows[i]
+    return result
+
+
+def largest(groups: Ids, models: int) -> int:
+    """The group with most clients (the first of equals): what a client gets of whom nothing is known."""
+    return int(np.bincount(groups[groups >= 0], minlength=models).argmax())
+
+
+def truth_of(ctx: Context) -> Ids:
+    """The true groups, which only an oracle control may ask for."""
+    if ctx.truth is None:
+        raise UserError("The oracle control needs a federation whose true groups are known: choose a scenario with groups.")
+    return ctx.truth

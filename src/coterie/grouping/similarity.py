@@ -93,24 +93,24 @@ def coordinates(gram: Doubles, variance: float | None = None, centred: bool = Tr
 
 
 def gaussian(distances: Doubles) -> Doubles:
-    """(n, n) exp(-d^2 / 2 sigma^2), sigma the mean pairwise distance (002, Eq. 7-8); all ones where every distance is zero."""
+    """(n, n) exp(-d^2 / 2 sigma^2), sigma the mean pairwise distance (SimProx, Eq. 7-8); all ones where every distance is zero."""
     sigma = mean_distance(distances)
     return np.exp(-(distances**2) / (2 * sigma**2)) if sigma > 0 else np.ones_like(distances)
 
 
 def mean_distance(distances: Doubles) -> float:
-    """The mean over pairs of different clients (002, Eq. 7); 0 for a single one."""
+    """The mean over pairs of different clients (SimProx, Eq. 7); 0 for a single one."""
     n = len(distances)
     return float(distances.sum() / (n * (n - 1))) if n > 1 else 0.0
 
 
 def hybrid(cosine: Doubles, gaussian: Doubles, share: float) -> Doubles:
-    """(n, n) share * cosine + (1 - share) * gaussian (002, Eq. 10)."""
+    """(n, n) share * cosine + (1 - share) * gaussian (SimProx, Eq. 10)."""
     return np.asarray(share * cosine + (1.0 - share) * gaussian)
 
 
 def ternary_cosines(updates: Floats, directions: int, origin: Floats | None = None) -> Doubles:
-    """(n, min(directions, rank)) dissimilarity (1 - cos(update_i, v_k)) / 2 to the main singular directions (003, Eq. 7-8).
+    """(n, min(directions, rank)) dissimilarity (1 - cos(update_i, v_k)) / 2 to the main singular directions (FedGroup, Eq. 7-8).
 
     v_k are the left singular vectors of the (d x n) update matrix, uncentred. With G = U L U', <update_i, v_k> = sqrt(L_k) U_ik, so the
     directions themselves are never formed. A zero update is at 1/2 from all of them. The sign of v_k is free, and set.

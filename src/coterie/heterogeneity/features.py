@@ -1,4 +1,4 @@
-"""Pairwise Kolmogorov-Smirnov similarity (000, Figure 1). Features, or sketches of them, must leave the client.
+"""Pairwise Kolmogorov-Smirnov similarity (FedSim, Figure 1). Features, or sketches of them, must leave the client.
 
 The paper does not say which numbers are compared. Here: the client's feature values, one feature at a time, averaged over features; or any
 one-dimensional numbers that a client may give away, such as its losses at a common model.

@@ -1,4 +1,4 @@
-"""The privacy-preserving non-IID index (000, Section 3.3). Only errors leave the client: neither labels nor features."""
+"""The privacy-preserving non-IID index (FedSim, Section 3.3). Only errors leave the client: neither labels nor features."""
 
 from dataclasses import dataclass
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.inspect.groups import LEVEL
+from coterie.grouping.choice.distinct import LEVEL
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 

@@ -11,18 +11,19 @@ from coterie.core.arrays import Doubles, Ids
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
+from coterie.core.plain import plain
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.make import make_engine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
+from coterie.grouping.choice.distinct import DRAWS, Grouped, groups_of
+from coterie.grouping.choice.probes import FEWEST, enough, probe
 from coterie.heterogeneity.indices import from_counts, from_updates, gini
 from coterie.heterogeneity.pni import ask_pni
-from coterie.inspect.carrying import carry_out
 from coterie.inspect.differ import Difference, beyond_labels, differ, either
-from coterie.inspect.groups import DRAWS, Grouped, groups_of
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
-from coterie.inspect.probes import probe
+from coterie.run.drive import answer
 from coterie.run.execution import Execution
 
 
@@ -65,14 +66,15 @@ class Inspection:
             one, grouped, random = self.pilot.accuracies
             summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
             tree["pilot"] |= summary | {"accuracy": {"one": one, "grouped": grouped, "random": random}}
-        plain: dict[str, Any] = _plain(tree)
-        return plain
+        return dict(plain(tree))
 
 
 def inspection(init: InitialModels, classes: int, names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
     clients, model = ctx.roster.available, init()
     probes = yield from probe(model, clients, classes, ctx, labels=plan.labels)
+    if not enough(probes):
+        raise UserError(f"Fewer than two clients have {2 * FEWEST} training samples and answered: there is nothing to compare.")
     found = yield from ask_pni(clients, init)
     first = differ(probes, ctx.rng("inspect differ"))
     second = beyond_labels(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
@@ -114,26 +116,17 @@ def inspect_data(
 ) -> Inspection:
     """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine."""
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
-    problem = Problem.of(federation, model)
+    world = World.of(federation, model)
     plan = plan or InspectPlan()
     if federation.validation is None:
         plan = InspectPlan(labels=plan.labels, validation=False, draws=plan.draws, pilot=plan.pilot)
+    problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
     script = inspection(problem.initial(seed), len(federation.classes), (federation.name, model), ctx, plan)
-    return carry_out(script, make_engine(execution or Execution()), problem, seed)
+    with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
+        return answer(script, engine, seed=seed)
 
 
 def _cosines(points: Doubles) -> Doubles:
     norms = np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
     return np.asarray(np.clip((points / norms) @ (points / norms).T, -1.0, 1.0))
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON knows: lists for arrays, null for what is not a number."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    return None if isinstance(value, float) and not np.isfinite(value) else value

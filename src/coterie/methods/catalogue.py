@@ -7,6 +7,7 @@ from coterie.core.method import Method
 from coterie.core.specs import Registry, Spec, split
 from coterie.methods.at_rate import AtRate
 from coterie.methods.cfl import CFL
+from coterie.methods.ditto import Ditto
 from coterie.methods.fedatt import FedAtt
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.feddane import FedDANE
@@ -22,7 +23,9 @@ from coterie.methods.flhc import FLHC
 from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.moon import Moon
+from coterie.methods.neighbour_prox import NeighbourProx
 from coterie.methods.reptile import FedDist, FedDWS
+from coterie.methods.restarts import Restarts
 from coterie.methods.robust import Robust
 from coterie.methods.scaffold import Scaffold
 from coterie.methods.server_optimised import ServerOptimised
@@ -56,10 +59,13 @@ methods.add("feddane", FedDANE)
 methods.add("feddist", FedDist)
 methods.add("feddws", FedDWS)
 methods.add("scaffold", Scaffold)
+methods.add("neighbourprox", NeighbourProx)
 methods.add("moon", Moon)
+methods.add("ditto", Ditto)
 
 wrappers.add("finetune", FineTuned)
 wrappers.add("rate", AtRate)
+wrappers.add("restarts", Restarts)
 wrappers.add("server", ServerOptimised)
 
 
@@ -77,6 +83,7 @@ def spec_of(method: Method[Any]) -> str:
     inner = getattr(method, "method", None)
     known = wrappers if isinstance(inner, Method) else methods
     name = next((name for name in known if known[name] is type(method)), type(method).__name__.lower())
-    changed = {f.name: getattr(method, f.name) for f in fields(method) if f.name != "method" and getattr(method, f.name) != f.default}
+    names = sorted((f for f in fields(method) if f.name != "method"), key=lambda f: f.name == "assign")  # a control is named last
+    changed = {f.name: getattr(method, f.name) for f in names if getattr(method, f.name) != f.default}
     own = str(Spec(name, (), changed))
     return f"{spec_of(inner)}+{own}" if isinstance(inner, Method) else own

@@ -1,4 +1,4 @@
-"""What methods have in common that find their clusters in one round, in which everybody trains, and keep them from then on."""
+"""What methods have in common that find their groups in one round, in which everybody trains, and keep them from then on."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -8,35 +8,31 @@ import numpy as np
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Train, Trained
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round, done
-from coterie.core.serving import Panel, Serving
-from coterie.core.states import Models
+from coterie.core.method import Context, Round, done
+from coterie.core.serving import NamedModels
 from coterie.grouping.clusterers import canonical
-from coterie.grouping.controls import Assign, controlled
-from coterie.methods.joining import grown, lowest_loss, panel_of, served, under_control
+from coterie.grouping.controls import controlled
+from coterie.methods.grouped import GroupedMethod, Groups, named_models
 
 
 @dataclass(frozen=True)
-class Clusters(Models):
-    """One model until the clustering, then one a cluster."""
+class Clusters(Groups):
+    """One model until the clustering, then one a group."""
 
-    groups: Ids  # (n,) -1 until a client is in a cluster
     clustered: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusteredOnce(Method[Clusters], ABC):
-    """A shared model for some rounds, one round of clustering, then a model a cluster."""
-
-    assign: Assign = "similar"
+class ClusteredOnce(GroupedMethod[Clusters], ABC):
+    """A shared model for some rounds, one round of clustering, then a model a group."""
 
     @abstractmethod
     def due(self, ctx: Context) -> bool:
-        """Whether clusters, where there are none yet, are made in this round."""
+        """Whether groups, where there are none yet, are made in this round."""
 
     @abstractmethod
-    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Ids:
-        """(n,) the similar cluster of each client that has trained."""
+    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
+        """(n,) the similar group of each client that has trained; may ask."""
 
     @abstractmethod
     def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
@@ -48,37 +44,28 @@ class ClusteredOnce(Method[Clusters], ABC):
     def round(self, state: Clusters, ctx: Context) -> Round[Clusters]:
         if not state.clustered and self.due(ctx):
             return (yield from self._cluster(state, ctx))
-        cohort = ctx.cohort()
-        groups = grown(state.groups, len(ctx.roster)).copy()
+        cohort, groups = ctx.cohort(), state.everybody(ctx)
+        rows = np.zeros(len(ctx.roster), dtype=np.int64)
         if state.clustered:
-            new = cohort[groups[cohort] < 0]  # missed the clustering, or came later
-            found = yield from lowest_loss(new, state.models)
-            groups[new] = under_control(found, new, groups, len(state.models), self.assign, ctx)
+            groups = rows = yield from self.joined(state, cohort, ctx)
             cohort = cohort[groups[cohort] >= 0]
-        rows = groups[cohort] if state.clustered else np.zeros_like(cohort)
-        trained = yield from Train(cohort, state.models, ctx.local, start=rows)
+        trained = yield from Train(cohort, state.models, ctx.local, start=rows[cohort])
         if not len(trained):
             return state
-        rows = rows[np.searchsorted(cohort, trained.clients)]
-        return Clusters(self.aggregate(state, trained, rows, len(state.models), ctx), groups, state.clustered)
+        return Clusters(self.aggregate(state, trained, rows[trained.clients], len(state.models), ctx), groups, state.clustered)
 
     def _cluster(self, state: Clusters, ctx: Context) -> Round[Clusters]:
-        """Everybody trains once from the shared model; each cluster's first model is made from its members' replies."""
+        """Everybody trains once from the shared model; each group's first model is made from its members' replies."""
         trained = yield from Train(ctx.roster.available, state.models, ctx.local)
         if not len(trained):
             return state  # nobody answered: the next round tries again
-        labels = canonical(controlled(self.labels(state, trained, ctx), trained.clients, self.assign, ctx))
-        groups = grown(state.groups, len(ctx.roster)).copy()
+        found = yield from self.labels(state, trained, ctx)
+        labels = canonical(controlled(found, trained.clients, self.assign, ctx))
+        groups = state.everybody(ctx)
         groups[trained.clients] = labels
         count = int(labels.max()) + 1
-        ctx.record("groups_found", float(count))
+        ctx.note("groups_found", count)
         return Clusters(self.aggregate(state, trained, labels, count, ctx), groups, True)
 
-    def serve(self, state: Clusters, clients: Ids, ctx: Context) -> Round[Serving]:
-        return (yield from served(state.groups, state.models, clients, self.assign, ctx))
-
-    def panel(self, state: Clusters) -> Panel:
-        return panel_of(state.models, mean=True)
-
-    def members(self, state: Clusters) -> Ids:
-        return state.groups
+    def central(self, state: Clusters) -> NamedModels:
+        return named_models(state.models, mean=True)

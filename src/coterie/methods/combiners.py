@@ -1,4 +1,4 @@
-"""FedEx's combiners: how the answers of several experts become one (001, Algorithm 2 and its alternatives).
+"""FedEx's combiners: how the answers of several experts become one (FedEx, Algorithm 2 and its alternatives).
 
 Each takes the experts' class probabilities (k, m, C) on m inputs in their order and gives scores (m, C); the largest score is the answer.
 """

@@ -1,6 +1,6 @@
 """FedAtt: attentive aggregation, tensor by tensor.
 
-Ji et al., "Learning Private Neural Language Modeling with Attentive Aggregation" (2019), Algorithm 1; a baseline named by 002.
+Ji et al., "Learning Private Neural Language Modeling with Attentive Aggregation" (2019), Algorithm 1; a baseline named by SimProx.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from scipy.special import softmax
 
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
+from coterie.core.settings import setting
 from coterie.core.states import Models
 from coterie.grouping.similarity import lengths
 from coterie.methods.by_tensor import tensor_mixing
@@ -21,12 +21,7 @@ from coterie.methods.one_model import OneModelMethod
 class FedAtt(OneModelMethod):
     """A step of `epsilon` towards an average in which the clients that moved farthest count most."""
 
-    epsilon: float = 1.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.epsilon > 0:
-            raise UserError(f"FedAtt cannot use epsilon={self.epsilon}: give a step above 0.")
+    epsilon: float = setting(1.2, "The step towards the average.", above=0)
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
@@ -34,7 +29,7 @@ class FedAtt(OneModelMethod):
             return state
         # w <- w - eps * sum_k a_k (w - w_k) = (1 - eps) w + eps * sum_k a_k w_k, since the a_k of a tensor sum to one
         mixing = tensor_mixing(attention, trained, state.models, ctx, step=self.epsilon)
-        ctx.record("weights", mixing.replies[0])
+        ctx.note("weights", mixing.replies[0])
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.asks import Gradient, Train
-from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing, mix
+from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.fedavg import Weighting, averaged
+from coterie.methods.averaging import Weighting, averaged, weights_of
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -20,23 +20,17 @@ from coterie.methods.one_model import OneModelMethod
 class FedDANE(OneModelMethod):
     """Local training corrected by the difference between an estimate of the global gradient and the client's own."""
 
-    mu: float = 0.1
-    weighting: Weighting = "samples"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.mu >= 0 and np.isfinite(self.mu)):
-            raise UserError(f"FedDANE cannot use mu={self.mu!r}: give 0 or more.")
+    mu: float = setting(0.1, "Weight of the proximal term.", least=0)
+    weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         first, second = ctx.cohort("gradient cohort"), ctx.cohort()  # S and S': two draws; the second is the one FedAvg would train
         probes = yield from Gradient(np.union1d(first, second), state.models)  # every client's grad F_k(w_t), asked once
         asked, own = probes.of(first), probes.of(second)
-        ctx.record("gradients", float(len(asked)))
+        ctx.note("gradients", len(asked))
         if not len(asked) or not len(own):
             return state  # no direction, or nobody to correct
-        weights = asked.sizes if self.weighting == "samples" else np.ones(len(asked))
-        slope = mix(Mixing.average(asked.clients, weights), asked.vectors, state.models)  # g_t, from S
+        slope = mix(Mixing.average(asked.clients, weights_of(asked, self.weighting)), asked.vectors, state.models)  # g_t, from S
         # min F_k(w) + <g_t - grad F_k(w_t), w> + mu/2 ||w - w_t||^2
         trained = yield from Train(own.clients, state.models, ctx.local.but(mu=self.mu), linear=slope - own.vectors)
         return averaged(state, trained, self.weighting, ctx)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from coterie.core.asks import Train
 from coterie.core.method import Context, Round
+from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.fedavg import Weighting, averaged
+from coterie.methods.averaging import Weighting, averaged
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -16,8 +17,8 @@ from coterie.methods.one_model import OneModelMethod
 class FedProx(OneModelMethod):
     """FedAvg whose clients add mu/2 * ||w - w_t||^2 to their loss."""
 
-    mu: float = 1.0
-    weighting: Weighting = "samples"
+    mu: float = setting(1.0, "Weight of the proximal term.", least=0)
+    weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from coterie.core.asks import Train
 from coterie.core.method import Context, Round
+from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.fedavg import Weighting, averaged
+from coterie.methods.averaging import Weighting, averaged
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -17,7 +18,7 @@ from coterie.methods.one_model import OneModelMethod
 class FedSGD(OneModelMethod):
     """One full-batch step on each client of the cohort, averaged."""
 
-    weighting: Weighting = "samples"
+    weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()

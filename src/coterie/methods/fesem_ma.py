@@ -1,4 +1,4 @@
-"""FeSEM with matched averaging (004, Section 5.1): hidden neurons are put in the centre's order before models are compared or averaged."""
+"""FeSEM with matched averaging (Section 5.1): hidden neurons are put in the centre's order before models are compared or averaged."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,8 @@ from coterie.core.asks import Trained
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
-from coterie.methods.fesem import Centres, FeSEM
+from coterie.methods.centres import Centres
+from coterie.methods.fesem import FeSEM
 from coterie.methods.matching import aligned, chain, cost
 
 
@@ -29,13 +30,13 @@ class MatchedFeSEM(FeSEM):
         chain(ctx.layout)  # a model that cannot be matched is refused before anybody is asked
         return super().start(init, ctx)
 
-    def _distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
+    def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
         layers = chain(ctx.layout)
         costs = [[cost(vector, centre, layers, ctx.layout) for centre in centres] for vector in vectors]
         return np.array(costs).reshape(len(vectors), len(centres))
 
-    def _aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
+    def aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
         layers = chain(ctx.layout)
         moved = [aligned(vector, centres[k], layers) for vector, k in zip(trained.vectors, own, strict=True)]
-        ctx.record("reordered", int(sum(np.any(a != b) for a, b in zip(moved, trained.vectors, strict=True))))
+        ctx.note("reordered", int(sum(np.any(a != b) for a, b in zip(moved, trained.vectors, strict=True))))
         return replace(trained, vectors=np.stack(moved))

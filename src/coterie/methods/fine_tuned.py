@@ -7,38 +7,26 @@ import numpy as np
 from coterie.core.arrays import Ids
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
-from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round, S
-from coterie.core.serving import COMBINED, Panel, Serving
+from coterie.core.method import Context, Round, S
+from coterie.core.serving import COMBINED, Serving
+from coterie.core.settings import setting
+from coterie.methods.wrapper import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuned(Method[S]):
+class FineTuned(Layer[S]):
     """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
 
-    method: Method[S]
-    epochs: int = 1
-    lr: float | None = None  # the plan's rate unless given
-
-    def start(self, init: InitialModels, ctx: Context) -> Round[S]:
-        return self.method.start(init, ctx)
-
-    def round(self, state: S, ctx: Context) -> Round[S]:
-        return self.method.round(state, ctx)
+    epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
+    lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
 
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         serving = yield from self.method.serve(state, clients, ctx)
         if np.any(serving.rows == COMBINED):
             raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or leave fine-tuning away.")
         local = ctx.local.but(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
-        tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune")
+        tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune", alone=True)
         rows = serving.rows.copy()  # a client that does not answer keeps the model it was served
         answered = np.isin(serving.clients, tuned.clients)
         rows[answered] = len(serving.models) + np.searchsorted(tuned.clients, serving.clients[answered])
         return replace(serving, models=np.concatenate([serving.models, tuned.vectors]), rows=rows)
-
-    def panel(self, state: S) -> Panel | None:
-        return self.method.panel(state)
-
-    def members(self, state: S) -> Ids | None:
-        return self.method.members(state)

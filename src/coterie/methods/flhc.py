@@ -1,60 +1,49 @@
 """FL+HC: federated averaging, then one hierarchical clustering, then averaging in each cluster.
 
 Briggs, Fan and Andras, "Federated learning with hierarchical clustering of local updates to improve training on non-IID data" (2020),
-Algorithm 1; the global model is 002's Eq. 6.
+Algorithm 1; the global model is SimProx's Eq. 6.
 """
 
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
 
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Trained
 from coterie.core.errors import UserError
-from coterie.core.method import Context
-from coterie.core.mixing import Mixing
-from coterie.grouping.clusterers import How, Linkage, agglomerative, choose
+from coterie.core.method import Context, Round
+from coterie.core.settings import setting
+from coterie.grouping.clusterers import Linkage, agglomerative
 from coterie.grouping.similarity import coordinates, distances, gram
+from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
-from coterie.methods.fedavg import Weighting
+from coterie.methods.grouped import within_groups
+from coterie.methods.number import ChoosesGroups, Number
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLHC(ClusteredOnce):
+class FLHC(ClusteredOnce, ChoosesGroups):
     """FedAvg for `warmup` rounds, agglomerative clustering of everybody's update in the next, FedAvg in each cluster from then on."""
 
-    warmup: int = 10
-    groups: int | Literal["auto"] = "auto"  # "auto": by the threshold where one is given, else by `choice`
-    threshold: float | None = None  # cut the tree at this distance
-    linkage: Linkage = "ward"
-    weighting: Weighting = "samples"
-    choice: How = "silhouette"  # how groups="auto" chooses without a threshold
-    most: int = 10  # and up to how many
+    warmup: int = setting(10, "Rounds of FedAvg before the clustering.", least=0)
+    groups: Number = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", least=1)
+    threshold: float | None = setting(None, "Cut the tree at this distance.", above=0)
+    linkage: Linkage = setting("ward", "How the distance of two clusters is counted.")
+    weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.warmup < 0:
-            raise UserError(f"FL+HC cannot use warmup={self.warmup!r}: give 0 or more rounds.")
-        if self.groups != "auto" and self.groups < 1:
-            raise UserError(f"FL+HC cannot make groups={self.groups!r}: give 1 or more.")
-        if self.threshold is not None and not self.threshold > 0:
-            raise UserError(f"FL+HC cannot use threshold={self.threshold!r}: give a distance above 0.")
         if self.threshold is not None and self.groups != "auto":
             raise UserError("FL+HC cuts its tree at a number of groups or at a threshold: give one of them.")
 
     def due(self, ctx: Context) -> bool:
         return ctx.round_ > self.warmup
 
-    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Ids:
+    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
         inner = gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models))
-        count = None if self.groups == "auto" else self.groups
-        if count is None and self.threshold is None:
-            choice = choose(coordinates(inner), ctx.rng("count"), self.most, self.choice)
-            count = choice.k
-            ctx.record("choice", np.array(choice.curve))
+        count = None
+        if self.threshold is None:
+            count = yield from self.asked_number(self.groups, state.models, lambda i=0: state.models[0], ctx)
+            count = self.read_number(count, coordinates(inner), ctx)
         return agglomerative(distances(inner), groups=count, threshold=self.threshold, linkage=self.linkage)
 
     def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
-        weights = trained.sizes if self.weighting == "samples" else np.ones(len(trained))
-        return ctx.mix(Mixing.within(trained.clients, groups, weights, len(state.models), models), trained, state.models)
+        return within_groups(state, trained, groups, weights_of(trained, self.weighting), models, ctx)

@@ -10,7 +10,8 @@ from coterie.core.asks import Evaluate, Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
 from coterie.core.serving import Serving
-from coterie.core.states import Models
+from coterie.core.settings import setting
+from coterie.core.states import Models, grown
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,10 @@ class Alone(Models):
     stale: Ints  # (n,) trainings since
     common: Floats  # (1, d) the start, for clients that come later
 
-    def grown(self, n: int) -> "Alone":
+    def everybody(self, n: int) -> "Alone":
         """With a row for each of n clients: the roster may have grown."""
-        new = n - len(self.models)
-        if new <= 0:
-            return self
-        rows = np.repeat(self.common, new, axis=0)
-        return Alone(
-            np.concatenate([self.models, rows]),
-            np.concatenate([self.best, rows]),
-            np.concatenate([self.losses, np.full(new, np.inf)]),
-            np.concatenate([self.stale, np.zeros(new, dtype=np.int64)]),
-            self.common,
-        )
+        models, best = (grown(rows, n, self.common) for rows in (self.models, self.best))
+        return Alone(models, best, grown(self.losses, n, np.inf), grown(self.stale, n, 0), self.common)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +38,9 @@ class LocalOnly(Method[Alone]):
     best.
     """
 
-    until: Literal["participation", "epochs", "validation"] = "participation"
-    epochs: int = 100
-    patience: int = 3
+    until: Literal["participation", "epochs", "validation"] = setting("participation", "How long a client trains.")
+    epochs: int = setting(100, "Epochs of each client, with until=epochs.", least=1)
+    patience: int = setting(3, "Trainings without improvement, with until=validation.", least=1)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
         n = len(ctx.roster)
@@ -56,9 +48,9 @@ class LocalOnly(Method[Alone]):
         return done(Alone(models, models, np.full(n, np.inf), np.zeros(n, dtype=np.int64), models[:1]))
 
     def round(self, state: Alone, ctx: Context) -> Round[Alone]:
-        state = state.grown(len(ctx.roster))
+        state = state.everybody(len(ctx.roster))
         clients, epochs = self._who(state, ctx)
-        trained = yield from Train(clients, state.models, ctx.local, start=clients, epochs=epochs)
+        trained = yield from Train(clients, state.models, ctx.local, start=clients, epochs=epochs, alone=True)
         if not len(trained):
             return state
         models = state.models.copy()
@@ -80,7 +72,7 @@ class LocalOnly(Method[Alone]):
     def _keep_best(self, state: Alone, models: Floats, clients: Ids) -> Round[Alone]:
         """Early stopping: keep the model with the lowest validation loss so far. Each client judges only its own model."""
         best, losses, stale = state.best.copy(), state.losses.copy(), state.stale.copy()
-        judged = yield from Evaluate(Serving(clients, models, clients), "validation")
+        judged = yield from Evaluate(Serving(clients, models, clients), "validation", alone=True)
         # A client without validation samples has no loss (nan): it goes on, and its latest model is its best.
         better = judged.clients[~(judged.loss >= state.losses[judged.clients])]
         stale[judged.clients] += 1
@@ -89,4 +81,4 @@ class LocalOnly(Method[Alone]):
         return replace(state, models=models, best=best, losses=losses, stale=stale)
 
     def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(Serving(clients, state.grown(len(ctx.roster)).best, clients))
+        return done(Serving(clients, state.everybody(len(ctx.roster)).best, clients))

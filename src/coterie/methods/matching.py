@@ -1,4 +1,4 @@
-"""Layer-wise matching of neurons (004, Section 5.1): the order of hidden neurons is arbitrary, so models are aligned before averaging.
+"""Layer-wise matching of neurons (FeSEM, Section 5.1): the order of hidden neurons is arbitrary, so models are aligned before averaging.
 
 Layer after layer, a model's inputs are put into the order found for the layer before, and its neurons are matched with the reference's on
 incoming weights and bias (the Hungarian algorithm). The Indian-buffet prior of the original matched averaging, which lets a model have

@@ -2,25 +2,37 @@
 
 from abc import ABC
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Ids
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
-from coterie.core.serving import Panel, Serving
+from coterie.core.serving import NamedModels, Serving
 from coterie.core.states import Models
+
+M = TypeVar("M", bound=Models)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneModelMethod(Method[Models], ABC):
-    """One model for everybody, unseen clients included."""
+class SharedModel(Method[M], ABC):
+    """One model for everybody, unseen clients included; subclasses may keep other things beside it."""
+
+    def serve(self, state: M, clients: Ids, ctx: Context) -> Round[Serving]:
+        return done(Serving.one(clients, state.models))
+
+    def central(self, state: M) -> NamedModels:
+        return NamedModels(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))
+
+    @property
+    def weighs_alike(self) -> bool:
+        return getattr(self, "weighting", None) == "uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneModelMethod(SharedModel[Models], ABC):
+    """One model and nothing else."""
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Models]:
         return done(Models(init()[None, :]))
-
-    def serve(self, state: Models, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(Serving.one(clients, state.models))
-
-    def panel(self, state: Models) -> Panel:
-        return Panel(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))

@@ -1,7 +1,7 @@
 """Robust federated learning in a heterogeneous world: trimmed k-means, then trimmed means.
 
 Ghosh et al., "Robust Federated Learning in a Heterogeneous Environment" (2019): local models, clustered by trimmed k-means (TKM), then a
-robust optimisation in each cluster, here Yin et al.'s coordinate-wise trimmed mean (2018). FeSEM's paper (004) calls it Robust (TKM).
+robust optimisation in each cluster, here Yin et al.'s coordinate-wise trimmed mean (2018). FeSEM's paper calls it Robust (TKM).
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids
 from coterie.core.asks import Trained
-from coterie.core.errors import UserError
-from coterie.core.method import Context
+from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
+from coterie.core.settings import setting
 from coterie.grouping.clusterers import kmeans
 from coterie.grouping.similarity import BLOCK, coordinates, gram
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
@@ -22,24 +22,23 @@ from coterie.methods.clustered_once import ClusteredOnce, Clusters
 class Robust(ClusteredOnce):
     """Clusters found in the first round among everybody's local models, the oddest left out; then a trimmed mean in each."""
 
-    groups: int = 3
-    trim: float = 0.05  # the share of clients left out of the clustering, and of values left out at each end of a coordinate
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.groups < 1:
-            raise UserError(f"Robust cannot make groups={self.groups!r}: give 1 or more.")
-        if not 0 <= self.trim < 0.5:
-            raise UserError(f"Robust cannot use trim={self.trim!r}: give a share from 0 to below 0.5.")
+    groups: int = setting(3, "Groups.", least=1)
+    trim: float = setting(
+        0.05, "Share of clients left out of the clustering, and of values at each end of a coordinate.", least=0, below=0.5
+    )
 
     def due(self, ctx: Context) -> bool:
         return True
 
-    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Ids:
+    @property
+    def weighs_alike(self) -> bool:
+        return True  # a trimmed mean counts every client alike
+
+    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
         points = coordinates(gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)))
         labels, odd = trimmed_kmeans(points, self.groups, int(self.trim * len(points)), ctx.rng("clusters"))
-        ctx.record("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
-        return labels
+        ctx.note("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
+        return done(labels)
 
     def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
         """Coordinate-wise trimmed means. Where nothing is trimmed that is the plain mean, and the matrix says all.
@@ -57,7 +56,7 @@ class Robust(ClusteredOnce):
         result = ctx.mix(Mixing(trained.clients, shares, plain.before, averages=not means), trained, state.models)
         for j, mean in means.items():
             result[j] = mean
-        ctx.record("trimmed_groups", float(len(means)))
+        ctx.note("trimmed_groups", len(means))
         return result
 
 

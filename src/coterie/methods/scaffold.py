@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round, done
-from coterie.core.serving import Panel, Serving
-from coterie.core.states import Models
-from coterie.methods.fedavg import averaged
+from coterie.core.method import Context, Round, done
+from coterie.core.states import Models, grown
+from coterie.methods.averaging import averaged
+from coterie.methods.one_model import SharedModel
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,12 @@ class Controlled(Models):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Method[Controlled]):
+class Scaffold(SharedModel[Controlled]):
     """FedAvg(uniform) whose clients step along their gradient plus c - c_k."""
+
+    @property
+    def weighs_alike(self) -> bool:
+        return True
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Controlled]:
         model = init()[None, :]
@@ -37,7 +41,7 @@ class Scaffold(Method[Controlled]):
         local = ctx.local
         if local.optimizer != "sgd" or local.momentum or local.mu:
             raise UserError("SCAFFOLD reads gradients off a client's way, so it needs plain SGD: no Adam, momentum or proximal term.")
-        own = _grown(state.own, len(ctx.roster))
+        own = np.array(grown(state.own, len(ctx.roster), 0.0))  # newcomers begin at zero
         cohort = ctx.cohort()
         linear = (state.mean - own[cohort]).astype(np.float32)  # line 10: g + c - c_k
         trained = yield from Train(cohort, state.models, local, linear=linear if linear.any() else None)
@@ -49,18 +53,5 @@ class Scaffold(Method[Controlled]):
         after = np.where(ctx.layout.compared, before - state.mean + slopes, 0.0)  # line 12 (II); statistics have no gradient
         own[trained.clients] = after
         mean = state.mean + (after - before).sum(axis=0) / len(ctx.roster)  # line 17: c += |S|/N * mean change
-        ctx.record("control_norm", float(np.linalg.norm(mean)))
+        ctx.note("control_norm", float(np.linalg.norm(mean)))
         return Controlled(averaged(state, trained, "uniform", ctx).models, mean, own)  # line 16
-
-    def serve(self, state: Controlled, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(Serving.one(clients, state.models))
-
-    def panel(self, state: Controlled) -> Panel:
-        return Panel(("global",), Serving.one(np.zeros(1, dtype=np.int64), state.models))
-
-
-def _grown(own: Floats, clients: int) -> Floats:
-    """A copy with a row for every client of the roster: newcomers begin at zero."""
-    result = np.zeros((max(clients, len(own)), own.shape[1]), dtype=np.float32)
-    result[: len(own)] = own
-    return result

@@ -9,11 +9,12 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Ids
+from coterie.core.arrays import Doubles
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round
-from coterie.core.serving import Panel, Serving
+from coterie.core.method import Context, Round
+from coterie.core.settings import setting
 from coterie.core.states import Models, State
+from coterie.methods.wrapper import Wrapper
 
 M = TypeVar("M", bound=Models)
 
@@ -28,15 +29,14 @@ class Optimised(State, Generic[M]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimised(Method[Optimised[M]]):
+class ServerOptimised(Wrapper[Optimised[M], M]):
     """Moves the models by an optimiser instead of setting them to the aggregate."""
 
-    method: Method[M]
-    optimizer: Literal["momentum", "adam"] = "momentum"
-    lr: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3  # Adam's floor of the scale, as in the paper
+    optimizer: Literal["momentum", "adam"] = setting("momentum", "How the round's change is used.")
+    lr: float = setting(1.0, "The server's learning rate.", above=0)
+    beta1: float = setting(0.9, "How much of the last change is kept.", least=0, below=1)
+    beta2: float = setting(0.99, "Adam's memory of squared changes.", least=0, below=1)
+    tau: float = setting(1e-3, "Adam's floor of the scale, as in the paper.", above=0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Optimised[M]]:
         inner = yield from self.method.start(init, ctx)
@@ -63,11 +63,5 @@ class ServerOptimised(Method[Optimised[M]]):
         models[:known, weights] = (before[:known] + self.lr * move)[:, weights]
         return Optimised(inner.with_models(models), first, second)
 
-    def serve(self, state: Optimised[M], clients: Ids, ctx: Context) -> Round[Serving]:
-        return self.method.serve(state.inner, clients, ctx)
-
-    def panel(self, state: Optimised[M]) -> Panel | None:
-        return self.method.panel(state.inner)
-
-    def members(self, state: Optimised[M]) -> Ids | None:
-        return self.method.members(state.inner)
+    def inner(self, state: Optimised[M]) -> M:
+        return state.inner

@@ -1,6 +1,6 @@
 """SimAgg: each tensor averaged by nearness to the plain mean, beside the sample counts.
 
-Khan et al., "Adaptive Weight Aggregation in Federated Learning for Brain Tumor Segmentation" (2022); a baseline of SimProx (002).
+Khan et al., "Adaptive Weight Aggregation in Federated Learning for Brain Tumor Segmentation" (2022); a baseline of SimProx.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
+from coterie.core.settings import setting
 from coterie.core.states import Models
 from coterie.grouping.similarity import lengths
 from coterie.methods.by_tensor import tensor_mixing
@@ -22,13 +22,8 @@ from coterie.methods.one_model import OneModelMethod
 class SimAgg(OneModelMethod):
     """Half a client's weight comes from how near its tensor is to the cohort's mean, half from its samples."""
 
-    distance: Literal["l2", "sums"] = "l2"  # "sums" compares sums of entries, as the authors' code does
-    epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.epsilon > 0:
-            raise UserError(f"SimAgg cannot use epsilon={self.epsilon}: give a number above 0.")
+    distance: Literal["l2", "sums"] = setting("l2", "How far a tensor is from the mean; sums of entries are the authors' code.")
+    epsilon: float = setting(1e-5, "Added to distances.", above=0)
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
@@ -40,7 +35,7 @@ class SimAgg(OneModelMethod):
             return np.asarray((self.similar(replies) + samples) / 2)  # u_i + v_i, renormalised
 
         mixing = tensor_mixing(weigh, trained, state.models, ctx)
-        ctx.record("weights", mixing.replies[0])
+        ctx.note("weights", mixing.replies[0])
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
     def similar(self, replies: Floats) -> Doubles:

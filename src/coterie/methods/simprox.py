@@ -11,9 +11,9 @@ from scipy.special import log_softmax
 
 from coterie.core.arrays import Doubles
 from coterie.core.asks import Train, Trained
-from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
+from coterie.core.settings import setting
 from coterie.core.states import Models
 from coterie.grouping.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
 from coterie.methods.one_model import OneModelMethod
@@ -32,25 +32,14 @@ class Geometry(NamedTuple):
 class SimProx(OneModelMethod):
     """One model, averaged with weights from a hybrid similarity and the proximal norms."""
 
-    similarity_of: Literal["weights", "updates"] = "weights"
-    lambda0: float = 0.7
-    tau: float = 0.9  # not given in the paper
-    softmax: bool = True
-    temperature: float = 1.0  # inf gives every client the same weight
-    scale_norms: bool = False  # g divided by its median: exp(-g) then depends on no unit
-    times_samples: bool = False
-    robust: bool = False  # prefer norms near the median to small ones
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks = {
-            "lambda0": (0 <= self.lambda0 <= 1, "give a share from 0 to 1"),
-            "tau": (0 < self.tau <= 1, "give a cosine above 0 and at most 1"),
-            "temperature": (self.temperature > 0, "give a number above 0, or inf"),
-        }
-        for name, (fine, advice) in checks.items():
-            if not fine:
-                raise UserError(f"SimProx cannot use {name}={getattr(self, name)!r}: {advice}.")
+    similarity_of: Literal["weights", "updates"] = setting("weights", "What is compared.")
+    lambda0: float = setting(0.7, "The share of the cosine in the similarity, at most.", least=0, most=1)
+    tau: float = setting(0.9, "The agreement at which the cosine has its full share; not given in the paper.", above=0, most=1)
+    softmax: bool = setting(True, "Eq. 14; without it the weights of Eq. 13 are used.")
+    temperature: float = setting(1.0, "Of the softmax; inf gives every client the same weight.", above=0, infinite=True)
+    scale_norms: bool = setting(False, "Norms divided by their median: exp(-g) then depends on no unit.")
+    times_samples: bool = setting(False, "Whether samples count too.")
+    robust: bool = setting(False, "Prefer norms near the median to small ones.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
@@ -89,9 +78,9 @@ class SimProx(OneModelMethod):
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
         log_alpha = self.proximity(seen.norms) + np.log(np.maximum(1 + company, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
-        ctx.record("lambda", balance)
-        ctx.record("sigma", mean_distance(seen.distances))
-        ctx.record("norms", seen.norms)
+        ctx.note("lambda", balance)
+        ctx.note("sigma", mean_distance(seen.distances))
+        ctx.note("norms", seen.norms)
         score = np.exp(log_alpha) if self.softmax else log_alpha  # Eq. 14 is the softmax of the weights themselves
         return np.asarray(np.exp((score - score.max()) / self.temperature))
 
@@ -108,6 +97,6 @@ class SimProx(OneModelMethod):
 
 def _record_flatness(weights: Doubles, ctx: Context) -> None:
     """How flat the weights are: a softmax of numbers that sum to one differs by a factor e at most."""
-    ctx.record("weights", weights)
-    ctx.record("flatness", float(weights.max() / weights.min()) if weights.min() > 0 else np.inf)
-    ctx.record("effective_clients", float(1 / np.sum(weights**2)))
+    ctx.note("weights", weights)
+    ctx.note("flatness", float(weights.max() / weights.min()) if weights.min() > 0 else np.inf)
+    ctx.note("effective_clients", float(1 / np.sum(weights**2)))

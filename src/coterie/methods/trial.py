@@ -1,46 +1,35 @@
-"""Choosing the number of groups by a short trial (004, Section 5.2): run the method itself, on few clients and for few rounds.
+"""Choosing the number of groups by a short trial (FeSEM, Section 5.2): run the method itself, on few clients and for few rounds.
 
-The other ways (silhouette, gap, stability) read the number from points and live in `grouping.choose`; this one asks clients, and what it
-asks is charged to the round like anything else.
+What it asks is charged to the round like anything else. Judged by validation accuracy where clients have validation samples, else by the
+elbow of the distance between clients' models and their group's.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
-from coterie.core.asks import Evaluate, Train
+from coterie.core.asks import Ask, Evaluate, Train, Trained
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round
-from coterie.core.rng import fold, key
+from coterie.core.method import Context, Method, Round, T, changed
+from coterie.core.notes import Choice, Notes
+from coterie.core.rng import key
+from coterie.core.serving import Serving
 
-T = TypeVar("T")
 CLIENTS, ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
 
 
-def sampled(clients: Ids, size: int, purpose: str, ctx: Context) -> Ids:
-    """A uniform sample of these clients without replacement, ascending; each draws from its own key and the lowest are taken."""
-    draws = fold(np.full(len(clients), key(ctx.seed, purpose, ctx.round_), dtype=np.uint64), ctx.roster.words[clients])
-    return np.sort(clients[np.argsort(draws, kind="stable")[:size]])
-
-
-def trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context, most: int) -> Round[int]:
-    """The number of groups, 1 to `most`, that a short run of the method speaks for; the two curves are recorded.
-
-    `make(k)` is the method with k groups. It must record `intra_distance` (004, Eq. 6) if the elbow is to be used.
-    """
-    clients = sampled(ctx.roster.available, CLIENTS, "trial clients", ctx)
+def trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context, most: int) -> Round[Choice]:
+    """The number of groups, 1 to `most`, that a short run of the method speaks for, with both curves. `make(k)` has k groups."""
+    clients = ctx.sample(ctx.roster.available, CLIENTS, "trial clients")
     accuracy, distance, judged = np.full(most, np.nan), np.full(most, np.nan), 0
     for k in range(1, min(most, len(clients)) + 1):
         hits, judged, distance[k - 1] = yield from _run(make(k), init, ctx, clients)
         accuracy[k - 1] = hits / judged if judged else np.nan
     k = fewest(accuracy, judged) if judged else elbow(distance)
-    ctx.record("choice", k)
-    ctx.record("choice_accuracy", accuracy)
-    ctx.record("choice_distance", distance)
-    return k
+    return Choice(k, "trial", {"accuracy": tuple(accuracy), "distance": tuple(distance)})
 
 
 def fewest(accuracy: Doubles, samples: int) -> int:
@@ -59,26 +48,48 @@ def elbow(distance: Doubles) -> int:
     return 1 + int(np.argmax(below)) if below.max() > 1e-9 * curve[0] else 1
 
 
+def keyed_apart(script: Round[T], prefix: str) -> Round[T]:
+    """The same script with the shuffles of its training keyed apart from those of the round it is asked in."""
+
+    def apart(ask: Ask[Any]) -> Ask[Any]:
+        return replace(ask, purpose=f"{prefix} {ask.purpose}") if isinstance(ask, Train) else ask
+
+    return changed(script, apart)
+
+
 def _run(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -> Round[tuple[int, int, float]]:
     """Three rounds of the method with these clients: right answers on their validation parts, their number, and Eq. 6 at the end."""
     roster = replace(ctx.roster, reachable=np.isin(ctx.roster.clients, clients))
-    plan = replace(ctx.plan, cohort=None)
-    small = [Context(roster, ctx.layout, plan, key(ctx.seed, "trial"), t) for t in range(ROUNDS + 1)]
-    state = yield from _keyed_apart(method.start(init, small[0]), "trial 0")
+    plan = replace(ctx.plan, cohort=None, selection="uniform")  # everybody of the sample, whatever the study selects
+    small = [replace(ctx, roster=roster, plan=plan, seed=key(ctx.seed, "trial"), round_=t, notes=Notes()) for t in range(ROUNDS + 1)]
+    state, last = (yield from keyed_apart(method.start(init, small[0]), "trial 0")), None
     for t in range(1, ROUNDS + 1):
-        state = yield from _keyed_apart(method.round(state, small[t]), f"trial {t}")
-    serving = yield from _keyed_apart(method.serve(state, clients, small[-1]), "trial serving")
+        state, last = yield from _watched(keyed_apart(method.round(state, small[t]), f"trial {t}"))
+    serving = yield from keyed_apart(method.serve(state, clients, small[-1]), "trial serving")
+    if not ctx.validation:
+        return 0, 0, _within(last, serving)
     judged = yield from Evaluate(serving, "validation")
-    return int(judged.hits.sum()), int(judged.actual.sum()), float(small[-1].records.get("intra_distance", np.nan))
+    return int(judged.hits.sum()), int(judged.actual.sum()), _within(last, serving)
 
 
-def _keyed_apart(script: Round[T], prefix: str) -> Round[T]:
-    """The same script with the shuffles of its training keyed apart: all trial rounds are asked within one round of the study."""
+def _watched(script: Round[T]) -> Round[tuple[T, Trained | None]]:
+    """What a script returns, and the last models that clients sent it."""
+    trained: Trained | None = None
     try:
         ask = next(script)
         while True:
-            ask = replace(ask, purpose=f"{prefix} {ask.purpose}") if isinstance(ask, Train) else ask
-            ask = script.send((yield ask))
+            reply = yield ask
+            trained = reply if isinstance(reply, Trained) and len(reply) else trained
+            ask = script.send(reply)
     except StopIteration as end:
-        value: T = end.value
-        return value
+        return end.value, trained
+
+
+def _within(trained: Trained | None, serving: Serving) -> float:
+    """The mean squared distance of clients' models from the model of their group (Eq. 6)."""
+    if trained is None:
+        return float("nan")
+    rows = serving.rows[np.searchsorted(serving.clients, trained.clients)]
+    own = rows >= 0
+    gaps = trained.vectors[own].astype(np.float64) - serving.models[rows[own]]
+    return float(np.mean(np.sum(gaps**2, axis=1))) if own.any() else float("nan")

@@ -4,7 +4,7 @@ from typing import Any
 
 from coterie.analysis import Comparison
 from coterie.core.errors import UserError
-from coterie.evidence.reader import read_json
+from coterie.core.plain import read_json
 from coterie.report.page import Block, Html, paragraph
 from coterie.report.subject import Subject
 from coterie.report.tables import words_table
@@ -16,7 +16,7 @@ def settings_blocks(subject: Subject, comparison: Comparison) -> tuple[list[Bloc
     plan, local = settings.plan, settings.plan.local
     rows = [
         ("data", settings.data),
-        ("draw of the partition", str(settings.data_seed)),
+        ("draw of the partition", ", ".join(map(str, settings.draws))),
         ("clients", f"{len(records.ids):,} with {int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"),
         ("model", settings.model),
         ("seeds", f"{len(subject.findings.seeds)} compared of {len(settings.seeds)}: {_listed(subject.findings.seeds)}"),

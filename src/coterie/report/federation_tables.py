@@ -164,7 +164,7 @@ def cost(subject: Subject) -> Sheet:
     findings = subject.findings
 
     def row(finding: Finding) -> dict[str, Any]:
-        own, steady = finding.cost, finding.stability
+        own, steady = finding.spending, finding.stability
         return {
             "megabytes": own.bytes_ / 1e6,
             "passes": own.passes,

@@ -1,23 +1,20 @@
 """The verdict for a reader who knows the clients but not the statistics: short sentences, numbers in right answers out of 100.
 
-The rules are those of `comparison.verdict`, which says the same with tests and intervals. What is added here is one case: a difference that
-every repetition shows but too few repetitions to prove it.
+The rules are those of `analysis.rules`; `analysis.verdict` says the same with tests and intervals.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from coterie.analysis import Finding
 from coterie.analysis.roles import Role
-from coterie.analysis.verdict import clearly_better
+from coterie.analysis.rules import Outcome, origin_of, seeds_needed
 from coterie.core.arrays import Doubles
 from coterie.report.style import ALONE
 from coterie.report.subject import Subject
-from coterie.statistics import LEVEL, Paired
+from coterie.statistics import Paired
 
-Outcome = Literal["better", "worse", "unclear", "unproven", "unjudged"]
 TAGS: dict[Outcome, str] = {
     "better": "Better than {base}",
     "worse": "Worse than {base}",
@@ -46,7 +43,7 @@ def cards(subject: Subject) -> list[Card]:
 def answer(subject: Subject) -> str:
     """The one sentence to take home. A method is only best where it is clearly better than simpler things, too."""
     findings, base = subject.findings, subject.baseline.name
-    own = {label: outcome(subject, findings.methods[label]) for label in findings.roles.methods}
+    own = {label: findings.methods[label].outcome for label in findings.roles.methods}
     if not own:
         return "Nothing was compared: the study holds baselines only."
     winners = [label for label, kind in own.items() if kind == "better"]
@@ -74,20 +71,8 @@ def _without_winner(outcomes: set[Outcome], base: str) -> str:
     return f"No method that was compared is clearly better than {base}."
 
 
-def outcome(subject: Subject, finding: Finding) -> Outcome:
-    """Which of the five verdicts a method gets."""
-    test = finding.over_baseline[subject.findings.score]
-    if not test.testable:
-        return "unjudged"
-    if clearly_better(finding, test):
-        return "better"
-    if test.high < 0:
-        return "worse"
-    return "unproven" if test.low > 0 and test.n < _needed(subject) else "unclear"
-
-
 def _card(subject: Subject, finding: Finding) -> Card:
-    test, name, kind = finding.over_baseline[subject.findings.score], subject.name(finding.label), outcome(subject, finding)
+    test, name, kind = finding.over_baseline[subject.findings.score], subject.name(finding.label), finding.outcome
     tag = TAGS[kind].format(base=subject.baseline.name)
     if kind == "unjudged":
         why = (
@@ -108,11 +93,11 @@ def _level(subject: Subject, finding: Finding, test: Paired) -> str:
 
 
 def _certainty(subject: Subject, kind: Outcome, test: Paired) -> str:
-    span = f"{_signed(test.low)} and {_signed(test.high)} points"
+    span, tested = f"{_signed(test.low)} and {_signed(test.high)} points", len(subject.findings.roles.methods)
     if kind == "unproven":
         return (
             f"It did better in {test.wins} of {test.n} repetitions, by {_count(test.mean)} points on average. With "
-            f"{_methods(len(subject.findings.roles.methods))} tested, proof takes at least {_needed(subject)} repetitions."
+            f"{_methods(tested)} tested, proof takes at least {seeds_needed(tested)} repetitions."
         )
     if max(abs(test.low), abs(test.high)) < 0.0005:
         return "The difference is less than 0.1 points."
@@ -155,11 +140,12 @@ def _origin(subject: Subject, finding: Finding, kind: Outcome) -> list[str]:
         if own.low > 0:
             return [f"{random}: choosing similar clients helps, but not enough."]
         return [f"{random}: choosing similar clients {'does harm' if own.high < 0 else 'makes no clear difference'}."]
-    if own.low > 0 and own.mean >= parts.total.mean / 2:
-        return [f"{random}: the gain comes from putting similar clients together."]
-    if own.low > 0:
-        return [f"{random}: only {_count(own.mean)} points come from putting similar clients together."]
-    return [f"{random}: the gain does not come from putting similar clients together."]
+    match origin_of(parts):
+        case "all":
+            return [f"{random}: the gain comes from putting similar clients together."]
+        case "part":
+            return [f"{random}: only {_count(own.mean)} points come from putting similar clients together."]
+    return [f"{random}: the gain is not shown to come from putting similar clients together."]
 
 
 def _simpler(subject: Subject, finding: Finding) -> list[str]:
@@ -187,11 +173,6 @@ def _room(subject: Subject, finding: Finding) -> list[str]:
 def _early(subject: Subject, finding: Finding) -> list[str]:
     missing = finding.over_baseline["final"].missing
     return [f"{missing} of {len(subject.findings.seeds)} repetitions broke off and are not counted."] if missing else []
-
-
-def _needed(subject: Subject) -> int:
-    """Repetitions with which the least possible p-value, corrected for all methods under test, is below the level."""
-    return int(np.floor(np.log2(len(subject.findings.roles.methods) / LEVEL))) + 1
 
 
 def _methods(count: int) -> str:

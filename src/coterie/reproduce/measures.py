@@ -1,26 +1,23 @@
 """What some figures of the papers show without a training run: an index of heterogeneity, a map between two distance matrices."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from coterie.core.asks import Ask, Train
+from coterie.core.asks import Train
 from coterie.core.rng import generator, key
 from coterie.data.federation import Federation
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.loop import LoopEngine
 from coterie.engines.make import make_engine
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 from coterie.evidence.settings import Settings
 from coterie.grouping.similarity import cosines, gram, ternary_cosines
 from coterie.heterogeneity import ask_pni
 from coterie.methods.catalogue import build
 from coterie.methods.fedgroup import FedGroup
-from coterie.run.execution import Execution
-
-T = TypeVar("T")
+from coterie.run.drive import answer
 
 
 @dataclass(frozen=True)
@@ -33,26 +30,14 @@ class Measured:
     value: float
 
 
-def answered(script: Generator[Ask[Any], Any, T], problem: Problem, seed: int, engine: Engine) -> T:
-    """What a script of asks comes to, without a lane around it."""
-    reply = None
-    while True:
-        try:
-            ask = script.send(reply)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        reply = engine.run([Stamped(ask, problem, seed, 0)])[0]
-
-
 def pni(federation: Federation, settings: Settings) -> list[Measured]:
     """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
-    problem, engine = Problem.of(federation, settings.model), make_engine(Execution(engine="loop"))
-    clients = problem.roster.clients
-    found = []
-    for seed in settings.seeds:
-        index = answered(ask_pni(clients, problem.initial(seed)), problem, seed, engine)
-        found += [Measured("pni", "literal", seed, index.literal), Measured("pni", "normalised", seed, index.normalised)]
+    world = World.of(federation, settings.model)
+    clients, found = world.problem.roster.clients, []
+    with LoopEngine(world) as engine:
+        for seed in settings.seeds:
+            index = answer(ask_pni(clients, world.model.initial(seed)), engine, seed=seed)
+            found += [Measured("pni", "literal", seed, index.literal), Measured("pni", "normalised", seed, index.normalised)]
     return found
 
 
@@ -64,19 +49,20 @@ def ternary(federation: Federation, settings: Settings) -> list[Measured]:
     method = build(settings.methods[0])
     assert isinstance(method, FedGroup)
     assert isinstance(method.groups, int)
-    problem, engine = Problem.of(federation, settings.model), make_engine(Execution())
-    found = []
-    for seed in settings.seeds:
-        count = min(method.alpha * method.groups, len(federation))
-        clients = np.sort(generator(key(seed, "ternary figure")).choice(len(federation), count, replace=False)).astype(np.int64)
-        origin = problem.initial(seed)(0)[None]
-        ask = Train(clients, origin, settings.plan.local.but(epochs=method.pretrain), purpose="pretrain")
-        trained = engine.run([Stamped(ask, problem, seed, 0)])[0]
-        updates, start = problem.layout.comparable(trained.vectors), problem.layout.comparable(origin)
-        directions = method.groups if method.directions == "groups" else method.directions
-        short = pdist(ternary_cosines(updates, directions, start))
-        full = pdist((1.0 - cosines(gram(updates, start))) / 2.0)
-        found.append(Measured("distances", "r2", seed, float(np.corrcoef(full, short)[0, 1] ** 2)))
+    world, found = World.of(federation, settings.model), []
+    layout = world.model.layout
+    local = settings.plan.local.but(epochs=method.pretrain)
+    directions = method.groups if method.directions == "groups" else method.directions
+    with make_engine(world) as engine:
+        for seed in settings.seeds:
+            count = min(method.alpha * method.groups, len(federation))
+            clients = np.sort(generator(key(seed, "ternary figure")).choice(len(federation), count, replace=False)).astype(np.int64)
+            origin = world.model.initial(seed)(0)[None]
+            trained = answer(iter(Train(clients, origin, local, purpose="pretrain")), engine, seed=seed)
+            updates, start = layout.comparable(trained.vectors), layout.comparable(origin)
+            short = pdist(ternary_cosines(updates, directions, start))
+            full = pdist((1.0 - cosines(gram(updates, start))) / 2.0)
+            found.append(Measured("distances", "r2", seed, float(np.corrcoef(full, short)[0, 1] ** 2)))
     return found
 
 

@@ -68,14 +68,14 @@ def _lacking(study: Reproduction, part: Part, anyway: bool) -> str:
 
 
 def _run_part(study: Reproduction, part: Part, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]) -> PartRun:
-    draws = [replace(settings, seeds=(seed,), data_seed=seed) for seed in settings.seeds] if part.redrawn else [settings]
+    draws = [replace(settings, seeds=(seed,), draws=(seed,)) for seed in settings.seeds] if part.redrawn else [settings]
     execution = study.settings_of(part).execution
     last: list[Evidence] = []
     studies: list[Evidence] = []
     measured: list[Measured] = []
     for drawn in draws:
         try:
-            federation = load(drawn.data, drawn.data_seed, data_dir)
+            federation = load(drawn.data, drawn.draws[0], data_dir)
         except UserError as error:  # files that are not there, mostly
             return PartRun(
                 part, settings=settings, why_not=f"{str(error).partition(':')[0].rstrip('.')} (see: coterie data '{drawn.data}')"
@@ -83,7 +83,7 @@ def _run_part(study: Reproduction, part: Part, settings: Settings, out: Path, da
         if part.measure != "training":
             measured += MEASURES[part.measure](federation, drawn)
             continue
-        folder = out / part.name / f"seed-{drawn.data_seed}" if part.redrawn else out / part.name
+        folder = out / part.name / f"seed-{drawn.draws[0]}" if part.redrawn else out / part.name
         jobs = [(drawn, folder / "rounds", studies)]
         if study.last_only:
             jobs.append((_after_last(drawn, study.last_only), folder / "last", last))

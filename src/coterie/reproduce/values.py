@@ -1,25 +1,26 @@
 """The numbers of a reproduction: one for each part, row, score and seed, accuracies in percent.
 
-Rows are methods, models on the server's own test set (`METHOD | MODEL`) or what was measured. Scores of a method: final, last10, mean, max
-and median over rounds, macro and worst (clients, after the last round), change (between rounds), rounds_to (the target), discrepancy and
-its variance over rounds, ari (with the true groups), server_ms a round, and FedSim's components.
+Rows are methods, models on the server's own test set (`METHOD | MODEL`) or what was measured. Scores of a method are the analysis' (final,
+last10, mean, max and median over rounds, change; macro and worst over clients after the last round; ari), and rounds_to (the target),
+discrepancy and its variance over rounds, server_ms a round, and FedSim's components.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import nan
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score
 
-from coterie.analysis.records import Records, records_of
+from coterie.analysis.central import central_curves
+from coterie.analysis.records import Records, checked, records_of
+from coterie.analysis.scores import NO_SHARE, Scope, curve_scores, scope_of, scores_of
+from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
-from coterie.evidence.reader import Evidence
+from coterie.evidence.reader import Evidence, json_notes
 from coterie.reproduce.run import PartRun
 
-LAST = 10  # evaluated rounds in the "last 10" score
 Key = tuple[str, str]  # row and score
+AFTER_LAST = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 
 @dataclass
@@ -50,99 +51,64 @@ def values_of(run: PartRun, target: float | None) -> PartValues:
     """Everything that a part's evidence tells."""
     values = PartValues()
     for evidence in run.studies:
-        _from_rounds(values, evidence, target)
+        records = checked(records_of(evidence))
+        scope = scope_of(records)
+        _add_scores(values, records, scope)
+        _add_rounds(values, records, scope, target)
+        for row, score, seed, value in _central(evidence, scope.last):
+            values.add(row, score, seed, value)
     for evidence in run.last:
-        _after_last(values, records_of(evidence))
+        records = checked(records_of(evidence))
+        _add_scores(values, records, scope_of(records), AFTER_LAST)
     for measured in run.measured:
         values.add(measured.row, measured.score, measured.seed, measured.value)
     return values
 
 
-def _from_rounds(values: PartValues, evidence: Evidence, target: float | None) -> None:
-    records = records_of(evidence)
-    settings = records.settings
-    counted = records.rounds >= 1
-    values.rounds = records.rounds[counted]
-    moved = _discrepancy(evidence)
-    components = _components(evidence)
-    for m, method in enumerate(settings.methods):
-        for s, seed in enumerate(settings.seeds):
-            curve = 100 * records.accuracy[m, s, counted]
-            if not np.isfinite(curve[-1]):
+def _add_scores(values: PartValues, records: Records, scope: Scope, wanted: tuple[str, ...] = ()) -> None:
+    """The analysis' scores, shares in percent."""
+    seeds = [records.settings.seeds[place] for place in scope.seeds]
+    for place, method in enumerate(records.settings.methods):
+        for score, found in scores_of(records, scope, place).items():
+            if not wanted or score in wanted:
+                for seed, value in zip(seeds, found, strict=True):
+                    values.add(method, score, seed, float(value if score in NO_SHARE else 100 * value))
+
+
+def _add_rounds(values: PartValues, records: Records, scope: Scope, target: float | None) -> None:
+    """Curves, and what is read from all rounds."""
+    values.rounds, components = records.rounds[scope.rows], _components(records.evidence)
+    for place, method in enumerate(records.settings.methods):
+        curves = 100 * records.accuracy[place, scope.seeds, scope.rows]
+        first = rounds_to(curves, values.rounds, target) if target is not None else np.full(len(curves), nan)
+        for row, s in enumerate(scope.seeds):
+            if not np.isfinite(curves[row, -1]):
                 continue  # it did not reach the end
-            values.curves.setdefault(method, {})[seed] = curve
-            there = np.flatnonzero(curve >= target) if target is not None else np.zeros(0)
-            scores = _scores(curve) | {
-                "rounds_to": nan if target is None else float(values.rounds[there[0]]) if len(there) else float(settings.plan.rounds + 1),
-                "discrepancy": moved[m, s].mean(),
-                "discrepancy_variance": moved[m, s].var(),
-                "server_ms": 1000 * records.server_seconds[m, s, 1:].mean(),
-                "components": components.get((m, s), nan),
+            seed = records.settings.seeds[s]
+            values.curves.setdefault(method, {})[seed] = curves[row]
+            moved = records.discrepancy[place, s, 1 : scope.last + 1]
+            never = scope.last + 1 if target is not None else nan
+            scores = {
+                "rounds_to": first[row] if np.isfinite(first[row]) else never,
+                "discrepancy": moved.mean(),
+                "discrepancy_variance": moved.var(),
+                "server_ms": 1000 * records.server_seconds[place, s, 1 : scope.last + 1].mean(),
+                "components": components.get((method, seed), nan),
             }
             for score, value in scores.items():
                 values.add(method, score, seed, float(value))
-    _after_last(values, records)
-    for row, score, seed, value in _central(evidence):
-        values.add(row, score, seed, value)
 
 
-def _after_last(values: PartValues, records: Records) -> None:
-    """Scores of the last round: over samples, over clients, of the worst client, and how well groups agree with the true ones."""
-    settings = records.settings
-    known = records.test > 0
-    for m, method in enumerate(settings.methods):
-        for s, seed in enumerate(settings.seeds):
-            if not np.isfinite(records.accuracy[m, s, -1]):
-                continue
-            own = 100 * (records.right[m, s, -1, known] / records.test[known])  # counts are of 16 bits: divided first
-            values.add(method, "final", seed, 100 * float(records.accuracy[m, s, -1]))
-            values.add(method, "macro", seed, float(own.mean()))
-            values.add(method, "worst", seed, float(own.min()))
-            if method in records.groups and records.truth is not None:
-                values.add(method, "ari", seed, float(adjusted_rand_score(records.truth, records.groups[method][s, -1])))
-
-
-def _discrepancy(evidence: Evidence) -> Doubles:
-    """(M, S, T) from round 1 on."""
-    settings = evidence.settings
-    frame = evidence.frame("rounds", ["lane", "round", "discrepancy"])
-    table = np.zeros((len(settings.seeds), len(settings.methods), settings.plan.rounds + 1))
-    table.reshape(-1, table.shape[2])[frame["lane"], frame["round"]] = frame["discrepancy"]
-    return table.swapaxes(0, 1)[:, :, 1:]
-
-
-def _components(evidence: Evidence) -> dict[tuple[int, int], float]:
-    """By places of method and seed: how many principal components FedSim kept, mean over rounds."""
-    frame = evidence.frame("notes")
-    own = frame[frame["name"] == "components"]
-    kept: dict[tuple[int, int], list[float]] = {}
-    for lane, value in zip(own["lane"].tolist(), own["value"].tolist(), strict=True):
-        seed, method = divmod(lane, len(evidence.settings.methods))
-        kept.setdefault((method, seed), []).append(json.loads(value))
+def _components(evidence: Evidence) -> dict[tuple[str, int], float]:
+    """By method and seed: how many principal components FedSim kept, mean over rounds."""
+    kept: dict[tuple[str, int], list[float]] = {}
+    for key, _, value in json_notes(evidence, "components"):
+        kept.setdefault((key.method, key.seed), []).append(value)
     return {place: float(np.mean(counts)) for place, counts in kept.items()}
 
 
-def _central(evidence: Evidence) -> Iterator[tuple[str, str, int, float]]:
-    """Models on the server's own test set; rows of a lane are in the order of rounds. A lane that did not reach the end has none."""
-    frame = evidence.frame("central")
-    frame = frame[(frame["round"] >= 1) & (frame.groupby("lane")["round"].transform("max") == evidence.settings.plan.rounds)]
-    total = sum(evidence.roster[f"actual_{c}"][-1].as_py() for c in range(evidence.classes))  # the last row is the server's
-    right = frame[[f"hits_{c}" for c in range(evidence.classes)]].sum(axis=1)
-    curves: dict[tuple[str, int], list[float]] = {}
-    columns = (frame["method"].astype(str).tolist(), frame["model"].tolist(), frame["seed"].tolist(), right.tolist())
-    for method, model, seed, hits in zip(*columns, strict=True):
-        curves.setdefault((f"{method} | {model}", seed), []).append(100 * hits / total)
-    for (row, seed), curve in curves.items():
-        yield from ((row, score, seed, value) for score, value in _scores(np.array(curve)).items())
-
-
-def _scores(curve: Doubles) -> dict[str, float]:
-    """The scores that any curve over rounds has."""
-    return {
-        "final": float(curve[-1]),
-        "last10": float(curve[-LAST:].mean()),
-        "mean": float(curve.mean()),
-        "max": float(curve.max()),
-        "median": float(np.median(curve)),
-        "change": float(np.abs(np.diff(curve)).mean()) if len(curve) > 1 else nan,
-    }
+def _central(evidence: Evidence, last: int) -> Iterator[tuple[str, str, int, float]]:
+    """Models on the server's own test set."""
+    for (method, model, seed), curve in central_curves(evidence, last).items():
+        for score, value in curve_scores(100 * curve[None, :]).items():
+            yield f"{method} | {model}", score, seed, float(value[0])

@@ -1,7 +1,8 @@
 """Watching a study from outside: one small interface for progress bars, loggers and your own code."""
 
+from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.lanes import Lane
 
 
 class Callback:

@@ -1,6 +1,5 @@
 """`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,10 +11,11 @@ from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Method
+from coterie.core.plain import plain, read_json, write_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
-from coterie.evidence.reader import Evidence, read_json
+from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build, spec_of
 from coterie.methods.fedavg import FedAvg
@@ -28,7 +28,7 @@ from coterie.run.options import plan_of
 from coterie.run.study import Study
 from coterie.run.tuning import Entry, at_rate, choose_rates, grid_of, with_validation
 
-SCHEMA = 1
+FORMAT = 2
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
 
 
@@ -61,7 +61,7 @@ class Request:
         return [name if names.index(name) == i else f"{name}-{i + 1}" for i, name in enumerate(names)]
 
     def as_json(self) -> dict[str, Any]:
-        tree: dict[str, Any] = json.loads(json.dumps({"schema": SCHEMA, **asdict(self), "folders": self.folders}))
+        tree: dict[str, Any] = plain({"format": FORMAT, **asdict(self), "folders": self.folders})
         return tree
 
 
@@ -160,7 +160,7 @@ class _Run:
             data=self.federation.name,
             model=request.model,
             seeds=seeds,
-            data_seed=request.data_seed,
+            draws=(request.data_seed,),
             plan=request.plan,
         )
         study = Study.prepare(settings, federation=self.federation, methods=[method for _, method in entries])
@@ -181,8 +181,6 @@ def _open(out: Path, request: Request, resume: bool) -> None:
         raise UserError(f"{out} is not empty: choose another --out, or continue the comparison in it with --resume.")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(".compare.json")
-        draft.write_text(json.dumps(wanted, indent=1) + "\n")
-        draft.rename(path)
+        write_json(path, wanted)
     except OSError as error:
         raise UserError(f"Cannot write to {out}: {error.strerror or error}.") from error

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
-from coterie.core.asks import Ask, ModelAsk, Train
+from coterie.core.asks import Ask, Evaluate, ModelAsk, Train
 from coterie.core.plan import Plan
-from coterie.core.rng import fold, key, uniforms
+from coterie.core.rng import key, uniforms
 from coterie.core.roster import Roster
 
 
 def under_conditions(ask: Ask[Any], plan: Plan, roster: Roster, seed: int, round_: int) -> Ask[Any]:
     """The ask as the world will carry it out: without the clients that are gone, with stragglers' epochs cut short."""
-    if not isinstance(ask, ModelAsk):
-        return ask
-    if plan.dropout:
+    if plan.dropout and (isinstance(ask, ModelAsk) or (isinstance(ask, Evaluate) and ask.part != "central")):
         ask = ask.take(_draws(roster, ask.clients, seed, "dropout", round_) >= plan.dropout)
     if plan.stragglers and isinstance(ask, Train):
         ask = _straggle(ask, plan, roster, seed, round_)
@@ -37,4 +35,4 @@ def _straggle(ask: Train, plan: Plan, roster: Roster, seed: int, round_: int) ->
 
 
 def _draws(roster: Roster, clients: Ids, seed: int, purpose: str, round_: int) -> Doubles:
-    return uniforms(fold(np.full(len(clients), key(seed, purpose, round_), np.uint64), roster.words[clients]))
+    return uniforms(roster.draws(key(seed, purpose, round_), clients))

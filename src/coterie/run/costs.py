@@ -1,8 +1,6 @@
 """What a round costs: messages, bytes each way, client passes and steps, counted from the asks and replies themselves."""
 
-from dataclasses import dataclass
 from math import prod
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -10,49 +8,42 @@ import numpy as np
 from coterie.core.arrays import places
 from coterie.core.asks import Evaluate, Evaluated, Gradient, ModelAsk, Reply, Train, Trained
 from coterie.core.serving import COMBINED
+from coterie.evidence.record import Cost
 
 FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Costs add up."""
-
-    messages: int = 0  # questions sent and answers received
-    bytes_down: int = 0
-    bytes_up: int = 0
-    passes: float = 0.0  # times a client goes through its data
-    steps: int = 0  # optimiser steps on clients
-    samples: int = 0  # samples processed on clients
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*map(add, vars(self).values(), vars(other).values()))
 
 
 def cost_of(ask: Any, reply: Reply) -> Cost:
     """The cost of one ask. Clients that were asked and did not answer cost the question."""
     if isinstance(ask, Evaluate):  # a method's own question (FedEx's gate); what the study measures is never charged
-        return _judging(ask, reply)
+        return _evaluating(ask, reply)
     assert isinstance(ask, ModelAsk)
+    passes, steps, samples = _work(ask, reply)
+    if ask.alone:  # the client works for itself: nothing is sent
+        return Cost(passes=passes, steps=steps, samples=samples)
     asked, answered = len(ask.clients), len(reply.clients)
     d = ask.models.shape[1]
     sent = d * (len(ask.models) if not hasattr(reply, "vectors") else 1)  # Losses and Error send all k models
     extras = [v for v in (getattr(ask, name, None) for name in ("anchors", "linear", "mus", "epochs")) if v is not None]
+    extras += [v for name, v in ask.extra.items() if name not in ask.kept] if isinstance(ask, Train) else []
     sent += sum(prod(v.shape[1:]) for v in extras)
-    up = sum(prod(v.shape[1:]) for k, v in vars(reply).items() if isinstance(v, np.ndarray) and k != "clients")
-    passes, steps, samples = _work(ask, reply)
+    kept = d * len(ask.kept_loops) if isinstance(ask, Train) else 0
+    up = sum(prod(getattr(reply, name).shape[1:]) for name in reply.columns()) - kept
     return Cost(asked + answered, FLOAT * asked * sent, FLOAT * answered * up, passes, steps, samples)
 
 
-def _judging(ask: Evaluate, reply: Reply) -> Cost:
+def _evaluating(ask: Evaluate, reply: Reply) -> Cost:
     """Each client gets the model that serves it, or all of them where they are combined, and sends its counts back."""
     assert isinstance(reply, Evaluated)
     if ask.part == "central":
         return Cost()  # the server's own data: nothing is sent
     models = np.where(ask.serving.rows == COMBINED, len(ask.serving.models), 1)  # sent to, and run by, each client
     run = models[places(ask.clients, reply.clients)]
+    passes, samples = float(run.sum()), int((run * reply.sizes).sum())
+    if ask.alone:
+        return Cost(passes=passes, samples=samples)
     down, up = int(models.sum()) * ask.serving.models.shape[1], len(reply) * (3 * reply.hits.shape[1] + 2)
-    return Cost(len(models) + len(reply), FLOAT * down, FLOAT * up, float(run.sum()), 0, int((run * reply.sizes).sum()))
+    return Cost(len(models) + len(reply), FLOAT * down, FLOAT * up, passes, 0, samples)
 
 
 def _work(ask: ModelAsk[Any], reply: Any) -> tuple[float, int, int]:

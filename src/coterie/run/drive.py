@@ -1,15 +1,17 @@
 """The driver: lanes in lock-step. It alone turns asks into replies; there is no other round loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
-from coterie.core.acceptance import accept, assemble
-from coterie.core.asks import Ask, ModelAsk, Train
+from coterie.core.acceptance import accept
+from coterie.core.asks import Ask, Train
 from coterie.core.errors import UserError
 from coterie.engines.engine import Engine, Stamped
-from coterie.run.lanes import FAILED, RUNNING, Done, Lane, RoundRecord
+from coterie.evidence.record import FAILED, RUNNING, RoundRecord
+from coterie.run.lanes import Done, Lane
 
+T = TypeVar("T")
 Watch = Callable[[Lane, RoundRecord], None]
 
 
@@ -19,20 +21,33 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: Watch) -> No
     All cheap asks are answered first, and training runs when every live lane waits for it: plain lock-step would fill half the
     lanes of a training call, this rule fills nearly all. A lane that raises or diverges is recorded and the others go on.
     """
-    crew = [_Hand(lane, until, watch) for lane in lanes if lane.status == RUNNING]
-    for hand in crew:
-        hand.send(None)
-    while waiting := [hand for hand in crew if hand.ask is not None]:
-        cheap = [hand for hand in waiting if not isinstance(hand.ask, Train)]
+    driven = [_Driven(lane, until, watch) for lane in lanes if lane.status == RUNNING]
+    for each in driven:
+        each.send(None)
+    while waiting := [each for each in driven if each.ask is not None]:
+        cheap = [each for each in waiting if not isinstance(each.ask, Train)]
         _carry_out(cheap or waiting, engine)
+
+
+def answer(script: Generator[Ask[Any], Any, T], engine: Engine, *, seed: int = 0, round_: int = 0, draw: int = 0) -> T:
+    """What a script that is no lane's (an inspection, a measurement) comes to; every reply is accepted as the driver does it."""
+    reply = None
+    while True:
+        try:
+            ask = script.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        stamped = Stamped(ask, seed, round_, draw)
+        reply = accept(ask, engine.run([stamped])[0])
 
 
 def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Iterator[list[Lane]]:
     """Lanes in waves of whole seeds, at most `seeds` of them, whose working memory (in bytes) fits; at least one seed a wave."""
     wave: list[Lane] = []
     used = held = 0
-    for seed in dict.fromkeys(lane.seed for lane in lanes):
-        group = [lane for lane in lanes if lane.seed == seed]
+    for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
+        group = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
         size = sum(_footprint(lane) for lane in group)
         if wave and (used + size > memory or held == seeds):
             yield wave
@@ -47,10 +62,10 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
 def _footprint(lane: Lane) -> int:
     """Bytes a lane works with: models sent, replies, and the copies made while they are mixed."""
     cohort = lane.plan.cohort or len(lane.problem.roster)
-    return 4 * lane.problem.layout.size * (3 * cohort + 8)
+    return int(4 * lane.problem.layout.size * (3 * cohort + 8))
 
 
-class _Hand:
+class _Driven:
     """A lane being driven: its script, and the ask it waits on (None when it has finished)."""
 
     def __init__(self, lane: Lane, until: int, watch: Watch) -> None:
@@ -94,35 +109,35 @@ class _Hand:
             self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
             return None
         finally:
-            self.lane.charge_server(perf_counter() - began)
+            self.lane.account.charge_server(perf_counter() - began)
 
 
-def _carry_out(hands: Sequence[_Hand], engine: Engine) -> None:
-    """Run the asks of these lanes together and hand each lane its reply."""
-    stamped = [hand.stamp() for hand in hands]
+def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
+    """Run the asks of these lanes together and give each lane its reply."""
+    stamped = [each.stamp() for each in driven]
     began = perf_counter()
-    replies = _run([s for s in stamped if s is not None], engine)
-    share = (perf_counter() - began) / len(hands)
-    for hand, sent in zip(hands, stamped, strict=True):
+    replies = iter(_run([s for s in stamped if s is not None], engine))
+    share = (perf_counter() - began) / len(driven)
+    for each, sent in zip(driven, stamped, strict=True):
         if sent is None:
             continue
         reply = next(replies)
         if isinstance(reply, Exception):
-            hand.fail(reply)
+            each.fail(reply)
             continue
         accepted = accept(sent.ask, reply)
-        hand.lane.take_note(hand.ask, accepted, share)  # clients that were gone were asked all the same: the question costs
-        hand.send(accepted)
+        assert each.ask is not None
+        each.lane.account.charge(each.ask, accepted, share)
+        each.send(accepted)
 
 
-def _run(stamped: Sequence[Stamped], engine: Engine) -> Iterator[Any]:
-    """Ask the engine; a question to nobody is answered here. An engine that cannot answer all is asked one by one, to spare the others."""
-    somebody = [s for s in stamped if not isinstance(s.ask, ModelAsk) or len(s.ask.clients)]
+def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
+    """Ask the engine. One that cannot answer all is asked one by one, to spare the others."""
+    if not stamped:
+        return []
     try:
-        answers = engine.run(somebody)
+        return engine.run(stamped)
     except UserError:
         raise
     except Exception as error:
-        answers = [error] if len(somebody) == 1 else [next(_run([s], engine)) for s in somebody]
-    found = dict(zip(map(id, somebody), answers, strict=True))
-    return iter([found[id(s)] if id(s) in found else assemble(s.ask, {}) for s in stamped])
+        return [error] if len(stamped) == 1 else [_run([s], engine)[0] for s in stamped]

@@ -5,9 +5,10 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
-from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.lanes import Lane
 
 PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 

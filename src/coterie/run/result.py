@@ -1,153 +1,115 @@
-"""What a study found: tables for people, data frames for everything else."""
+"""What a study found: tables for people, data frames for everything else. Every number is the analysis'."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.analysis import metrics
+from coterie.analysis.records import Records, records_of
+from coterie.analysis.round_table import round_table
+from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
+from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LAST = 10  # rounds in the "last 10" score
+SCORES = ("final", "last10", "mean", "macro", "worst", "loss", "auroc", "ari")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The evidence of a study, and scores made from it."""
+    """The evidence of a study, and views of it."""
 
     evidence: Evidence
     seconds: float = 0.0  # without loading and compiling
     setup_seconds: float = 0.0
-    troubles: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)  # (method, seed) -> (status, reason)
+
+    @cached_property
+    def problems(self) -> dict[LaneKey, LaneEnd]:
+        """The lanes that did not reach the end, where they ended and why."""
+        return {key: end for key, end in self.evidence.ends().items() if end.status != RUNNING}
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
         """A row for each evaluated round of each lane: scores over clients' own test parts, costs, discrepancy."""
-        frame = self.evidence.frame("clients")
-        scores = _scores(frame, self.evidence.actual)
-        costs = self.evidence.frame("rounds")
-        return scores.merge(costs, on=["method", "seed", "lane", "round"], how="left").sort_values(["lane", "round"], ignore_index=True)
+        import pandas as pd
+
+        return pd.concat([round_table(records) for records, _ in self._draws], ignore_index=True)
 
     @property
     def clients(self) -> "pd.DataFrame":
         """A row for each client, evaluated round and lane, with counts by class."""
         frame = self.evidence.frame("clients")
-        frame.insert(5, "id", np.asarray(self.evidence.ids, dtype=object)[frame["client"].to_numpy()])
+        ids = {draw: np.asarray(self.evidence.of_draw(draw).ids, dtype=object) for draw in self.evidence.settings.draws}
+        named = [ids[draw][client] for draw, client in zip(frame["draw"], frame["client"], strict=True)]
+        frame.insert(list(frame.columns).index("client") + 1, "id", named)
         return frame
+
+    @property
+    def last(self) -> int:
+        """The last round that is compared: of a study that is not complete, the last that all have reached."""
+        return min(scope.last for _, scope in self._draws)
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
-        """A row for each lane: final, last-10 and mean accuracy, and agreement of its groups with the true ones."""
+        """A row for each lane that counts; a score is missing where the lane did not reach the last round."""
         import pandas as pd
 
-        rounds = self.rounds
-        after = rounds[rounds["round"] >= 1]
-        lanes = after.groupby(["method", "seed"], observed=True, sort=False)
-        table = pd.DataFrame(
-            {
-                "final": lanes["accuracy"].last(),
-                "last10": lanes["accuracy"].apply(lambda values: values.tail(LAST).mean()),
-                "mean": lanes["accuracy"].mean(),
-                "macro": lanes["accuracy_macro"].last(),
-                "worst": lanes["worst"].last(),
-                "loss": lanes["loss"].last(),
-            }
-        )
-        if "auroc" in rounds:
-            table["auroc"] = lanes["auroc"].last()
-        table["ari"] = self._agreement().reindex(table.index)
-        return table.reset_index()
+        rows = []
+        for records, scope in self._draws:
+            seeds = np.asarray(records.settings.seeds)[scope.seeds]
+            for place, label in enumerate(records.settings.methods):
+                found = scores_of(records, scope, place)
+                known = {name: found[name] for name in SCORES if name in found}
+                rows.append(pd.DataFrame({"draw": records.settings.draws[0], "method": label, "seed": seeds} | known))
+        table = pd.concat(rows, ignore_index=True)
+        table["method"] = pd.Categorical(table["method"], categories=list(self.evidence.settings.methods))
+        return table
 
     def table(self) -> "pd.DataFrame":
-        """A row for each method: scores averaged over seeds, with their spread, and the cost of a round."""
-        scores = self.scores.groupby("method", observed=True, sort=False)
-        numbers = [name for name in self.scores.columns if name not in ("method", "seed")]
+        """A row for each method: scores averaged over the seeds that reached the last round, with their spread, and the cost of a round."""
+        scores = self.scores.groupby("method", observed=False, sort=False)
+        numbers = [name for name in SCORES if name in self.scores]
         table = scores[numbers].mean()
         table.insert(1, "±", scores["final"].std())
-        table["seeds"] = scores.size()
-        costs = self.rounds[self.rounds["round"] >= 1].groupby("method", observed=True, sort=False)
-        table["MB/round"] = (costs["bytes_up"].mean() + costs["bytes_down"].mean()) / 1e6
-        table["steps/round"] = costs["steps"].mean()
+        table["seeds"] = scores["final"].count()
+        for name, costs in (("MB/round", ("bytes_up", "bytes_down")), ("steps/round", ("steps",))):
+            table[name] = self._per_round(costs)
+        table["MB/round"] /= 1e6
         table.index = table.index.astype(str)
         return table.drop(columns=[name for name in ("ari",) if table[name].isna().all()])
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""
-        scores = self.scores.groupby("method", observed=True, sort=False)
-        steps = int(self.evidence.frame("rounds", ["lane", "steps"])["steps"].sum())
+        scores = self.scores.groupby("method", observed=False, sort=False)
+        steps = int(sum(np.nansum(records.costs["steps"]) for records, _ in self._draws))
         methods = {
             str(name): {
-                **{score: _number(lanes[score].mean()) for score in ("final", "last10", "mean")},
-                "seeds": len(lanes),
-                "ari": _number(lanes["ari"].mean()),
+                **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari")},
+                "seeds": int(lanes["final"].count()),
             }
             for name, lanes in scores
         }
-        return {"study": folder, "seconds": self.seconds, "setup_seconds": self.setup_seconds, "client_steps": steps, "methods": methods}
+        problems = [
+            {**key._asdict(), "round": end.round_, "status": end.status, "reason": end.reason} for key, end in self.problems.items()
+        ]
+        tree = {"study": folder, "seconds": self.seconds, "setup_seconds": self.setup_seconds, "client_steps": steps, "methods": methods}
+        return dict(plain(tree | {"problems": problems}))
 
-    def _agreement(self) -> "pd.Series[float]":
-        """Adjusted Rand index of each lane's last groups with the true ones; nan where either is unknown."""
+    @cached_property
+    def _draws(self) -> list[tuple[Records, Scope]]:
+        found = [records_of(self.evidence.of_draw(draw)) for draw in self.evidence.settings.draws]
+        return [(records, scope_of(records)) for records in found]
+
+    def _per_round(self, costs: tuple[str, ...]) -> "pd.Series[float]":
+        """The mean over rounds and lanes of what a round costs each method."""
         import pandas as pd
-        from sklearn.metrics import adjusted_rand_score  # here: it takes a second to import, and most studies have no groups
 
-        truth = self.evidence.roster["group"].to_numpy()[: len(self.evidence.ids)]
-        frame = self.evidence.frame("groups")
-        last = frame[frame["round"] == frame.groupby("lane")["round"].transform("max")]
-        known = (truth >= 0).all()
-        found = {
-            (method, seed): adjusted_rand_score(truth, lane.sort_values("client")["group"]) if known else np.nan
-            for (method, seed), lane in last.groupby(["method", "seed"], observed=True)
-        }
-        index = pd.MultiIndex.from_tuples(list(found), names=["method", "seed"]) if found else pd.MultiIndex.from_arrays([[], []])
-        return pd.Series(list(found.values()), index=index, dtype=float)
-
-
-def _scores(frame: "pd.DataFrame", actual: Any) -> "pd.DataFrame":
-    """Scores of each (lane, round) from its clients' counts, all at once."""
-    import pandas as pd
-
-    classes = actual.shape[1]
-    hits = np.stack([frame[f"hits_{c}"].to_numpy() for c in range(classes)], axis=1)
-    predicted = np.stack([frame[f"predicted_{c}"].to_numpy() for c in range(classes)], axis=1)
-    if "actual_0" in frame:  # where the world drifts, each round has its own
-        truth = np.stack([frame[f"actual_{c}"].to_numpy() for c in range(classes)], axis=1)
-    else:
-        truth = actual[frame["client"].to_numpy()]
-    frame = frame[[c for c in ("method", "seed", "lane", "round", "loss", "auroc") if c in frame]].copy()
-    frame["size"] = truth.sum(1)
-    frame["right"] = hits.sum(1)
-    frame["accuracy"] = metrics.accuracy(hits, truth)
-    frame["precision"] = metrics.precision(hits, predicted, truth)
-    frame["recall"] = metrics.recall(hits, predicted, truth)
-    frame["f1"] = metrics.f1(hits, predicted, truth)
-    frame["weighted_loss"] = frame["loss"] * frame["size"]
-    for name in ("precision", "recall", "f1"):
-        frame[f"weighted_{name}"] = frame[name] * frame["size"]
-    lanes = frame.groupby(["method", "seed", "lane", "round"], observed=True, sort=False)
-    sums = lanes[["size", "right", "weighted_loss", "weighted_precision", "weighted_recall", "weighted_f1"]].sum()
-    table = pd.DataFrame({"accuracy": sums["right"] / sums["size"], "accuracy_macro": lanes["accuracy"].mean()})
-    table["loss"] = sums["weighted_loss"] / sums["size"]
-    for name in ("precision", "recall", "f1"):
-        table[name] = sums[f"weighted_{name}"] / sums["size"]
-        table[f"{name}_macro"] = lanes[name].mean()
-    table["worst"] = lanes["accuracy"].min()
-    table["bottom_decile"] = _bottom_decile(frame)
-    if "auroc" in frame:
-        table["auroc"] = lanes["auroc"].mean()
-    return table.reset_index()
-
-
-def _bottom_decile(frame: "pd.DataFrame") -> "pd.Series[float]":
-    ordered = frame.sort_values("accuracy")  # nan last
-    lanes = ordered.groupby(["method", "seed", "lane", "round"], observed=True, sort=False)
-    keep = lanes.cumcount() < np.ceil(lanes["accuracy"].transform("count") / 10).clip(lower=1)
-    lowest: pd.Series[float] = ordered[keep].groupby(["method", "seed", "lane", "round"], observed=True, sort=False)["accuracy"].mean()
-    return lowest
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+        tables = [np.sum([records.costs[name] for name in costs], axis=0)[:, :, 1:] for records, _ in self._draws]  # (M, S, T) each
+        methods = self.evidence.settings.methods
+        means = [float(metrics.mean(np.concatenate([table[i].ravel() for table in tables]))) for i in range(len(methods))]
+        return pd.Series(means, index=pd.CategoricalIndex(methods, categories=list(methods)), dtype=float)

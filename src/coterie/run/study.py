@@ -1,7 +1,8 @@
-"""A study: methods x seeds on one federation, carried out wave by wave and written down as it goes."""
+"""A study: draws x methods x seeds, carried out wave by wave and written down as it goes."""
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from os import cpu_count
@@ -14,23 +15,28 @@ import pyarrow as pa
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Method
+from coterie.core.plain import read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
-from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine
+from coterie.engines.loss import Loss, cross_entropy
 from coterie.engines.make import make_engine, resolve_device
-from coterie.engines.problem import Loss, Problem, cross_entropy
-from coterie.evidence import writer
-from coterie.evidence.reader import Evidence, read_json, restore
+from coterie.engines.world import World
+from coterie.evidence import format1
+from coterie.evidence.reader import Evidence
+from coterie.evidence.record import RUNNING, LaneKey, Progress, RoundRecord
+from coterie.evidence.restore import restore
 from coterie.evidence.settings import Settings
+from coterie.evidence.source import Memory
 from coterie.evidence.tables import TABLES, roster_table, tables_of
+from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
 from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
-from coterie.run.lanes import RUNNING, Lane, RoundRecord, lanes_of
+from coterie.run.lanes import Lane, lanes_of
 from coterie.run.options import plan_of
 from coterie.run.result import Result
 
@@ -39,10 +45,10 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Study:
-    """Settings made real: the problem and the methods, ready to run."""
+    """Settings made real: the worlds and the methods, ready to run."""
 
     settings: Settings
-    problem: Problem
+    worlds: Mapping[int, World]  # by draw
     methods: tuple[Method[Any], ...]
     setup_seconds: float = 0.0
 
@@ -59,11 +65,12 @@ class Study:
         """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs."""
         began = perf_counter()
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
-        federation = federation or load(settings.data, settings.data_seed, data_dir)
-        settings.plan.check(len(federation))
-        problem = Problem.of(federation, settings.model, loss)
-        assert problem.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-        return cls(settings, problem, made, perf_counter() - began)
+        federations = {draw: federation or load(settings.data, draw, data_dir) for draw in settings.draws}
+        worlds = {draw: World.of(federation, settings.model, loss) for draw, federation in federations.items()}
+        for world in worlds.values():
+            settings.plan.check(len(world.federation))
+            assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
+        return cls(settings, worlds, made, perf_counter() - began)
 
     def run(
         self,
@@ -81,107 +88,133 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution = execution or Execution()
+        lanes = self.lanes()
+        writer = None
         if out is not None:
-            execution = self._open(out, execution, resume)
-        watchers = list(callbacks)
+            execution, writer = self._open(out, execution, lanes, resume)
         began = perf_counter()
-        engine = engine or self._engine(execution, out)
-        setup = self.setup_seconds + perf_counter() - began
-        lanes = lanes_of(list(zip(self.settings.methods, self.methods, strict=True)), self.settings.seeds, self.problem, self.settings.plan)
-        groups = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave))
-        reached = [restore(out, number, wave) if out is not None and resume else -1 for number, wave in enumerate(groups)]
-        rounds = self.settings.plan.rounds
-        for watcher in watchers:
-            done = sum((last + 1) * len(wave) for last, wave in zip(reached, groups, strict=True))
-            watcher.on_start(self.settings, len(lanes) * (rounds + 1), done)
-        began = perf_counter()
-        memory: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
-        try:
-            for number, wave in enumerate(groups):
-                if budget is not None and reached[number] < rounds and not budget.begin_wave():
-                    break
-                self._run_wave(number, wave, reached[number], engine, execution, out, memory, watchers, budget)
-        finally:
+        watchers, keeper = list(callbacks), _Keeper(self, writer)
+        with nullcontext(engine) if engine is not None else self._engine(execution, out) as carrier:
+            setup = self.setup_seconds + perf_counter() - began
             for watcher in watchers:
-                watcher.on_end()
-        evidence = Evidence.open(out) if out is not None else Evidence(self.settings, roster_table(self._last_world), memory=memory)
-        troubles = {(lane.label, lane.seed): (lane.status, lane.reason) for lane in lanes if lane.status != RUNNING}
-        return Result(evidence, perf_counter() - began, setup, troubles)
+                watcher.on_start(self.settings, len(lanes) * (self.settings.plan.rounds + 1), sum(lane.round_ + 1 for lane in lanes))
+            began = perf_counter()
+            try:
+                for wave in waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave):
+                    if not _finished(wave, self.settings.plan.rounds):
+                        if budget is not None and not budget.begin_wave():
+                            break
+                        self._run_wave(wave, carrier, execution, keeper, watchers, budget)
+            finally:
+                for watcher in watchers:
+                    watcher.on_end()
+        return Result(keeper.evidence(lanes), perf_counter() - began, setup)
+
+    def lanes(self) -> list[Lane]:
+        """All lanes, at their beginning."""
+        methods = list(zip(self.settings.methods, self.methods, strict=True))
+        return lanes_of(methods, self.settings.seeds, {draw: world.problem for draw, world in self.worlds.items()}, self.settings.plan)
+
+    def rosters(self) -> dict[int, pa.Table]:
+        """The clients of each draw, as the last round finds them: groups are compared with the true ones of that time."""
+        return {draw: roster_table(world.federation.at(self.settings.plan.rounds)) for draw, world in self.worlds.items()}
 
     def _run_wave(
         self,
-        number: int,
         wave: Sequence[Lane],
-        reached: int,
         engine: Engine,
         execution: Execution,
-        out: Path | None,
-        memory: dict[str, list[pa.Table]],
+        keeper: "_Keeper",
         watchers: Sequence[Callback],
         budget: Budget | None,
     ) -> None:
         """Advance a wave segment by segment. A segment is written when all its lanes have passed it."""
-        records: list[RoundRecord] = []
+        rounds = self.settings.plan.rounds
+        while not _finished(wave, rounds) and not (budget is not None and budget.over):
+            reached = min(lane.round_ for lane in wave if lane.status == RUNNING)
+            last = min((max(reached, 0) // execution.checkpoint_every + 1) * execution.checkpoint_every, rounds)
+            before = {lane.key: lane.round_ for lane in wave}
+            records: list[RoundRecord] = []
 
-        def watch(lane: Lane, record: RoundRecord) -> None:
-            records.append(record)
-            for watcher in watchers:
-                watcher.on_round(lane, record)
+            def watch(lane: Lane, record: RoundRecord, kept: list[RoundRecord] = records) -> None:
+                kept.append(record)
+                for watcher in watchers:
+                    watcher.on_round(lane, record)
 
-        while reached < self.settings.plan.rounds and not (budget is not None and budget.over):
-            segment = max(reached, 0) // execution.checkpoint_every + 1
-            last = min(segment * execution.checkpoint_every, self.settings.plan.rounds)
             drive(wave, engine, last, watch)
-            records.sort(key=lambda record: (record.lane, record.round_))
-            if out is not None:
-                writer.write_routes(out, engine.routes if isinstance(engine, BatchedEngine) else {})
-                writer.write_segment(out, number, reached + 1, last, wave, records)
-            else:
-                federation = self.problem.federation
-                for name, table in tables_of(records, len(federation.classes), drifting=bool(federation.later)).items():
-                    memory[name].append(table)
-            self._log(out, wave, last)
-            records.clear()
-            reached = last
-
-    @property
-    def _last_world(self) -> Federation:
-        """The federation as the last round finds it: groups are compared with the true ones of that time."""
-        return self.problem.federation.at(self.settings.plan.rounds)
+            keeper.keep(wave, before, records, engine.routes())
 
     def _engine(self, execution: Execution, out: Path | None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
-        engine = make_engine(execution, read_json(stored) if stored is not None and stored.exists() else None)
-        if isinstance(engine, BatchedEngine):
-            engine.prepare(self.problem, self.settings.plan.local)
+        pinned = read_json(stored) if stored is not None and stored.exists() else None
+        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned)
+        engine.prepare(self.settings.plan.local)
         return engine
 
-    def _open(self, out: Path, execution: Execution, resume: bool) -> Execution:
-        """Begin a folder, or check that the one there is this study; how it was carried out is taken from there."""
-        if not resume:
+    def _open(self, out: Path, execution: Execution, lanes: Sequence[Lane], resume: bool) -> tuple[Execution, Writer]:
+        """Begin a folder, or go on with the one that is there: lanes are put where they were, and how it was carried out stays."""
+        if not resume or not (out / "settings.json").exists():
+            if resume and out.exists() and any(out.iterdir()):
+                raise UserError(f"{out} holds no study to resume: name the folder that --out made, or leave --resume away.")
             execution = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
             extras = {"execution": asdict(execution), "environment": environment()}
-            writer.create(out, self.settings, extras, roster_table(self._last_world))
-            return execution
-        if not (out / "settings.json").exists():
-            if out.exists() and any(out.iterdir()):
-                raise UserError(f"{out} holds no study to resume: name the folder that --out made, or leave --resume away.")
-            return self._open(out, execution, resume=False)
-        stored = Settings.from_json(read_json(out / "settings.json"))
+            return execution, Writer.create(out, self.settings, extras, self.rosters())
+        tree = read_json(out / "settings.json")
+        if format1.wrote(tree):
+            raise UserError(
+                f"{out} was written by an earlier version and can be read but not resumed: run the study again in another --out."
+            )
+        stored = Settings.from_json(tree)
         if stored != self.settings:
             raise UserError(
                 f"{out} holds another study (it differs in {', '.join(stored.differences(self.settings))}): choose another --out."
             )
-        return Execution(**{**read_json(out / "execution.json"), "threads": execution.threads})
+        found, told = restore(out)
+        writer = Writer(out)
+        for sentence in told:
+            writer.log(sentence)
+        for lane in lanes:
+            if lane.key in found:
+                lane.go_on(found[lane.key].end, found[lane.key].state)
+        return Execution(**{**read_json(out / "execution.json"), "threads": execution.threads}), writer
 
-    def _log(self, out: Path | None, wave: Sequence[Lane], last: int) -> None:
-        if out is None:
+
+class _Keeper:
+    """Where a run's records go: into segments on disk, or into tables in memory."""
+
+    def __init__(self, study: Study, writer: Writer | None) -> None:
+        self.study, self.writer = study, writer
+        self.memory: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
+
+    def keep(self, wave: Sequence[Lane], before: Mapping[LaneKey, int], records: list[RoundRecord], routes: Mapping[str, str]) -> None:
+        """The new rounds of a wave, by lane and round."""
+        order = {lane.key: lane.number for lane in wave}
+        records.sort(key=lambda record: (order[record.key], record.round_))
+        federation = next(iter(self.study.worlds.values())).federation
+        tables = tables_of(records, len(federation.classes), drifting=bool(federation.later))
+        if self.writer is None:
+            for name, table in tables.items():
+                self.memory[name].append(table)
             return
-        writer.log(out, f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {last} written")
-        for lane in wave:
+        moved = [lane for lane in wave if lane.round_ > before[lane.key] or lane.status != RUNNING]
+        self.writer.routes(routes)
+        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state) for lane in moved], tables)
+        self.writer.log(f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {max(lane.round_ for lane in wave)} written")
+        for lane in moved:
             if lane.status != RUNNING:
-                writer.log(out, f"{lane.label} seed {lane.seed}: {lane.status} {lane.reason}")
+                self.writer.log(f"{lane.label} seed {lane.seed}: {lane.end}")
+
+    def evidence(self, lanes: Sequence[Lane]) -> Evidence:
+        """What the run has found."""
+        if self.writer is not None:
+            return Evidence.open(self.writer.folder)
+        ends = {lane.key: lane.end for lane in lanes}
+        return Evidence(self.study.settings, self.study.rosters(), Memory(self.memory, ends))
+
+
+def _finished(wave: Sequence[Lane], rounds: int) -> bool:
+    return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)
 
 
 def environment() -> dict[str, Any]:
@@ -239,7 +272,7 @@ def study(
         data=federation.name if federation is not None else str(data),
         model=model,
         seeds=tuple(seeds),
-        data_seed=federation.data_seed if federation is not None else data_seed,
+        draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
     ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)

@@ -59,7 +59,8 @@ class FileStudy:
 
     def but(self, said: Mapping[str, Any]) -> "FileStudy":
         """The study with what was said on the command line, which wins over the file."""
-        own = {name: said[name] for name in ("data", "model", "seeds", "data_seed") if name in said}
+        own = {name: said[name] for name in ("data", "model", "seeds") if name in said}
+        own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
         settings = replace(self.settings, plan=plan_with(said, self.settings.plan), **own)
         return replace(self, settings=settings, execution=execution_with(said, self.execution))
 
@@ -102,7 +103,7 @@ def _study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStudy:
         data=table["data"],
         model=table["model"],
         seeds=tuple(seeds) if isinstance(seeds, list) else parse_seeds(str(seeds)),
-        data_seed=table["data_seed"],
+        draws=(table["data_seed"],),
         plan=plan,
     )
     name = "_".join(re.sub(r"[^\w.=-]+", "-", f"{key}={value}") for key, value in point.items()) or "study"

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
-from coterie.run.lanes import Lane, RoundRecord
+from coterie.run.lanes import Lane
 
 
 class Tracker(Callback, ABC):

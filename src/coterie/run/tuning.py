@@ -3,18 +3,18 @@
 Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds that the comparison itself does not use.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.analysis.records import Records, records_of
-from coterie.analysis.scores import LAST, defined_mean
+from coterie.analysis.records import Records, checked, records_of
+from coterie.analysis.scores import curve_scores
 from coterie.core.errors import UserError
 from coterie.core.method import Method
+from coterie.core.plain import write_json
 from coterie.core.specs import Spec, parse_path
 from coterie.data.catalogue import describe
 from coterie.evidence.reader import Evidence
@@ -75,16 +75,13 @@ def at_rate(entry: Entry, rate: float) -> Entry:
 
 def choose_rates(evidence: Evidence, entries: Sequence[Entry], rates: Sequence[float], save: Path) -> dict[str, Tuned]:
     """The best rate for each method, from the evidence of the grid; written down beside it."""
-    records = records_of(evidence)
-    if records.faults:
-        raise UserError(f"The tuning cannot be read: {records.faults[0]}")
+    records = checked(records_of(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
         raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
-    table = defined_mean(records.validation[..., -LAST:], axis=2)  # (M x rates, S)
-    table[~np.isfinite(records.validation[..., -1])] = np.nan
+    table = np.stack([curve_scores(curves)["last10"] for curves in records.validation])  # (M x rates, S); nan for a run that diverged
     means = table.mean(axis=1).reshape(len(entries), len(rates))  # nan where any seed diverged
     found = {label: _choose(label, means[i], rates, records, i) for i, (label, _) in enumerate(entries)}
-    save.write_text(json.dumps({label: asdict(tuned) for label, tuned in found.items()}, indent=1) + "\n")
+    write_json(save, found)
     return found
 
 

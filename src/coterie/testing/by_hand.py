@@ -25,12 +25,12 @@ def layout(*tensors: tuple[int, Role]) -> Layout:
 
 
 def context(
-    sizes: Sequence[int], shape: Layout | int = 2, *, plan: Plan | None = None, seed: int = 0, round_: int = 1, groups: Ids | None = None
+    sizes: Sequence[int], shape: Layout | int = 2, *, plan: Plan | None = None, seed: int = 0, round_: int = 1, truth: Ids | None = None
 ) -> Context:
     """A round with these clients, all of them picked unless the plan says otherwise; `shape` is a layout or a number of weights."""
-    roster = Roster.of([f"client-{i}" for i in range(len(sizes))], np.array(sizes), groups)
+    roster = Roster.of([f"client-{i}" for i in range(len(sizes))], np.array(sizes))
     shape = layout((shape, "weight")) if isinstance(shape, int) else shape
-    return Context(roster, shape, plan or Plan(local=Local(lr=0.1)), seed, round_)
+    return Context(roster, shape, plan or Plan(local=Local(lr=0.1)), seed, round_, truth=truth)
 
 
 def model(*values: float) -> Models:

@@ -1,4 +1,4 @@
-"""The checks that every method, now and later, must pass. `tests/methods/test_contracts.py` runs them over the whole catalogue.
+"""The checks that every method, now and later, must pass. Coterie's own tests run them over the whole catalogue.
 
 A new method gets them all by being in the catalogue; one that is not may be checked by ``check(Subject(make))`` for each check in CHECKS.
 """
@@ -17,16 +17,17 @@ from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.mixing import mix
 from coterie.core.plan import Plan
+from coterie.core.refusals import Refusal
 from coterie.core.serving import Serving
 from coterie.core.states import flatten, from_bytes, to_bytes
 from coterie.engines.engine import Stamped
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
+from coterie.evidence.record import RUNNING
 from coterie.methods.fedavg import FedAvg
 from coterie.run.drive import drive
-from coterie.run.lanes import RUNNING, lanes_of
-from coterie.testing import play as playing
+from coterie.run.lanes import lanes_of
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, context, corrupt, play, unmoved
+from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, context, corrupt, loop, play, unmoved
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,13 @@ def check_each_ask_may_lose_replies(subject: Subject) -> None:
 
 def check_empty_cohort_leaves_the_state(subject: Subject) -> None:
     """A round in which nobody answers changes nothing and mixes nothing."""
-    everybody = worlds.problem().roster.clients
+    everybody = worlds.world().problem.roster.clients
     for history in (
         subject.play(engine=Altered(absent(everybody, (2,)))),
         subject.play(missing=(everybody, (2,))),
     ):
         assert history.data[2] == history.data[1]
-        assert history.records[2].mixing is None
+        assert history.records[2].notes.mixing is None
 
 
 def check_state_survives_as_bytes(subject: Subject) -> None:
@@ -154,64 +155,68 @@ def check_state_in_state_out(subject: Subject) -> None:
 def check_matrix_is_what_happened(subject: Subject) -> None:
     """The recorded matrix, applied to the replies and the models before, gives the models after; its rows sum to one."""
     history, asked = usual(subject.make(), 3)
-    replies = {s.round_: playing.LOOP.run([s])[0] for s in asked if isinstance(s.ask, Train)}
+    replies = {s.round_: loop().run([s])[0] for s in asked if isinstance(s.ask, Train)}
     for before, after, record in zip(history.states, history.states[1:], history.records[1:], strict=False):
-        if record.mixing is None:
+        mixing = record.notes.mixing
+        if mixing is None:
             continue
-        if record.mixing.averages:
-            sums = record.mixing.replies.sum(1) + record.mixing.before.sum(1)
-            np.testing.assert_allclose(sums, 1.0, rtol=0, atol=1e-12)
-            assert record.mixing.replies.min() >= 0
+        if mixing.averages:
+            np.testing.assert_allclose(mixing.replies.sum(1) + mixing.before.sum(1), 1.0, rtol=0, atol=1e-12)
+            assert mixing.replies.min() >= 0
         if subject.aggregate_is_final:
             (old,), (new,) = models(before), models(after)
-            trained: Trained = replies[record.round_].of(record.mixing.clients)
-            assert mix(record.mixing, trained.vectors, old).tobytes() == new.tobytes()
+            trained: Trained = replies[record.round_].of(mixing.clients)
+            assert mix(mixing, trained.vectors, old).tobytes() == new.tobytes()
 
 
 def check_nonsense_is_refused(subject: Subject) -> None:
     """NaN, infinity or the wrong length: refused with a reason, and the run is the one in which the client did not answer."""
     clients, _ = asked_in(subject, 1)
-    bad = int(clients[-1])
-    expected = subject.play(engine=Altered(absent(clients[-1:], (1,)))).data
+    bad, without = int(clients[-1]), absent(clients[-1:], (1,))
+
+    def silent(stamped: Stamped, number: int, reply: Any) -> Any:
+        return without(stamped, number, reply) if isinstance(stamped.ask, ModelAsk) else reply
+
+    expected = subject.play(engine=Altered(silent)).data
 
     def poison(value: Any, with_: float) -> Any:
         spoilt = np.array(value, dtype=np.float64)
-        spoilt.flat[-1] = with_
+        spoilt.flat[-1:] = with_  # a column may be empty
         return spoilt
 
     for reason, spoil in (
-        ("not finite", lambda v: poison(v, np.nan)),
-        ("not finite", lambda v: poison(v, -np.inf)),
-        ("wrong length", lambda v: np.append(v, 0.0)),
-        ("cannot be read", lambda v: "nonsense"),
+        (Refusal.NOT_FINITE, lambda v: poison(v, np.nan)),
+        (Refusal.NOT_FINITE, lambda v: poison(v, -np.inf)),
+        (Refusal.WRONG_SHAPE, lambda v: np.append(v, 0.0)),
+        (Refusal.UNREADABLE, lambda v: "nonsense"),
     ):
         history = subject.play(engine=Altered(corrupt(bad, 1, spoil)))
-        assert reason in history.records[1].refused[bad]
-        assert history.records[2].refused == {}
+        assert reason.name in [absence.why for absence in history.records[1].absences if absence.client == bad]
+        assert history.records[2].absences == ()
         assert history.data == expected, reason
 
 
 def check_odd_cohorts(subject: Subject) -> None:
     """One client, a cohort of one, identical clients, updates of zero, a world of dropouts and stragglers: defined cases."""
     everybody = replace(PLAN, cohort=None)
-    assert_finite(subject.play(problem=worlds.lonely_problem(), plan=everybody))
+    assert_finite(subject.play(world=worlds.lonely_world(), plan=everybody))
     assert_finite(subject.play(plan=replace(PLAN, cohort=1)))
-    assert_finite(subject.play(problem=worlds.identical_problem()))
+    assert_finite(subject.play(world=worlds.identical_world()))
     assert_finite(subject.play(plan=replace(PLAN, dropout=0.5, stragglers=0.5), rounds=4))
     still = subject.play(engine=Altered(unmoved), plan=everybody)
     assert_finite(still)
-    for before, after in zip(models(still.states[0]), models(still.states[-1]), strict=True):
-        if before.shape == after.shape:
-            np.testing.assert_allclose(before, after, rtol=1e-6, atol=1e-6)
+    for after in models(still.states[-1]):  # a method may let go of models, as `restarts` does
+        alike = [before for before in models(still.states[0]) if before.shape == after.shape]
+        assert not alike or any(np.allclose(before, after, rtol=1e-6, atol=1e-6) for before in alike)
 
 
 def check_batch_norm(subject: Subject) -> None:
     """A model with statistics and counters stays valid: no running variance turns negative, whatever moves the weights."""
     plan = replace(PLAN, cohort=3, local=Local(epochs=2, batch_size=None, lr=0.1))
-    problem = worlds.batch_norm_problem()
-    history = subject.play(problem=problem, plan=plan, rounds=3)
+    world = worlds.batch_norm_world()
+    history = subject.play(world=world, plan=plan, rounds=3)
     assert_finite(history)
-    variance = next(s for s in problem.layout.slices if s.name.endswith("running_var"))
+    variance = next(s for s in world.model.layout.slices if s.name.endswith("running_var"))
     assert all((array[:, variance.begin : variance.end] > 0).all() for array in models(history.states[-1]))
 
 
@@ -219,37 +224,38 @@ def check_serves_every_client(subject: Subject) -> None:
     """All clients, some, one, none, in any order, newcomers too; the same client gets the same model each time."""
     state = usual(subject.make())[0].states[-1]
     before = to_bytes(state)
-    everybody = _served(subject, state, worlds.problem(), worlds.problem().roster.clients)
-    for clients in (np.array([1, 4]), np.array([5]), np.array([4, 0, 3]), np.zeros(0, np.int64), worlds.problem().roster.clients):
-        some = _served(subject, state, worlds.problem(), clients)
+    known = worlds.world().problem.roster.clients
+    everybody = _served(subject, state, worlds.world(), known)
+    for clients in (np.array([1, 4]), np.array([5]), np.array([4, 0, 3]), np.zeros(0, np.int64), known):
+        some = _served(subject, state, worlds.world(), clients)
         assert all(some[client].tobytes() == everybody[client].tobytes() for client in some)
-    grown = worlds.newcomer_problem()
-    _served(subject, state, grown, grown.roster.clients)
+    grown = worlds.newcomer_world()
+    _served(subject, state, grown, grown.problem.roster.clients)
     _served(subject, state, grown, np.array([7]))
     assert to_bytes(state) == before
 
 
-def _served(subject: Subject, state: Any, problem: Problem, clients: Ids) -> dict[int, Floats]:
+def _served(subject: Subject, state: Any, world: World, clients: Ids) -> dict[int, Floats]:
     """The model each client is served; for a mixture, all the models it is made of."""
-    serving: Serving = carry(subject.make().serve(state, clients, context(problem, round_=2)), problem, round_=2)
+    serving: Serving = carry(subject.make().serve(state, clients, context(world, round_=2)), world, round_=2)
     assert serving.clients.tolist() == clients.tolist()
     assert serving.rows.shape == clients.shape
     low = 0 if serving.combiner is None else -1
     assert all(low <= row < len(serving.models) for row in serving.rows)
     assert np.isfinite(serving.models).all()
-    assert serving.models.shape[1] == problem.layout.size
+    assert serving.models.shape[1] == world.model.layout.size
     return {int(c): serving.models if r < 0 else serving.models[r] for c, r in zip(clients, serving.rows, strict=True)}
 
 
-def check_panel_and_groups(subject: Subject) -> None:
+def check_named_models_and_groups(subject: Subject) -> None:
     """Models for the central test set have names of their own; every client has a group or none."""
     method, state = subject.make(), usual(subject.make())[0].states[-1]
-    panel, groups = method.panel(state), method.members(state)
-    if panel is not None:
-        assert len(set(panel.names)) == len(panel.names) == len(panel.serving.clients) == len(panel.serving.rows)
-        assert len(set(panel.serving.clients.tolist())) == len(panel.names)  # a reply holds one row a client
+    named, groups = method.central(state), method.members(state)
+    if named is not None:
+        assert len(set(named.names)) == len(named.names) == len(named.serving.clients) == len(named.serving.rows)
+        assert len(set(named.serving.clients.tolist())) == len(named.names)  # a reply holds one row a client
     if groups is not None:
-        assert len(groups) == len(worlds.problem().roster)
+        assert len(groups) == len(worlds.world().problem.roster)
         assert groups.min() >= -1
 
 
@@ -257,7 +263,7 @@ def check_newcomers_may_join(subject: Subject) -> None:
     """The roster only grows: a round after two clients have joined works on the state of the round before."""
     state = usual(subject.make())[0].states[1]
     plan = replace(PLAN, cohort=None)
-    assert_finite(subject.play(problem=worlds.newcomer_problem(), plan=plan, rounds=3, begin=(state, 1)))
+    assert_finite(subject.play(world=worlds.newcomer_world(), plan=plan, rounds=3, begin=(state, 1)))
 
 
 def check_company_changes_nothing(subject: Subject) -> None:
@@ -272,14 +278,14 @@ def check_company_changes_nothing(subject: Subject) -> None:
 
 
 def _states(method: Method[Any], plan: Plan, others: tuple[Method[Any], ...], seeds: tuple[int, ...]) -> list[bytes]:
-    lanes = lanes_of([*(("other", other) for other in others), ("subject", method)], seeds, worlds.problem(), plan)
+    lanes = lanes_of([*(("other", other) for other in others), ("subject", method)], seeds, worlds.world().problem, plan)
     data = []
 
     def watch(lane: Any, record: Any) -> None:
         if lane.label == "subject" and lane.seed == 0:
             data.append(to_bytes(lane.state))
 
-    drive(lanes, playing.LOOP, 2, watch)
+    drive(lanes, loop(), 2, watch)
     assert all(lane.status == RUNNING for lane in lanes)
     return data
 

@@ -5,7 +5,7 @@
     def answer(ask, client):
         return None if client == 2 else {"vectors": [client, 0.0], "sizes": 10, "steps": 1}
 
-    drive([lane], FakeEngine(answer), until=1, watch=print)
+    state = drive.answer(method.round(state, ctx), FakeEngine(answer))
 
 The answers go through the same assembly as a real federation's, so a row of the wrong length is refused here as it is there.
 """
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.core.acceptance import assemble
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import Engine, Stamped
 
 # (ask, client) -> the fields of this client's row of the reply, or None when it does not answer
 Answer = Callable[[Any, int], Mapping[str, Any] | None]
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """Answers every ask from a function, client by client, and keeps the asks it was given, call by call."""
 
     name = "fake"

@@ -1,46 +1,56 @@
 """Playing a method on a small federation, with a world that misbehaves in one chosen way."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 import numpy as np
 
-from coterie.core.acceptance import accept, assemble
+from coterie.core.acceptance import assemble
 from coterie.core.arrays import Ids
-from coterie.core.asks import Ask, Gradient, ModelAsk, Reply, Train
+from coterie.core.asks import Gradient, ModelAsk, Reply, Train
 from coterie.core.local import Local
-from coterie.core.method import Context, Method
+from coterie.core.method import Context, Method, Round, T
 from coterie.core.plan import Plan
 from coterie.core.states import State, to_bytes
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
-from coterie.run.drive import drive
-from coterie.run.lanes import RUNNING, Lane, RoundRecord
+from coterie.engines.world import World
+from coterie.evidence.record import RUNNING, LaneKey, RoundRecord
+from coterie.run.drive import answer, drive
+from coterie.run.lanes import Lane
 from coterie.testing import worlds
 
-T = TypeVar("T")
-LOOP = LoopEngine()
 # Evaluation only at the start: what a round asks is then exactly what the method asks.
 PLAN = Plan(rounds=99, evaluate_every=99, cohort=4, local=Local(epochs=2, batch_size=5, lr=0.1))
 
 Alter = Callable[[Stamped, int, Any], Any]  # (the ask, its number within the round, the reply) -> what arrives instead
 
 
-class Altered:
+def loop(world: World | None = None) -> LoopEngine:
+    """The loop engine of a world, the usual one unless given; the same object each time."""
+    return _loop(world or worlds.world())
+
+
+@cache
+def _loop(world: World) -> LoopEngine:
+    return LoopEngine(world)
+
+
+class Altered(Engine):
     """The loop engine, with something done to its replies on their way."""
 
     name = "altered"
 
-    def __init__(self, alter: Alter) -> None:
-        self.alter = alter
+    def __init__(self, alter: Alter, world: World | None = None) -> None:
+        self.alter, self.inner = alter, loop(world)
         self.asked: list[Stamped] = []
         self._numbers: Counter[tuple[int, int]] = Counter()
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        return [self._pass_on(stamped, reply) for stamped, reply in zip(asks, LOOP.run(asks), strict=True)]
+        return [self._pass_on(stamped, reply) for stamped, reply in zip(asks, self.inner.run(asks), strict=True)]
 
     def _pass_on(self, stamped: Stamped, reply: Any) -> Any:
         self.asked.append(stamped)
@@ -116,7 +126,7 @@ class LaneWithout(Lane):
         if round_ not in self.rounds:
             return ctx
         roster = replace(ctx.roster, reachable=~np.isin(ctx.roster.clients, self.missing))
-        return ContextWithout(roster, ctx.layout, ctx.plan, ctx.seed, ctx.round_, ctx.records, whole=ctx)
+        return ContextWithout(**{**vars(ctx), "roster": roster}, whole=ctx)
 
 
 @dataclass
@@ -137,8 +147,8 @@ class History:
 def play(
     method: Method[Any],
     *,
-    engine: Engine = LOOP,
-    problem: Problem | None = None,
+    engine: Engine | None = None,
+    world: World | None = None,
     plan: Plan = PLAN,
     seed: int = 0,
     rounds: int = 2,
@@ -146,29 +156,22 @@ def play(
     begin: tuple[State, int] | None = None,
 ) -> History:
     """Run one lane; with `missing`, its method does not hear of these clients in these rounds; with `begin`, go on from a state."""
-    lane = LaneWithout(method, "subject", seed, problem or worlds.problem(), plan)
+    lane = LaneWithout(method, LaneKey(0, "subject", seed), (world or worlds.world()).problem, plan)
     if missing is not None:
         lane.missing, lane.rounds = missing
     if begin is not None:
         lane.state, lane.round_ = begin
     history = History()
-    drive([lane], engine, rounds, history.watch)
+    drive([lane], engine or loop(world), rounds, history.watch)
     assert lane.status == RUNNING, lane.reason
     return history
 
 
-def carry(script: Generator[Ask[Any], Any, T], problem: Problem, seed: int = 0, round_: int = 1, engine: Engine = LOOP) -> T:
+def carry(script: Round[T], world: World | None = None, *, seed: int = 0, round_: int = 1, engine: Engine | None = None) -> T:
     """Carry out one generator of a method by itself, and return what it returns."""
-    try:
-        ask = next(script)
-        while True:
-            (reply,) = engine.run([Stamped(ask, problem, seed, round_)])
-            ask = script.send(accept(ask, reply))
-    except StopIteration as end:
-        value: T = end.value
-        return value
+    return answer(script, engine or loop(world), seed=seed, round_=round_)
 
 
-def context(problem: Problem, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
+def context(world: World | None = None, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
     """The context of one round."""
-    return Context(problem.roster, problem.layout, plan, seed, round_)
+    return (world or worlds.world()).problem.context(plan, seed, round_)

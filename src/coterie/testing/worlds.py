@@ -1,14 +1,17 @@
 """Small federations for tests: six clients of ragged sizes, five features, three classes; made of nothing but keys."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from torch import nn
 
+from coterie.core.model import ModelSpec
 from coterie.core.rng import generator, key
 from coterie.data.federation import Federation, Parts
-from coterie.engines.problem import Problem
+from coterie.engines.world import World
 
 SIZES = (12, 7, 1, 9, 16, 5)  # training samples: a single one, fewer than a batch, whole batches and partial ones
 FEATURES, CLASSES, VALIDATION, TEST = 5, 3, 3, 4
@@ -39,37 +42,42 @@ def tiny(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: b
 
 
 @lru_cache
-def problem(model: str = "mclr") -> Problem:
+def world(model: str = "mclr") -> World:
     """The tiny federation with a model; the same object each time, so that engines set it up once."""
-    return Problem.of(tiny(), model)
+    return World.of(tiny(), model)
 
 
 @lru_cache
-def newcomer_problem() -> Problem:
+def newcomer_world() -> World:
     """The tiny federation after two more clients have joined."""
-    return Problem.of(tiny((*SIZES, 8, 6)), "mclr")
+    return World.of(tiny((*SIZES, 8, 6)), "mclr")
 
 
 @lru_cache
-def lonely_problem() -> Problem:
+def lonely_world() -> World:
     """A federation of one client."""
-    return Problem.of(tiny(SIZES[:1]), "mclr")
+    return World.of(tiny(SIZES[:1]), "mclr")
 
 
 @lru_cache
-def identical_problem() -> Problem:
+def identical_world() -> World:
     """Five clients that hold the same samples."""
-    return Problem.of(tiny((8,) * 5, identical=True), "mclr")
+    return World.of(tiny((8,) * 5, identical=True), "mclr")
 
 
 @lru_cache
-def batch_norm_problem() -> Problem:
+def batch_norm_world() -> World:
     """A model with running statistics and a counter beside its weights. No client has a single sample: batch norm cannot train on one."""
 
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES))
+    return made_world(
+        tiny((12, 7, 6, 9)), lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES))
+    )
 
-    return Problem(tiny((12, 7, 6, 9)), "batch-norm", build)
+
+def made_world(federation: Federation, build: Callable[[], nn.Module], name: str = "made", **options: Any) -> World:
+    """A world whose module a function makes."""
+    spec = ModelSpec(name, federation.input_shape, len(federation.classes), lambda text, shape, outputs: build())
+    return World(federation, spec, **options)
 
 
 def renumbered(federation: Federation, order: tuple[int, ...]) -> Federation:

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
 from coterie.engines.job import FusedJob
-from coterie.engines.problem import Problem
 from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, level_for
 from coterie.engines.vectorised.route import train
 from coterie.engines.vectorised.state import Optimizer
 from coterie.engines.vectorised.trial import trial
-from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, oracle, problem, route, worst
+from coterie.engines.world import World
+from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
 without_haste = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 RAGGED = [9, 1, 4, 23, 2, 8]
@@ -22,7 +22,7 @@ RAGGED = [9, 1, 4, 23, 2, 8]
 
 @without_haste
 @given(jobs())
-def test_agrees_with_the_float64_loop_on_random_jobs(case: tuple[Problem, FusedJob, Optimizer, int]) -> None:
+def test_agrees_with_the_float64_loop_on_random_jobs(case: tuple[World, FusedJob, Optimizer, int]) -> None:
     task, job, optimizer, memory = case
     assert worst(route(task, memory).train(job, optimizer), oracle(task, job, optimizer)) < 1e-4
 
@@ -33,7 +33,7 @@ def test_agrees_with_the_float64_loop_on_random_jobs(case: tuple[Problem, FusedJ
 )
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_agrees_on_the_models_of_the_catalogue(model: str, shape: tuple[int, ...], epochs: int, optimizer: Optimizer) -> None:
-    task = problem(model, shape, RAGGED)
+    task = noise_world(model, shape, RAGGED)
     if "vocabulary" in model:
         tokens = np.random.default_rng(0).integers(0, 9, task.federation.x.shape)
         task = replace(task, federation=task.federation.with_(x=tokens))
@@ -46,14 +46,14 @@ def test_agrees_on_the_models_of_the_catalogue(model: str, shape: tuple[int, ...
 
 
 def test_stays_with_the_float64_loop_for_a_thousand_steps() -> None:
-    task = problem(Smooth(), (6,), [9, 23, 6])
+    task = noise_world(Smooth(), (6,), [9, 23, 6])
     job = job_for(task, epochs=np.full(3, 500), max_steps=np.full(3, 1000), lr=np.full(3, 0.02), momentum=np.array([0, 0.5, 0.9]))
     assert job.steps().tolist() == [1000] * 3
     assert worst(route(task).train(job), oracle(task, job)) < 1e-4
 
 
 def test_full_batches_of_many_sizes_are_stacked_by_size() -> None:
-    task = problem(Smooth(), (6,), [1, 3, 40, 200, 70, 5])
+    task = noise_world(Smooth(), (6,), [1, 3, 40, 200, 70, 5])
     job = job_for(task, batch_size=np.full(6, 1000), epochs=np.full(6, 5))
     assert [chunk.tolist() for chunk in route(task).chunks(job)] == [[3], [4], [2], [0, 1, 5]]
     assert worst(route(task).train(job), oracle(task, job)) < 1e-5
@@ -61,7 +61,7 @@ def test_full_batches_of_many_sizes_are_stacked_by_size() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_chunking_changes_nothing_that_matters(optimizer: Optimizer) -> None:
-    task = problem(Smooth(), (6,), RAGGED)
+    task = noise_world(Smooth(), (6,), RAGGED)
     job = job_for(task, momentum=np.full(6, 0.5), mu=np.full(6, 0.1), epochs=np.arange(6) + 1)
     whole = route(task)
     each = whole._bytes(job, {}, optimizer, 32)
@@ -71,14 +71,14 @@ def test_chunking_changes_nothing_that_matters(optimizer: Optimizer) -> None:
 
 
 def test_the_same_job_gives_the_same_bits() -> None:
-    task = problem("mlp(9)", (6,), RAGGED)
+    task = noise_world("mlp(9)", (6,), RAGGED)
     job = job_for(task)
-    again = train(job, task.module(), task.loss, torch.as_tensor(job.x), torch.as_tensor(job.y), memory=ROOM)
+    again = train(job, task.model.module(), task.loss, torch.as_tensor(job.x), torch.as_tensor(job.y), memory=ROOM)
     assert again[0].tobytes() == route(task).train(job)[0].tobytes()
 
 
 def test_an_empty_job_and_trainings_without_steps_return_their_starts() -> None:
-    task = problem(Smooth(), (6,), [4, 9])
+    task = noise_world(Smooth(), (6,), [4, 9])
     job = job_for(task, epochs=np.array([0, 2]), max_steps=np.array([-1, 0]))
     vectors, steps = route(task).train(job)
     assert (vectors == job.models[job.start]).all()
@@ -86,11 +86,11 @@ def test_an_empty_job_and_trainings_without_steps_return_their_starts() -> None:
     none = np.zeros(0, np.int64)
     per_training = ("start", "keys", "epochs", "max_steps", "batch_size", "lr", "momentum", "weight_decay", "mu")
     nobody: dict[str, Any] = {name: getattr(job, name)[:0] for name in per_training} | {"offsets": job.offsets[:1], "indices": none}
-    assert route(task).train(replace(job, **nobody))[0].shape == (0, task.layout.size)
+    assert route(task).train(replace(job, **nobody))[0].shape == (0, task.model.layout.size)
 
 
 def test_a_bad_sample_spoils_its_own_client_only() -> None:
-    task = problem(Smooth(), (6,), [7, 7, 7])
+    task = noise_world(Smooth(), (6,), [7, 7, 7])
     job = job_for(task)
     clean = route(task).train(job)[0]
     task.federation.x[job.indices[job.offsets[1]]] = np.nan
@@ -115,7 +115,7 @@ class Partly(nn.Module):
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_frozen_parts_stay_and_unused_weights_still_decay(alike: bool) -> None:
-    task = problem(Partly(), (6,), [5, 8])
+    task = noise_world(Partly(), (6,), [5, 8])
     job = job_for(task, weight_decay=np.array([0.0, 0.1]))
     job.models[1] += 0 if alike else 0.1
     assert bool(route(task)._shared(job)) is alike
@@ -128,31 +128,31 @@ def normed() -> nn.Sequential:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_batch_norm_is_exact_with_exact_batches(optimizer: Optimizer) -> None:
-    task = problem(normed()[1:], (5,), [10, 4, 6, 3, 14])  # a bias before the norm has no gradient but rounding
+    task = noise_world(normed()[1:], (5,), [10, 4, 6, 3, 14])  # a bias before the norm has no gradient but rounding
     job = job_for(task, momentum=np.full(5, 0.5), lr=np.full(5, 0.02))
     assert worst(route(task, exact=True).train(job, optimizer), oracle(task, job, optimizer)) < 1e-5
 
 
 def test_convolutions_may_be_products() -> None:
-    task = problem(
+    task = noise_world(
         nn.Sequential(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(0, 1)), nn.Flatten(), nn.Linear(72, CLASSES)), (2, 9, 5), RAGGED
     )
     job = job_for(task)
     assert worst(route(task, convolutions="products").train(job), oracle(task, job)) < 1e-5
-    assert trial(problem("cnn", (8, 8), [9, 9]), convolutions="products") is None
+    assert trial(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
     dilated = nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2, padding="same", groups=2), nn.Flatten(), nn.Linear(90, CLASSES))
-    assert trial(problem(dilated, (2, 9, 5), [9]), convolutions="products") is None
+    assert trial(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
 
 
 @pytest.mark.parametrize("model", [Smooth(), Partly(), "mclr", "mlp(8, 8)"])
 def test_the_trial_lets_plain_modules_pass(model: str | nn.Module) -> None:
-    assert trial(problem(model, (6,), [3, 2])) is None
+    assert trial(noise_world(model, (6,), [3, 2])) is None
 
 
 def test_the_trial_recognises_what_cannot_be_stacked() -> None:
-    dropout = problem(nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, CLASSES)), (6,), [9, 9])
+    dropout = noise_world(nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, CLASSES)), (6,), [9, 9])
     assert "random" in str(trial(dropout))
-    batch_norm = problem(normed(), (6,), [9, 9])
+    batch_norm = noise_world(normed(), (6,), [9, 9])
     assert "differ from the loop's" in str(trial(batch_norm))
     assert trial(batch_norm, exact=True) is None
 
@@ -165,7 +165,7 @@ def test_the_trial_recognises_what_cannot_be_stacked() -> None:
             result: Tensor = self.head(self.cells(x)[0][:, -1])
             return result
 
-    assert "cannot map" in str(trial(problem(Recurrent(), (3, 2), [9, 9])))
+    assert "cannot map" in str(trial(noise_world(Recurrent(), (3, 2), [9, 9])))
 
 
 def test_levels_and_capacities_are_few_and_enough() -> None:
@@ -182,7 +182,7 @@ def test_levels_and_capacities_are_few_and_enough() -> None:
 def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does but for the capture, which needs one."""
     monkeypatch.setattr(CapturedSteps, "_capture", lambda *_: None)
-    task = problem(Smooth(), (6,), [5, 30, 9, 1, 14, 22, 17, 3, 11, 8, 2, 26, 19])
+    task = noise_world(Smooth(), (6,), [5, 30, 9, 1, 14, 22, 17, 3, 11, 8, 2, 26, 19])
     job = job_for(task, epochs=np.arange(13) % 3 + 1, momentum=np.full(13, 0.5))
     captured = route(task)
     captured.captures = True
@@ -196,7 +196,7 @@ def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: O
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("convolutions", ["grouped", "products"])
 def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], optimizer: Optimizer, convolutions: str) -> None:
-    task = problem(model, shape, [5, 30, 9, 1, 14, 22, 17, 3, 11, 8])
+    task = noise_world(model, shape, [5, 30, 9, 1, 14, 22, 17, 3, 11, 8])
     job = job_for(task, epochs=np.full(10, 5), lr=np.full(10, 0.02 if optimizer == "sgd" else 0.002), mu=np.full(10, 0.1))
     # Adam divides by the size of the gradient: where that is nearly nought, float32 decides which way a weight goes.
     dtype, tolerance = (torch.float32, 1e-4) if optimizer == "sgd" else (torch.float64, 1e-6)
@@ -208,7 +208,7 @@ def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], 
 def test_the_table_holds_the_batches_of_the_loop() -> None:
     from coterie.engines.batches import batches
 
-    task = problem(Smooth(), (6,), RAGGED)
+    task = noise_world(Smooth(), (6,), RAGGED)
     job = job_for(task, epochs=np.arange(1, 7), batch_size=np.array([4, 3, 9, 5, 1, 8]), max_steps=np.array([-1, -1, -1, 7, -1, -1]))
     trainings = np.argsort(-job.steps(), kind="stable")
     table = vector_plan.table(job, trainings, capacity=8)

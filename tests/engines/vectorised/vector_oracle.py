@@ -11,12 +11,13 @@ from coterie.core.arrays import Array, Floats, Ints
 from coterie.core.local import Local
 from coterie.core.parameters import read
 from coterie.data.federation import Federation, Parts
+from coterie.engines.client import Visit, train_client
 from coterie.engines.job import FusedJob
-from coterie.engines.loop import train_client
-from coterie.engines.problem import Problem
 from coterie.engines.vectorised.route import Vectorised
 from coterie.engines.vectorised.state import Optimizer
-from coterie.engines.workspace import Desk
+from coterie.engines.workspace import Workspace
+from coterie.engines.world import World
+from coterie.testing.worlds import made_world
 
 ROOM = 1 << 30
 CLASSES = 3
@@ -34,7 +35,7 @@ class Smooth(nn.Module):
         return result
 
 
-def problem(model: str | nn.Module, shape: tuple[int, ...], sizes: list[int], seed: int = 0) -> Problem:
+def noise_world(model: str | nn.Module, shape: tuple[int, ...], sizes: list[int], seed: int = 0) -> World:
     """Clients with so many samples of noise, some samples being nobody's."""
     draw = np.random.default_rng(seed)
     total = sum(sizes) + 3
@@ -48,15 +49,15 @@ def problem(model: str | nn.Module, shape: tuple[int, ...], sizes: list[int], se
         train=Parts.of(np.split(order, np.cumsum(sizes)[:-1])),
         test=Parts.of([order[:1]] * len(sizes)),
     )
-    return Problem.of(federation, model) if isinstance(model, str) else Problem(federation, "own", lambda: model)
+    return World.of(federation, model) if isinstance(model, str) else made_world(federation, lambda: model)
 
 
-def job_for(problem: Problem, **settings: Array | Any) -> FusedJob:
+def job_for(world: World, **settings: Array | Any) -> FusedJob:
     """One training a client, with the given settings in the place of the ordinary ones."""
-    federation, n = problem.federation, len(problem.federation)
+    federation, n = world.federation, len(world.federation)
     draw = np.random.default_rng(7)
     ordinary: dict[str, Any] = {
-        "models": np.stack([problem.initial(seed)() for seed in range(2)]),
+        "models": np.stack([world.model.initial(seed)() for seed in range(2)]),
         "start": np.arange(n) % 2,
         "keys": draw.integers(0, 2**64, n, dtype=np.uint64),
         "epochs": np.full(n, 2),
@@ -71,14 +72,14 @@ def job_for(problem: Problem, **settings: Array | Any) -> FusedJob:
     return FusedJob(sizes=(), **arrays, **(ordinary | settings))
 
 
-def route(problem: Problem, memory: int = ROOM, **options: Any) -> Vectorised:
-    x, y = torch.as_tensor(problem.federation.x), torch.as_tensor(problem.federation.y)
-    return Vectorised(problem.module(), problem.loss, x, y, memory=memory, **options)
+def route(world: World, memory: int = ROOM, **options: Any) -> Vectorised:
+    x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
+    return Vectorised(world.model.module(), world.loss, x, y, memory=memory, **options)
 
 
-def oracle(problem: Problem, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
+def oracle(world: World, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
     """The same trainings, one by one and in float64."""
-    desk = Desk(problem, torch.device("cpu"), torch.float64)
+    space = Workspace(world, torch.device("cpu"), torch.float64)
     vectors, steps = np.zeros((len(job.start), job.models.shape[1]), np.float32), np.zeros(len(job.start), np.int64)
     for i, row in enumerate(job.start):
         local = Local(
@@ -89,19 +90,18 @@ def oracle(problem: Problem, job: FusedJob, optimizer: Optimizer = "sgd") -> tup
             optimizer=optimizer,
             max_steps=int(job.max_steps[i]) if job.max_steps[i] > 0 else None,
         )
-        start = desk.vector(job.models[row])
-        steps[i] = train_client(
-            desk,
-            job.indices[job.offsets[i] : job.offsets[i + 1]],
-            start,
-            local,
+        start = space.vector(job.models[row])
+        visit = Visit(
+            samples=job.indices[job.offsets[i] : job.offsets[i + 1]],
             key=int(job.keys[i]),
+            start=start,
             epochs=int(job.epochs[i]) if job.max_steps[i] else 0,
             mu=float(job.mu[i]),
-            anchor=start if job.anchors is None else desk.vector(job.anchors[i]),
-            linear=None if job.linear is None else desk.vector(job.linear[i]),
+            anchor=start if job.anchors is None else space.vector(job.anchors[i]),
+            linear=None if job.linear is None else space.vector(job.linear[i]),
         )
-        vectors[i] = read(desk.module)
+        steps[i], _ = train_client(space, visit, local)
+        vectors[i] = read(space.module)
     return vectors, steps
 
 
@@ -112,11 +112,11 @@ def worst(found: tuple[Floats, Ints], expected: tuple[Floats, Ints]) -> float:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> tuple[Problem, FusedJob, Optimizer, int]:
+def jobs(draw: st.DrawFn) -> tuple[World, FusedJob, Optimizer, int]:
     """A ragged job with everything that can differ from training to training, an optimiser, and a budget of memory."""
     sizes = draw(st.lists(st.integers(1, 12) | st.sampled_from([1, 40]), min_size=1, max_size=6))
-    task, n = problem(Smooth(), (6,), sizes, draw(st.integers(0, 99))), len(sizes)
-    noise = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(2, n, task.layout.size)).astype(np.float32) * 0.1
+    task, n = noise_world(Smooth(), (6,), sizes, draw(st.integers(0, 99))), len(sizes)
+    noise = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(2, n, task.model.layout.size)).astype(np.float32) * 0.1
 
     def each(strategy: st.SearchStrategy[Any]) -> Array:
         return np.array(draw(st.lists(strategy, min_size=n, max_size=n)))

@@ -14,8 +14,8 @@ from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
 from coterie.data.files import read_text, unpack
-from coterie.data.hub import Hub
 from coterie.data.images import decode, resized, stacked, tar_members
+from coterie.data.sets.facts import data_set
 from coterie.data.sets.mnist import pixels_of
 from coterie.data.store import WHITE
 from coterie.data.table import PARTS, Table, coded
@@ -48,28 +48,7 @@ def read_pairs(root: Path) -> Table:
     return Table(y, classes, images, texts, np.array(part), owners, names)
 
 
-CRISISMMD = DataSet(
-    name="crisismmd",
-    title="CrisisMMD",
-    files=("crisismmd/pairs.jsonl.gz", "crisismmd/images_96.tar"),
-    counts={"train": 6_073, "validation": 986, "test": 944},
-    clients=7,
-    licence="CC BY-NC-SA 4.0",
-    citation='Alam, Ofli, Imran (2018), "CrisisMMD: multimodal Twitter datasets from natural disasters"',
-    source="the humanitarian task as lines of JSON, and 96 x 96 JPEGs",
-    read=read_pairs,
-    hub=Hub(
-        repo="QCRI/CrisisMMD",
-        config="humanitarian",
-        image="image",
-        text="tweet_text",
-        label="label",
-        client="event_name",
-        splits=SPLITS,
-        counts={"train": 13_608, "validation": 2_237, "test": 2_237},
-        side=STORED,
-    ),
-)
+CRISISMMD = data_set("crisismmd", read_pairs)
 
 
 def read_medic(root: Path, task: str) -> Table:
@@ -93,17 +72,8 @@ def read_medic(root: Path, task: str) -> Table:
 
 
 def _medic(task: str) -> DataSet:
-    return DataSet(
-        name="medic" if task == TASKS[0] else f"medic_{task}",
-        title=f"MEDIC ({task})",
-        files=tuple(f"medic/MEDIC_{theirs}.tsv" for theirs in SPLITS.values()),
-        counts=MEDIC_COUNTS,
-        licence="CC BY-NC-SA 4.0",
-        citation='Alam et al. (2023), "MEDIC: a multi-task learning dataset for disaster image classification"',
-        source="the tables and images of crisisnlp.qcri.org/medic",
-        read=lambda root: read_medic(root, task),
-        hub=Hub(repo="QCRI/MEDIC", image="image", label=task, client="event_name", splits=SPLITS, counts=MEDIC_COUNTS, side=STORED),
-    )
+    called = "medic" if task == TASKS[0] else f"medic_{task}"
+    return data_set("medic", lambda root: read_medic(root, task), called=called, hub={"label": task}, title=f"MEDIC ({task})")
 
 
 MEDIC = {task: _medic(task) for task in TASKS}

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
 from coterie.data.leaf import read_leaf
+from coterie.data.sets.facts import data_set
 from coterie.data.table import Table
 
 CITATION = 'Palihawadana et al. (2022), "FedSim: similarity guided model aggregation for federated learning"'
@@ -22,35 +22,9 @@ def read_parts(root: Path, files: tuple[str, ...], classes: int) -> Table:
     return table if len(parts) > 1 else replace(table, part=None)
 
 
-MEX_TEST = DataSet(
-    name="fed_mex",
-    title="Fed-MEx's test part",
-    files=("fed_mex/test.json.gz",),
-    counts={"train": 250},
-    clients=30,
-    licence="CC BY 4.0",
-    citation=CITATION,
-    source=SOURCE,
-    read=lambda root: read_parts(root, ("fed_mex/test.json.gz",), 7),
-)
-MEX = replace(
-    MEX_TEST,
-    title="Fed-MEx",
-    files=MEX_FILES,
-    counts={"test": 250},
-    read=lambda root: read_parts(root, MEX_FILES, 7),
-)
-SYNTHETIC = DataSet(
-    name="fedsim_synthetic",
-    title="FedSim's synthetic(0, 0)",
-    files=SYNTHETIC_FILES,
-    counts={"train": 4_491, "test": 516},
-    clients=30,
-    licence="none stated",
-    citation=CITATION,
-    source=SOURCE,
-    read=lambda root: read_parts(root, SYNTHETIC_FILES, 10),
-)
+MEX_TEST = data_set("fed_mex_test", lambda root: read_parts(root, ("fed_mex/test.json.gz",), 7), called="fed_mex")
+MEX = data_set("fed_mex", lambda root: read_parts(root, MEX_FILES, 7))
+SYNTHETIC = data_set("fedsim_synthetic", lambda root: read_parts(root, SYNTHETIC_FILES, 10))
 
 
 def fed_mex(part: Literal["all", "test"] = "all", *, _data_dir: Path | None = None) -> Samples:

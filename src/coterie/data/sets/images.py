@@ -8,11 +8,11 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
-from coterie.data.dataset import DataSet, Finish
+from coterie.data.dataset import Finish
 from coterie.data.federation import TEST, TRAIN, Samples
 from coterie.data.files import read_npz, read_text, unpack
-from coterie.data.hub import ALL, Hub
 from coterie.data.images import decode, resized, stacked, tar_members, zip_members
+from coterie.data.sets.facts import data_set
 from coterie.data.sets.mnist import pixels_of
 from coterie.data.table import PARTS, Table, coded
 
@@ -102,66 +102,10 @@ def _lines(path: Path) -> list[list[str]]:
     return [cells for line in read_text(path).splitlines() if (cells := line.split())]
 
 
-FEMNIST = DataSet(
-    name="femnist",
-    title="FEMNIST",
-    files=("femnist_leaf/femnist.npz",),
-    counts={"train": 28_237, "test": 3_245},
-    clients=207,
-    licence="BSD-2",
-    citation='Caldas et al. (2018), "LEAF: a benchmark for federated settings"',
-    source="a LEAF sample as an archive of x, y and w (writer) for train and test",
-    read=read_femnist,
-    hub=Hub(
-        repo="flwrlabs/femnist", image="image", label="character", client="writer_id", splits=ALL, counts={"train": 814_277}, grey=True
-    ),
-)
-CIFAR10 = DataSet(
-    name="cifar10",
-    title="CIFAR-10",
-    files=("cifar10_jpeg/cifar10_jpeg.tar.gz",),
-    counts=CIFAR_COUNTS,
-    licence="none stated",
-    citation='Krizhevsky (2009), "Learning multiple layers of features from tiny images"',
-    source="a tar archive of JPEGs in folders train/CLASS and test/CLASS (lossy: the hub's are not)",
-    read=read_cifar10,
-    hub=Hub(repo="uoft-cs/cifar10", image="img", label="label", counts=CIFAR_COUNTS),
-)
-CIFAR100 = DataSet(
-    name="cifar100",
-    title="CIFAR-100",
-    files=("cifar100/train.bin", "cifar100/test.bin", "cifar100/fine_label_names.txt"),
-    counts=CIFAR_COUNTS,
-    licence="none stated",
-    citation='Krizhevsky (2009), "Learning multiple layers of features from tiny images"',
-    source="the binary version, unpacked",
-    read=read_cifar100,
-    hub=Hub(repo="uoft-cs/cifar100", image="img", label="fine_label", counts=CIFAR_COUNTS),
-)
-CELEBA = DataSet(
-    name="celeba",
-    title="CelebA",
-    files=tuple(
-        f"celeba/{file}" for file in ("img_align_celeba.zip", "list_attr_celeba.txt", "identity_CelebA.txt", "list_eval_partition.txt")
-    ),
-    counts=CELEBA_COUNTS,
-    clients=10_177,
-    licence="research only: the CelebA agreement",
-    citation='Liu et al. (2015), "Deep learning face attributes in the wild"',
-    source="the aligned images, attributes, identities and parts of mmlab.ie.cuhk.edu.hk",
-    read=read_celeba,
-    hub=Hub(
-        repo="flwrlabs/celeba",
-        config="img_align+identity+attr",
-        image="image",
-        label="Smiling",
-        client="celeb_id",
-        splits={"train": "train", "validation": "valid", "test": "test"},
-        labels={False: SMILES[0], True: SMILES[1]},
-        counts=CELEBA_COUNTS,
-        side=CELEBA_SIDE,
-    ),
-)
+FEMNIST = data_set("femnist", read_femnist)
+CIFAR10 = data_set("cifar10", read_cifar10)
+CIFAR100 = data_set("cifar100", read_cifar100)
+CELEBA = data_set("celeba", read_celeba)
 
 
 def femnist(*, _data_dir: Path | None = None) -> Samples:

@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.data.dataset import DataSet
 from coterie.data.federation import TEST, TRAIN, Samples
 from coterie.data.files import read_idx, read_text
-from coterie.data.hub import Hub
+from coterie.data.sets.facts import data_set
 from coterie.data.store import WHITE
 from coterie.data.table import Table, coded
 
@@ -53,39 +52,9 @@ def read_writers(root: Path, counts: Mapping[str, int]) -> Table:
     return replace(table, owners=owners, owner_names=names)
 
 
-MNIST = DataSet(
-    name="mnist",
-    title="MNIST",
-    files=idx_files("mnist"),
-    counts=COUNTS,
-    licence="CC BY-SA 3.0",
-    citation='LeCun et al. (1998), "Gradient-based learning applied to document recognition"',
-    source="IDX files of any MNIST mirror",
-    read=lambda root: read_images(root / "mnist", COUNTS, DIGITS),
-    hub=Hub(repo="ylecun/mnist", image="image", label="label", counts=COUNTS, grey=True),
-)
-FASHION = DataSet(
-    name="fashion_mnist",
-    title="Fashion-MNIST",
-    files=idx_files("fashion_mnist"),
-    counts=COUNTS,
-    licence="MIT",
-    citation='Xiao, Rasul, Vollgraf (2017), "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms"',
-    source="IDX files of zalandoresearch/fashion-mnist, or Debian's dataset-fashion-mnist",
-    read=lambda root: read_images(root / "fashion_mnist", COUNTS, CLOTHES),
-    hub=Hub(repo="zalando-datasets/fashion_mnist", image="image", label="label", counts=COUNTS, grey=True),
-)
-QMNIST = DataSet(
-    name="qmnist",
-    title="MNIST by writer",
-    files=(*idx_files("mnist"), *WRITERS),
-    counts=COUNTS,
-    clients=836,
-    licence="images CC BY-SA 3.0, writers BSD",
-    citation='Yadav, Bottou (2019), "Cold case: the lost MNIST digits"',
-    source="MNIST's IDX files and the label files of facebookresearch/qmnist, tab-separated and gzipped",
-    read=lambda root: read_writers(root, COUNTS),
-)
+MNIST = data_set("mnist", lambda root: read_images(root / "mnist", COUNTS, DIGITS))
+FASHION = data_set("fashion_mnist", lambda root: read_images(root / "fashion_mnist", COUNTS, CLOTHES))
+QMNIST = data_set("qmnist", lambda root: read_writers(root, COUNTS))
 
 
 def mnist(*, _data_dir: Path | None = None) -> Samples:

@@ -15,8 +15,8 @@ from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import NOWHERE, TEST, TRAIN, Samples
 from coterie.data.files import read_json, read_text
-from coterie.data.hub import ALL, Hub
 from coterie.data.leaf import read_leaf
+from coterie.data.sets.facts import data_set
 from coterie.data.table import PARTS, Table
 from coterie.data.text import Features, Wording
 
@@ -61,71 +61,17 @@ def read_plays(root: Path) -> Table:
     return Table(np.arange(len(roles)), roles, texts=texts, owners=np.arange(len(roles)), owner_names=roles)
 
 
-BANKING77 = DataSet(
-    name="banking77",
-    title="Banking77",
-    files=("banking77/train.csv", "banking77/test.csv", "banking77/categories.json"),
-    counts=BANKING_COUNTS,
-    licence="CC BY 4.0",
-    citation='Casanueva et al. (2020), "Efficient intent detection with dual sentence encoders"',
-    source="train.csv, test.csv and categories.json of PolyAI-LDN/task-specific-datasets",
-    read=read_banking77,
-    hub=Hub(repo="PolyAI/banking77", revision="refs/convert/parquet", text="text", label="label", counts=BANKING_COUNTS),
-)
-SENT140 = DataSet(
-    name="sent140",
-    title="Sent140",
-    files=("sent140/sent140_k30.json.gz",),
-    counts={"train": 16_025},
-    clients=2_875,
-    licence="none stated",
-    citation='Go, Bhayani, Huang (2009), "Twitter sentiment classification using distant supervision"',
-    source="LEAF json of tweets by user, text and label",
-    read=lambda root: read_leaf({"train": [root / "sent140" / "sent140_k30.json.gz"]}, classes=SENTIMENT),
-    hub=Hub(
-        repo="stanfordnlp/sentiment140",
-        revision="refs/convert/parquet",
-        text="text",
-        label="sentiment",
-        client="user",
-        splits=ALL,
-        labels={0: SENTIMENT[0], 4: SENTIMENT[1]},
-        counts={"train": 1_600_000},
-    ),
-)
-SHAKESPEARE = DataSet(
-    name="shakespeare",
-    title="Shakespeare by role",
-    files=("tinyshakespeare/input.txt.gz",),
-    counts={},
-    licence="public domain",
-    citation='Caldas et al. (2018), "LEAF: a benchmark for federated settings"',
-    source="the tinyshakespeare file of plays as text, gzipped",
-    read=read_plays,
-    hub=Hub(
-        repo="flwrlabs/shakespeare",
-        text="x",
-        label="y",
-        client="character_id",
-        splits=ALL,
-        labels={letter: letter for letter in ALPHABET},
-        counts={"train": 4_226_158},
-    ),
-)
+BANKING77 = data_set("banking77", read_banking77)
+SENT140 = data_set("sent140", lambda root: read_leaf({"train": [root / "sent140" / "sent140_k30.json.gz"]}, classes=SENTIMENT))
+SHAKESPEARE = data_set("shakespeare", read_plays, hub={"labels": {letter: letter for letter in ALPHABET}})
 
 
 def _goodreads(form: str) -> DataSet:
     files = {part: f"fed_goodreads/{form}/{part}.json.gz" for part in ("train", "test")}
-    return DataSet(
-        name="goodreads",
-        title="Fed-Goodreads",
+    return data_set(
+        "goodreads",
+        lambda root: read_leaf({part: [root / file] for part, file in files.items()}, classes=OPINION),
         files=tuple(files.values()),
-        counts={"train": 355, "test": 130},
-        clients=100,
-        licence="academic use",
-        citation='Palihawadana et al. (2022), "FedSim: similarity guided model aggregation for federated learning"',
-        source="the FedSim authors' repository: LEAF json, gzipped",
-        read=lambda root: read_leaf({part: [root / file] for part, file in files.items()}, classes=OPINION),
     )
 
 

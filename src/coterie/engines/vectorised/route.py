@@ -20,8 +20,9 @@ from coterie.core.arrays import Floats, Ints
 from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
 from coterie.engines.job import FusedJob
-from coterie.engines.problem import Loss
+from coterie.engines.loss import Loss
 from coterie.engines.vectorised import plan
+from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
 from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for
 from coterie.engines.vectorised.memory import activation_bytes
 from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
@@ -72,8 +73,7 @@ class Vectorised:
         self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
         self.layout = layout_of(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
-        self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products")
-        self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype)
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()
@@ -97,6 +97,11 @@ class Vectorised:
                     vectors[rows, s.begin : s.end] = tensor[: len(trainings)].to(torch.float32)
             host = torch.empty(vectors.shape, pin_memory=self.device.type == "cuda")  # a copy to pinned memory is many times faster
             return host.copy_(vectors).numpy(), job.steps()
+
+    def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
+        """The same by a local rule; and what its further loops trained (n, l, d)."""
+        with _plain_float32(), self._stream():
+            return train_by_rule(self.stepper, self.layout, whole, self.chunks(whole.job, "adam"))  # room for two moments
 
     def _models(self, job: FusedJob) -> Tensor:
         return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
@@ -132,7 +137,7 @@ class Vectorised:
             if s.kind == "frozen":
                 values = job.models[used, s.begin : s.end]
                 if (values == values[:1]).all():
-                    shared[s.name] = self._typed(s.name, torch.as_tensor(values[0], device=self.device)).view(s.shape)
+                    shared[s.name] = self.stepper.typed(s.name, torch.as_tensor(values[0], device=self.device)).view(s.shape)
         return shared
 
     def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
@@ -141,7 +146,7 @@ class Vectorised:
         def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
             used, places = np.unique(which, return_inverse=True)
             there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
-            return [self._typed(s.name, there[:, s.begin : s.end][spread]) for s in slices]
+            return [self.stepper.typed(s.name, there[:, s.begin : s.end][spread]) for s in slices]
 
         models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
         trained = [s for s in self.layout.slices if s.kind == "weight"]
@@ -157,10 +162,6 @@ class Vectorised:
             linear=pieces(job.linear, rows, trained) if job.linear is not None else [],
             settings=[torch.as_tensor(values[rows, None], dtype=self.dtype, device=self.device) for values in settings],
         )
-
-    def _typed(self, name: str, values: Tensor) -> Tensor:
-        kind = self._types[name]
-        return values.to(self.dtype) if kind.is_floating_point else values.round().to(kind)
 
     def _captured_steps(self, stack: Stack, shared: Shared, rule: Rule, width: int) -> CapturedSteps:
         """Captured steps of this shape, the stack's numbers loaded into them."""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from coterie.core.arrays import Floats
 from coterie.core.layout import Layout, Slice
-from coterie.engines.problem import Loss
+from coterie.engines.loss import Loss
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
 
@@ -17,14 +18,26 @@ from coterie.engines.vectorised.state import Rule, Shared, Stack, update
 class Stepper:
     """The module, its loss and the resident data; the state of the trainings is the caller's."""
 
-    def __init__(self, module: nn.Module, layout: Layout, loss: Loss, x: Tensor, y: Tensor, *, products: bool) -> None:
-        self.module, self.loss, self.x, self.y, self.products = module, loss, x, y, products
+    def __init__(self, module: nn.Module, layout: Layout, loss: Loss, x: Tensor, y: Tensor, *, products: bool, dtype: torch.dtype) -> None:
+        self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
+        self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        self._slices = layout.slices
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 
     def slices(self, shared: Shared) -> list[Slice]:
         """What the tensors of ``Stack.models()`` are."""
         return [*self._weights, *(s for s in self._others if s.name not in shared)]
+
+    def typed(self, name: str, values: Tensor) -> Tensor:
+        """Numbers of a slice in the type that the module has it in; floats in that of the route."""
+        kind = self._types[name]
+        return values.to(self.dtype) if kind.is_floating_point else values.round().to(kind)
+
+    def named(self, vectors: Floats) -> dict[str, Tensor]:
+        """Rows of flat vectors (m, d) as stacked tensors by name."""
+        there = torch.as_tensor(np.ascontiguousarray(vectors), device=self.x.device)
+        return {s.name: self.typed(s.name, there[:, s.begin : s.end]).reshape(len(there), *s.shape).clone() for s in self._slices}
 
     def convolving(self) -> AbstractContextManager[object]:
         return as_products() if self.products else nullcontext()

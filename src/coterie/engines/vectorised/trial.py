@@ -1,4 +1,4 @@
-"""Whether a problem's module may be vectorised, decided by its numbers: one tiny training on both routes."""
+"""Whether a world's module may be vectorised, decided by its numbers: one tiny training on both routes."""
 
 import numpy as np
 import torch
@@ -6,12 +6,15 @@ import torch
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
+from coterie.core.rng import generator, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Stamped
-from coterie.engines.job import FusedJob
+from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.problem import Problem
+from coterie.engines.merge import merge
+from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Convolutions, Vectorised
+from coterie.engines.world import World
 
 SIZES = (8, 5, 2)  # samples of the trial's clients: ragged, with a short last batch, and never a batch of one, which batch norm refuses
 LOCAL = Local(epochs=2, batch_size=3, lr=0.1)
@@ -20,76 +23,78 @@ ROUNDING = 1e-6  # of its largest weight: what float32 may lose on the way
 
 
 def trial(
-    problem: Problem, *, device: torch.device | str = "cpu", exact: bool = False, convolutions: Convolutions = "grouped"
+    world: World,
+    *,
+    device: torch.device | str = "cpu",
+    exact: bool = False,
+    convolutions: Convolutions = "grouped",
+    local: Local = LOCAL,
 ) -> str | None:
-    """Why the problem cannot be vectorised, or None if both routes agree. It takes a moment: keep the answer for the problem.
+    """Why the world's module, or a local rule, cannot be vectorised, or None if both routes agree. It takes a moment: keep the answer.
 
     Random layers and operations that cannot be mapped raise; modules that mix samples give other numbers, since their batches are
-    padded, and may still pass with `exact`.
+    padded, and may still pass with `exact`. A rule's optimiser that does not treat every number by itself gives other numbers, too.
     """
-    small, start = _excerpt(problem), problem.initial(0)()
-    stamped = Stamped(Train(np.arange(len(SIZES)), start, LOCAL), small, seed=0, round_=0)
-    dtype, expected = _loop(stamped, str(device))
+    small, start = _excerpt(world), world.model.initial(0)()
+    ask = Train(np.arange(len(SIZES)), start, local, extra=_extra(local, start))
+    work = Work(Stamped(ask, seed=0, round_=0), small)
+    dtype, expected = _loop(work, str(device))
     x, y = torch.as_tensor(small.federation.x), torch.as_tensor(small.federation.y)
     try:
         route = Vectorised(
-            small.module(), small.loss, x, y, device=device, memory=1 << 30, exact=exact, convolutions=convolutions, dtype=dtype
+            small.model.module(), small.loss, x, y, device=device, memory=1 << 30, exact=exact, convolutions=convolutions, dtype=dtype
         )
-        vectors, _ = route.train(_job(stamped, start))
+        found = _trained(route, work, ask)
     except Exception as error:  # whatever a module or its operations raise: the loop has just shown that it can be trained
         return f"torch.func cannot map it: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
-    return _difference(problem, start, expected, vectors)
+    return next((why for place in range(len(expected)) if (why := _difference(world, start, expected[place], found[place]))), None)
 
 
-def _loop(stamped: Stamped, device: str) -> tuple[torch.dtype, Floats]:
+def _extra(local: Local, start: Floats) -> dict[str, Floats]:
+    """Vectors a little away from the start for a rule that needs some."""
+    names = local.rule.needs if local.rule is not None else ()
+    drawn = [generator(key(0, "trial", name)).standard_normal((len(SIZES), len(start))) for name in names]
+    return {name: (start + 0.1 * noise).astype(np.float32) for name, noise in zip(names, drawn, strict=True)}
+
+
+def _trained(route: Vectorised, work: Work, ask: Train) -> list[Floats]:
+    """The model of every loop, that of the clients' own model first."""
+    job = merge([work], [ask], ())
+    if ask.local.rule is None:
+        return [route.train(job)[0]]
+    vectors, _, more = route.train_by_rule(RuleJob(job, ask.local.rule, ask.local, ask.extra))
+    return [vectors, *np.moveaxis(more, 1, 0)]
+
+
+def _loop(work: Work, device: str) -> tuple[torch.dtype, list[Floats]]:
     """The loop's models in float64, where a kink of the ReLU cannot be mistaken for a fault; in float32 for modules that insist on it."""
     trained: Trained
     try:
-        [trained] = LoopEngine(device, torch.float64).run([stamped])
-        return torch.float64, trained.vectors
+        with LoopEngine(work.world, device, torch.float64) as engine:
+            [trained] = engine.run([work.stamped])
+        return torch.float64, [trained.vectors, *np.moveaxis(trained.more, 1, 0)]
     except RuntimeError:
-        [trained] = LoopEngine(device).run([stamped])  # what fails here fails on every route: let it be seen
-        return torch.float32, trained.vectors
+        with LoopEngine(work.world, device) as engine:
+            [trained] = engine.run([work.stamped])  # what fails here fails on every route: let it be seen
+        return torch.float32, [trained.vectors, *np.moveaxis(trained.more, 1, 0)]
 
 
-def _excerpt(problem: Problem) -> Problem:
-    """The problem on a handful of its training samples."""
-    federation = problem.federation
+def _excerpt(world: World) -> World:
+    """The world on a handful of its training samples."""
+    federation = world.federation
     rows = np.resize(np.concatenate([federation.train[client] for client in range(min(len(federation), sum(SIZES)))]), sum(SIZES))
     parts = Parts.of(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))
     names = tuple(f"trial {i}" for i in range(len(SIZES)))
     few = federation.with_(
         x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, validation=None, central=None, groups=None
     )
-    return Problem(few, problem.model, problem.build, problem.loss)
+    return World(few, world.model, world.loss)
 
 
-def _job(stamped: Stamped, start: Floats) -> FusedJob:
-    n, parts, federation = len(SIZES), stamped.problem.federation.train, stamped.problem.federation
-    whole, real = np.ones(n, dtype=np.int64), np.zeros(n)
-    return FusedJob(
-        sizes=(),
-        x=federation.x,
-        y=federation.y,
-        offsets=parts.offsets,
-        indices=parts.indices,
-        models=start[None],
-        start=0 * whole,
-        keys=stamped.keys("train", np.arange(n)),
-        epochs=LOCAL.epochs * whole,
-        max_steps=-whole,
-        batch_size=(LOCAL.batch_size or 0) * whole,
-        lr=LOCAL.lr + real,
-        momentum=real,
-        weight_decay=real,
-        mu=real,
-    )
-
-
-def _difference(problem: Problem, start: Floats, expected: Floats, found: Floats) -> str | None:
+def _difference(world: World, start: Floats, expected: Floats, found: Floats) -> str | None:
     if not np.isfinite(expected).all():
         return "the trial could not tell: the loop's numbers are not finite"
-    for s in problem.layout.slices:
+    for s in world.model.layout.slices:
         right, moved = expected[:, s.begin : s.end], expected[:, s.begin : s.end] - start[s.begin : s.end]
         allowed = TOLERANCE * np.abs(moved).max(initial=0) + ROUNDING * np.abs(right).max(initial=0)
         error = np.abs(found[:, s.begin : s.end] - right).max(initial=0)

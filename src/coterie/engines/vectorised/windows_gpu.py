@@ -22,7 +22,7 @@ def columns(x: Tensor, shape: Windows) -> Tensor:
     """(n, C h w, H' W') from images (n, C, H, W): as `torch.nn.functional.unfold` has it."""
     found = x.new_empty(len(x), shape.channels * shape.high * shape.wide, shape.rows * shape.across)
     blocks = triton.cdiv(found[:1].numel(), BLOCK)
-    _columns[(len(x) * blocks,)](x.contiguous(), found, found[:1].numel(), blocks, *shape, BLOCK=BLOCK)
+    _moved[(len(x) * blocks,)](x.contiguous(), found, found[:1].numel(), blocks, *shape, BLOCK=BLOCK, BACK=False)
     return found
 
 
@@ -30,45 +30,12 @@ def summed(given: Tensor, shape: Windows) -> Tensor:
     """(n, C, H, W): every pixel the sum of its copies in the columns, as `torch.nn.functional.fold` has it."""
     found = given.new_empty(len(given), shape.channels, shape.height, shape.width)
     blocks = triton.cdiv(found[:1].numel(), BLOCK)
-    _summed[(len(given) * blocks,)](given.contiguous(), found, found[:1].numel(), blocks, *shape, BLOCK=BLOCK)
+    _moved[(len(given) * blocks,)](given.contiguous(), found, found[:1].numel(), blocks, *shape, BLOCK=BLOCK, BACK=True)
     return found
 
 
 @jit
-def _columns(
-    x: tl.tensor,
-    found: tl.tensor,
-    size: tl.constexpr,
-    blocks: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    ACROSS: tl.constexpr,
-    DOWN: tl.constexpr,
-    RIGHT: tl.constexpr,
-    ABOVE: tl.constexpr,
-    BESIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    image = (tl.program_id(0) // blocks).to(tl.int64)
-    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    column = place % ACROSS
-    row = place // ACROSS % ROWS
-    j = place // (ROWS * ACROSS) % WIDE
-    i = place // (ROWS * ACROSS * WIDE) % HIGH
-    channel = place // (ROWS * ACROSS * WIDE * HIGH)
-    top = row * DOWN + i - ABOVE
-    left = column * RIGHT + j - BESIDE
-    inside = (place < size) & (top >= 0) & (top < HEIGHT) & (left >= 0) & (left < WIDTH)
-    values = tl.load(x + image * (CHANNELS * HEIGHT * WIDTH) + (channel * HEIGHT + top) * WIDTH + left, mask=inside, other=0.0)
-    tl.store(found + image * size + place, values, mask=place < size)
-
-
-@jit
-def _summed(
+def _moved(
     given: tl.tensor,
     found: tl.tensor,
     size: tl.constexpr,
@@ -85,19 +52,32 @@ def _summed(
     ABOVE: tl.constexpr,
     BESIDE: tl.constexpr,
     BLOCK: tl.constexpr,
+    BACK: tl.constexpr,
 ) -> None:
+    """Pixels into columns, or, `BACK`, columns into pixels, every pixel the sum of its copies."""
     image = (tl.program_id(0) // blocks).to(tl.int64)
     place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    left = place % WIDTH + BESIDE
-    top = place // WIDTH % HEIGHT + ABOVE
-    channel = place // (WIDTH * HEIGHT)
-    base = given + image * (CHANNELS * HIGH * WIDE * ROWS * ACROSS)
-    total = tl.zeros((BLOCK,), found.dtype.element_ty)
-    for i in tl.static_range(HIGH):
-        for j in tl.static_range(WIDE):
-            row = (top - i) // DOWN
-            column = (left - j) // RIGHT
-            there = (place < size) & (top >= i) & (left >= j) & (row * DOWN == top - i) & (column * RIGHT == left - j)
-            there = there & (row < ROWS) & (column < ACROSS)
-            total += tl.load(base + (((channel * HIGH + i) * WIDE + j) * ROWS + row) * ACROSS + column, mask=there, other=0.0)
-    tl.store(found + image * size + place, total, mask=place < size)
+    if BACK:
+        left = place % WIDTH + BESIDE
+        top = place // WIDTH % HEIGHT + ABOVE
+        channel = place // (WIDTH * HEIGHT)
+        base = given + image * (CHANNELS * HIGH * WIDE * ROWS * ACROSS)
+        values = tl.zeros((BLOCK,), found.dtype.element_ty)
+        for i in tl.static_range(HIGH):
+            for j in tl.static_range(WIDE):
+                row = (top - i) // DOWN
+                column = (left - j) // RIGHT
+                there = (place < size) & (top >= i) & (left >= j) & (row * DOWN == top - i) & (column * RIGHT == left - j)
+                there = there & (row < ROWS) & (column < ACROSS)
+                values += tl.load(base + (((channel * HIGH + i) * WIDE + j) * ROWS + row) * ACROSS + column, mask=there, other=0.0)
+    else:
+        column = place % ACROSS
+        row = place // ACROSS % ROWS
+        j = place // (ROWS * ACROSS) % WIDE
+        i = place // (ROWS * ACROSS * WIDE) % HIGH
+        channel = place // (ROWS * ACROSS * WIDE * HIGH)
+        top = row * DOWN + i - ABOVE
+        left = column * RIGHT + j - BESIDE
+        inside = (place < size) & (top >= 0) & (top < HEIGHT) & (left >= 0) & (left < WIDTH)
+        values = tl.load(given + image * (CHANNELS * HEIGHT * WIDTH) + (channel * HEIGHT + top) * WIDTH + left, mask=inside, other=0.0)
+    tl.store(found + image * size + place, values, mask=place < size)

@@ -13,7 +13,7 @@ def cost(subject: Subject) -> Figure:
     findings, rows = subject.findings, []
     for label in subject.shown:
         finding = findings.methods[label]
-        own, spent = finding.scores[findings.score], finding.cost
+        own, spent = finding.scores[findings.score], finding.spending
         mean, low, high = percent([own.mean, own.low, own.high])
         if mean is not None:
             amounts = {"megabytes": spent.bytes_ / 1e6, "passes": spent.passes, "seconds": spent.server_seconds}

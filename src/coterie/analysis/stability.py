@@ -1,0 +1,32 @@
+"""How steady a method is, and how soon it is good enough."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.analysis.estimates import Estimate, estimate
+from coterie.analysis.records import Records
+from coterie.analysis.scores import Scope, curve_scores
+from coterie.core.arrays import Doubles
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How much accuracy moves, and how soon it is high enough."""
+
+    change: Estimate  # mean absolute change of accuracy from one evaluated round to the next
+    rounds_to_target: Doubles  # (S',) the first evaluated round at or above the target; nan: never
+    median_rounds: float  # over the seeds, one that never gets there counting as infinite
+
+
+def stability_of(records: Records, scope: Scope, method: int, target: float) -> Stability:
+    """Changes between rounds, and rounds to the target accuracy."""
+    curve = records.accuracy[method, scope.seeds, scope.rows]
+    first = rounds_to(curve, records.rounds[scope.rows], target)
+    return Stability(estimate(curve_scores(curve)["change"]), first, float(np.median(np.where(np.isfinite(first), first, np.inf))))
+
+
+def rounds_to(curves: Doubles, rounds: Doubles | np.ndarray, target: float) -> Doubles:
+    """(runs,) the first of the evaluated rounds in which each curve is at or above the target; nan for one that never is."""
+    there = curves >= target  # nan, which is not, never is
+    return np.where(there.any(axis=1), np.asarray(rounds)[there.argmax(axis=1)], np.nan)

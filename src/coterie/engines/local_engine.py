@@ -1,0 +1,72 @@
+"""What engines have in common that hold clients' data in this process: a simulation's, and those that a site runs for its own clients."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.core.acceptance import nobody
+from coterie.core.arrays import Ids, Words
+from coterie.core.asks import Ask, ModelAsk, Part, Share
+from coterie.core.rng import fold, key
+from coterie.data.federation import Parts
+from coterie.engines.engine import Engine, Stamped
+from coterie.engines.shares import shared
+from coterie.engines.world import World
+
+
+@dataclass(frozen=True)
+class Work:
+    """A stamped ask beside the world that it is about."""
+
+    stamped: Stamped
+    world: World
+
+    @property
+    def ask(self) -> Ask[Any]:
+        return self.stamped.ask
+
+    def keys(self, purpose: str, clients: Ids) -> Words:
+        """(n,) ``key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
+        return fold(np.array([self.stamped.key(purpose)], np.uint64), self.world.words[clients])
+
+    def parts(self, name: Part = "train") -> Parts:
+        """The samples of a part that the ask is about: all of them, unless it names a share."""
+        federation = self.world.federation
+        share: Share | None = getattr(self.ask, "share", None)
+        if share is None:
+            return federation.part(name)
+        halves = fold(np.array([key(self.stamped.seed, "half")], np.uint64), self.world.words)
+        return shared(federation.part(name), share, federation.y, halves)
+
+    def judged(self) -> Parts | None:
+        """The samples that an evaluation is about; None for the server's own test set."""
+        part: Part | Literal["central"] = getattr(self.ask, "part", "test")
+        return None if part == "central" else self.parts(part)
+
+    def to_holders(self) -> "Work":
+        """The same without the clients that have no sample in the share asked about: they have nothing to answer from."""
+        ask = self.ask
+        if not isinstance(ask, ModelAsk) or ask.share is None:
+            return self
+        part: Part = getattr(ask, "part", "train")
+        return replace(self, stamped=replace(self.stamped, ask=ask.take(self.parts(part).sizes[ask.clients] > 0)))
+
+
+class LocalEngine(Engine):
+    """Holds a world for each draw of the data; subclasses carry out the work."""
+
+    def __init__(self, worlds: World | Mapping[int, World]) -> None:
+        self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        works = [Work(s, self.worlds[s.draw].at(s.round_)).to_holders() for s in asks]
+        asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
+        answers = iter(self.carry_out([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
+
+    @abstractmethod
+    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+        """Answer asks that reach somebody."""

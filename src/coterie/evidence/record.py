@@ -1,0 +1,85 @@
+"""What one round of one lane leaves behind."""
+
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
+
+from coterie.core.arrays import Ids
+from coterie.core.asks import Evaluated
+from coterie.core.notes import Notes
+from coterie.core.states import State
+
+RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+
+
+class LaneKey(NamedTuple):
+    """Who a lane is, whatever else is run beside it: which draw of the data, which method, which seed."""
+
+    draw: int
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class LaneEnd:
+    """How far a lane has come, and why it went no further."""
+
+    round_: int
+    status: str = RUNNING
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".strip()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a lane has done since its last segment, and the state it has come to."""
+
+    key: LaneKey
+    first: int  # the first of its new rounds
+    end: LaneEnd
+    state: State | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round costs. Costs add up."""
+
+    messages: int = 0  # questions sent and answers received
+    bytes_down: int = 0
+    bytes_up: int = 0
+    passes: float = 0.0  # times a client goes through its data
+    steps: int = 0  # optimiser steps on clients
+    samples: int = 0  # samples processed on clients
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*map(add, vars(self).values(), vars(other).values()))
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A client that was asked and does not count: it did not answer, or its answer was refused."""
+
+    client: int
+    ask: str  # what it was asked
+    why: str  # "ABSENT", or the name of a `Refusal`
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """The evidence of one round of one lane; round 0 is the start."""
+
+    key: LaneKey
+    round_: int
+    cost: Cost = Cost()
+    notes: Notes = field(default_factory=Notes)
+    absences: tuple[Absence, ...] = ()
+    groups: Ids | None = None
+    discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
+    clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
+    evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    validated: Evaluated | None = None  # the same on validation parts, where the federation has them
+    central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
+    seconds: dict[str, float] = field(default_factory=dict)

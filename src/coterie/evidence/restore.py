@@ -1,0 +1,132 @@
+"""Going on where a study ended: each lane from the last segment that can be trusted."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
+from coterie.core.plain import read_json
+from coterie.core.states import State, unflatten
+from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.source import key_of, segments
+from coterie.evidence.tables import TABLES
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a lane stands."""
+
+    end: LaneEnd
+    state: State | None
+
+
+@dataclass
+class _Segment:
+    path: Path
+    entries: list[dict[str, Any]]
+    states: tuple[dict[str, Array], dict[str, Any]] | None = None  # arrays and trees, once read
+
+    @property
+    def keys(self) -> list[LaneKey]:
+        return [key_of(entry) for entry in self.entries]
+
+
+def restore(folder: Path) -> tuple[dict[LaneKey, Restored], list[str]]:
+    """Where each lane stands, and what had to be left aside, in sentences.
+
+    A segment counts when it is whole and its rounds follow on those before it. Rounds beyond the last states that can be read are made
+    again, to the same bits; their segments are removed, so that no round is there twice.
+    """
+    good, told = _contiguous(segments(folder))
+    while (stranded := _stranded(good, told)) is not None:
+        dropped = _with_followers(good, stranded)
+        good = [segment for segment in good if segment not in dropped]
+        for segment in dropped:
+            shutil.rmtree(segment.path)
+    found: dict[LaneKey, Restored] = {}
+    for segment in good:
+        if segment.states is not None:
+            found |= {key: _restored(segment, place) for place, key in enumerate(segment.keys)}
+    return found, told
+
+
+def _contiguous(paths: Sequence[Path]) -> tuple[list[_Segment], list[str]]:
+    """The segments that are whole and whose lanes go on where the segments before left them; the others are removed."""
+    reached: dict[LaneKey, int] = {}
+    good: list[_Segment] = []
+    told: list[str] = []
+    for path in paths:
+        found = _read(path, reached)
+        if isinstance(found, str):
+            told.append(f"{path} {found}: its rounds are made again.")
+            shutil.rmtree(path)
+            continue
+        reached |= {key: entry["last"] for key, entry in zip(found.keys, found.entries, strict=True)}
+        good.append(found)
+    return good, told
+
+
+def _read(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
+    """A segment, or what is wrong with it."""
+    missing = [name for name in TABLES if not _readable(path / f"{name}.parquet")]
+    if missing:
+        return f"lacks tables that can be read ({', '.join(missing)})"
+    try:
+        segment = _Segment(path, read_json(path / "lanes.json"))
+        follows = all(entry["first"] == reached.get(key, -1) + 1 for key, entry in zip(segment.keys, segment.entries, strict=True))
+    except (UserError, KeyError, TypeError):
+        return "has a list of lanes that cannot be read"
+    return segment if follows else "does not follow on what is before it"
+
+
+def _readable(path: Path) -> bool:
+    """Whether a table is there to its end, where its description stands."""
+    try:
+        pq.read_metadata(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _stranded(good: Sequence[_Segment], told: list[str]) -> _Segment | None:
+    """The first of the latest segments of lanes whose states cannot be read, so that nobody can go on from it."""
+    latest = {key: segment for segment in good for key in segment.keys}
+    for segment in {id(segment): segment for segment in latest.values()}.values():
+        if segment.states is None:
+            path = segment.path / "states.safetensors"
+            try:
+                data = path.read_bytes()
+                trees = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["trees"])
+                segment.states = load(data), trees
+            except (OSError, SafetensorError, ValueError, KeyError) as error:
+                told.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are made again.")
+                return segment
+    return None
+
+
+def _with_followers(good: Sequence[_Segment], stranded: _Segment) -> list[_Segment]:
+    """A segment and all later ones that rest on it."""
+    dropped, lanes = [stranded], set(stranded.keys)
+    for segment in good[good.index(stranded) + 1 :]:
+        if lanes & set(segment.keys):
+            dropped.append(segment)
+            lanes |= set(segment.keys)
+    return dropped
+
+
+def _restored(segment: _Segment, place: int) -> Restored:
+    assert segment.states is not None
+    arrays, trees = segment.states
+    entry = segment.entries[place]
+    own = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{place}/")}
+    state = unflatten(own, trees[str(place)]) if str(place) in trees else None
+    return Restored(LaneEnd(entry["last"], entry["status"], entry["reason"]), state)

@@ -1,0 +1,19 @@
+"""The number of groups from a test of structure: clients are asked for gradients on two halves of their data, and groups are claimed only
+where they are more distinct than one population of the same spread would show. It can answer one."""
+
+from coterie.core.arrays import Floats
+from coterie.core.method import Context, Round
+from coterie.core.notes import Choice
+from coterie.grouping.choice.distinct import TESTED, groups_of
+from coterie.grouping.choice.probes import enough, probe
+
+
+def from_structure(model: Floats, ctx: Context, most: int) -> Round[Choice]:
+    """How many groups, from 1 to `most`: one where no distinct groups are claimed. Label counts leave the clients asked."""
+    clients = ctx.sample(ctx.roster.available, TESTED, "structure clients")
+    probes = yield from probe(model, clients, ctx.outputs, ctx)
+    if not enough(probes):
+        return Choice(1, "structure", p=float("nan"))
+    found = groups_of(probes, ctx.rng("structure"), most=most)
+    curves = {name: (float("nan"), *map(float, values)) for name, values in (("common", found.common), ("expected", found.expected))}
+    return Choice(found.k if found.distinct else 1, "structure", curves, found.p)

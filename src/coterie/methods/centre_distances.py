@@ -1,0 +1,63 @@
+"""What FeSEM compares and how far it is: models as points, squared distances, empty centres seeded anew."""
+
+from typing import Literal
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.layout import Layout
+from coterie.core.method import Context
+from coterie.core.rng import generator, key
+from coterie.grouping.similarity import BLOCK, coordinates, gram, sketch
+
+SKETCH = 256  # numbers a model is reduced to by "sketch": distances survive to about 6 %
+Compared = Literal["all", "last_layer", "sketch"]
+
+
+def points_of(vectors: Floats, origin: Floats, on: Compared, ctx: Context) -> Doubles:
+    """(n, r) the models as points with the distances that `on` asks for."""
+    vectors, origin = _compared(vectors, on, ctx.layout), _compared(origin[None, :], on, ctx.layout)
+    if on == "sketch":
+        return sketch(vectors, SKETCH, generator(key(ctx.seed, "sketch")), origin)
+    return coordinates(gram(vectors, origin))
+
+
+def distances_to(vectors: Floats, centres: Floats, on: Compared, ctx: Context) -> Doubles:
+    """(n, K) squared L2 (Eq. 8)."""
+    vectors, centres = _compared(vectors, on, ctx.layout), _compared(centres, on, ctx.layout)
+    if on == "sketch":  # equal keys project alike, so that sketches of different rounds can be compared
+        return squared_distances(*(sketch(part, SKETCH, generator(key(ctx.seed, "sketch"))) for part in (vectors, centres)))
+    return squared_distances(vectors, centres)
+
+
+def squared_distances(vectors: Floats | Doubles, centres: Floats | Doubles) -> Doubles:
+    """(n, K) ||w_i - c_k||^2 in float64, from the differences themselves, a block of columns at a time."""
+    total = np.zeros((len(vectors), len(centres)))
+    for begin in range(0, vectors.shape[1], BLOCK):
+        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+        for k, centre in enumerate(centres[:, begin : begin + BLOCK]):
+            total[:, k] += ((block - centre) ** 2).sum(axis=1)
+    return total
+
+
+def reseed(members: Ids, clients: Ids, apart: Doubles) -> list[int]:
+    """Give a centre that has lost every client this round's farthest, unless that would empty another; `members` is changed."""
+    sizes = np.bincount(members[members >= 0], minlength=apart.shape[1])
+    reseeded = []
+    for empty in np.flatnonzero(sizes == 0):
+        own = members[clients]
+        gaps = np.where(sizes[own] > 1, apart[np.arange(len(own)), own], 0.0)
+        far = int(gaps.argmax())
+        if gaps[far] > 0:
+            sizes[own[far]] -= 1
+            sizes[empty], members[clients[far]] = 1, empty
+            reseeded.append(int(empty))
+    return reseeded
+
+
+def _compared(vectors: Floats, on: Compared, layout: Layout) -> Floats:
+    if on != "last_layer":
+        return layout.comparable(vectors)
+    weights = layout.weights
+    last = [piece for piece in weights if piece.name.rpartition(".")[0] == weights[-1].name.rpartition(".")[0]]
+    return vectors[:, last[0].begin : last[-1].end]

@@ -1,0 +1,83 @@
+"""Ditto: a model of its own for each client, held near the shared one.
+
+Li, Hu, Beirami and Smith, "Ditto: Fair and Robust Federated Learning Through Personalization" (2021), Algorithm 1. A client's visit has two
+loops: it trains the shared model, which it sends back, and its own model v_k on F_k(v) + lambda/2 ||v - w_t||^2, which it keeps.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.core.arrays import Bools, Floats, Ids
+from coterie.core.asks import Train
+from coterie.core.layout import InitialModels
+from coterie.core.method import Context, Round, done
+from coterie.core.rules import MODEL, LocalRule, Step
+from coterie.core.serving import Serving
+from coterie.core.settings import setting
+from coterie.core.states import Models, grown
+from coterie.methods.averaging import Weighting, averaged
+from coterie.methods.one_model import SharedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OWN = "own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside(LocalRule):
+    """Two loops: the shared model on the study's loss, then the client's own, pulled towards the shared one as it was received."""
+
+    loops = (MODEL, OWN)
+    needs = (OWN,)
+
+    lam: float
+    own_epochs: int | None
+
+    def epochs(self, loop: str, epochs: int) -> int:
+        return self.own_epochs if loop == OWN and self.own_epochs is not None else epochs
+
+    def objective(self, step: Step) -> "Tensor":
+        loss = step.loss(step.outputs())
+        if step.loop == OWN:
+            gaps = [((step.weights[name] - step.received[name]) ** 2).sum() for name in step.trained]
+            loss = loss + self.lam / 2 * sum(gaps)  # Alg. 1, line 7
+        return loss
+
+
+@dataclass(frozen=True)
+class Personal(Models):
+    """The shared model, and each client's own."""
+
+    own: Floats  # (n, d) v_k; the common start until a client has taken part
+    seen: Bools  # (n,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(SharedModel[Personal]):
+    """FedAvg, and beside it a model of its own for each client that took part; who never did is served the shared one."""
+
+    lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", least=0)
+    own_epochs: int | None = setting(None, "Epochs of the client's own model a round; the plan's unless given.", least=1)
+    weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Personal]:
+        model = init()[None, :]
+        return done(Personal(model, np.repeat(model, len(ctx.roster), axis=0), np.zeros(len(ctx.roster), dtype=np.bool_)))
+
+    def round(self, state: Personal, ctx: Context) -> Round[Personal]:
+        own = np.array(grown(state.own, len(ctx.roster), state.models[0]))
+        seen = np.array(grown(state.seen, len(ctx.roster), False))
+        cohort = ctx.cohort()
+        local = ctx.local.but(rule=Beside(lam=self.lam, own_epochs=self.own_epochs))
+        trained = yield from Train(cohort, state.models, local, extra={OWN: own[cohort]}, kept=(OWN,))
+        own[trained.clients], seen[trained.clients] = trained.more[:, 0], True
+        return Personal(averaged(state, trained, self.weighting, ctx).models, own, seen) if len(trained) else state
+
+    def serve(self, state: Personal, clients: Ids, ctx: Context) -> Round[Serving]:
+        seen = np.flatnonzero(grown(state.seen, len(ctx.roster), False)[clients])
+        rows = np.zeros(len(clients), dtype=np.int64)
+        rows[seen] = 1 + np.arange(len(seen))
+        return done(Serving(clients, np.concatenate([state.models, state.own[clients[seen]]]), rows))

@@ -1,0 +1,84 @@
+"""Several starts of a method side by side, of which the best goes on: for methods whose first models decide how they end.
+
+Under half of IFCA's starts find the right groups on rotated digits, and a bad start is final. All starts run for `trial` rounds; then the
+one with the lowest training loss on the cohort stays. These rounds count like any other, and all that is sent and trained is charged.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.asks import Evaluate
+from coterie.core.layout import InitialModels
+from coterie.core.method import Context, Round, S
+from coterie.core.notes import Notes
+from coterie.core.settings import setting
+from coterie.core.states import State
+from coterie.methods.trial import keyed_apart
+from coterie.methods.wrapper import Wrapper
+
+SPAN = 1000  # initial models that a start may use: start i draws from init(i * SPAN) on
+
+
+@dataclass(frozen=True)
+class Starts(State, Generic[S]):
+    """The states of the starts that are still in the running, and the one that leads."""
+
+    running: tuple[S, ...]
+    leading: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarts(Wrapper[Starts[S], S]):
+    """The method it wraps from several starts; after some rounds the one with the lowest training loss stays."""
+
+    starts: int = setting(5, "Starts.", least=1)
+    trial: int = setting(3, "Rounds for which all of them run.", least=1)
+
+    def inner(self, state: Starts[S]) -> S:
+        return state.running[state.leading]
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[Starts[S]]:
+        states = []
+        for i in range(self.starts):
+            script = self.method.start(partial(_shifted, init, i * SPAN), ctx if i == 0 else replace(ctx, notes=Notes()))
+            states.append((yield from script if i == 0 else keyed_apart(script, f"start {i}")))
+        return Starts(tuple(states), 0)
+
+    def round(self, state: Starts[S], ctx: Context) -> Round[Starts[S]]:
+        if len(state.running) == 1:
+            return Starts(((yield from self.method.round(state.running[0], ctx)),), 0)
+        contexts = [replace(ctx, notes=Notes()) for _ in state.running]  # all draw the same cohorts; each writes notes of its own
+        running = []
+        for i, (own, inside) in enumerate(zip(state.running, contexts, strict=True)):
+            script = self.method.round(own, inside)
+            running.append((yield from script if i == state.leading else keyed_apart(script, f"start {i}")))
+        if all(after is before for after, before in zip(running, state.running, strict=True)):
+            return state  # nobody answered
+        losses = yield from self._losses(running, ctx)
+        known = bool(np.isfinite(losses).any())
+        best = int(np.argmin(losses)) if known else state.leading
+        vars(ctx.notes).update(vars(contexts[best].notes))  # the round's notes are those of the start that is served after it
+        ctx.note("start_losses", losses)
+        if ctx.round_ < self.trial or not known:  # nothing to choose by: the next round tries again
+            return Starts(tuple(running), best)
+        ctx.note("start_kept", best)
+        return Starts((running[best],), 0)
+
+    def _losses(self, running: list[S], ctx: Context) -> Round[Doubles]:
+        """(starts,) the mean training loss of the cohort, each client with the model it would be served; infinite where nobody answers."""
+        losses = np.full(len(running), np.inf)
+        for i, state in enumerate(running):
+            serving = yield from keyed_apart(self.method.serve(state, ctx.cohort(), replace(ctx, notes=Notes())), f"start {i}")
+            judged = yield from Evaluate(serving, "train")
+            if judged.sizes.sum():
+                losses[i] = np.average(judged.loss, weights=judged.sizes)
+        return losses
+
+
+def _shifted(init: InitialModels, first: int, i: int = 0) -> Floats:
+    """The initial models of one start."""
+    return init(first + i)

@@ -1,0 +1,67 @@
+"""Wrappers: a method around another, ``fedavg+finetune(epochs=5)``. What a wrapper does not change, the method inside decides."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from coterie.core.arrays import Ids
+from coterie.core.layout import InitialModels
+from coterie.core.method import Context, Method, Round, S
+from coterie.core.serving import NamedModels, Serving
+from coterie.core.states import State
+
+W = TypeVar("W", bound=State)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper(Method[W], ABC, Generic[W, S]):
+    """A method around another, with a state of its own; `inner` is the other's state in it."""
+
+    method: Method[S]
+
+    @abstractmethod
+    def inner(self, state: W) -> S:
+        """The state of the method inside."""
+
+    def serve(self, state: W, clients: Ids, ctx: Context) -> Round[Serving]:
+        return self.method.serve(self.inner(state), clients, ctx)
+
+    def central(self, state: W) -> NamedModels | None:
+        return self.method.central(self.inner(state))
+
+    def members(self, state: W) -> Ids | None:
+        return self.method.members(self.inner(state))
+
+    @property
+    def sees_truth(self) -> bool:
+        return self.method.sees_truth
+
+    @property
+    def weighs_alike(self) -> bool:
+        return self.method.weighs_alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer(Wrapper[S, S], ABC):
+    """A wrapper without a state of its own, which runs the method inside in a context of its own."""
+
+    def inner(self, state: S) -> S:
+        return state
+
+    def context(self, ctx: Context) -> Context:
+        """The context of the method inside."""
+        return ctx
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[S]:
+        return self.method.start(init, self.context(ctx))
+
+    def round(self, state: S, ctx: Context) -> Round[S]:
+        return self.method.round(state, self.context(ctx))
+
+    def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
+        return self.method.serve(state, clients, self.context(ctx))
+
+
+def unwrapped(method: Method[Any]) -> Method[Any]:
+    """The method without its wrappers."""
+    return unwrapped(method.method) if isinstance(method, Wrapper) else method

@@ -1,0 +1,77 @@
+"""The running account of a round in progress: what it has cost, who was missing, how far clients moved."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats, places
+from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train, Trained
+from coterie.core.method import Context
+from coterie.core.refusals import Refusal
+from coterie.core.threads import cores, in_order
+from coterie.evidence.record import Absence, Cost
+from coterie.run.costs import cost_of
+
+CACHED = 1 << 17  # numbers
+
+
+@dataclass
+class Account:
+    """One round of one lane."""
+
+    context: Context | None = None
+    cost: Cost = field(default_factory=Cost)
+    absences: list[Absence] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    discrepancy: float = 0.0
+    trained: int = 0  # answers to all training of the round
+    ran_away: bool = False  # whether a model that was not finite was refused
+    measuring: bool = False  # whether the round is over and its models are looked at: nothing is charged
+
+    def charge(self, ask: Ask[Any], reply: Any, seconds: float) -> None:
+        """An ask, as the method made it, and what came of it. Clients that were gone were asked all the same: the question costs."""
+        self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
+        if self.measuring:
+            return
+        self.cost += cost_of(ask, reply)
+        self.absences += _absences(ask, reply)
+        if isinstance(ask, Train) and isinstance(reply, Trained):
+            self.trained += len(reply)
+            self.ran_away |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())
+            if ask.purpose == "train":  # neither pre-training nor a trial
+                self.discrepancy += _moved(ask, reply)
+
+    def charge_server(self, seconds: float) -> None:
+        self.seconds["server"] = self.seconds.get("server", 0.0) + seconds
+
+
+def _absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
+    """Who was asked and does not count. One without a sample in the share asked about has nothing to answer and is not missing."""
+    name = type(ask).__name__
+    found = [Absence(client, name, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
+    if not isinstance(ask, (ModelAsk, Evaluate)) or ask.share is not None or (isinstance(ask, Evaluate) and ask.part == "central"):
+        return found
+    if len(reply) + len(found) < len(ask.clients):
+        gone = np.setdiff1d(ask.clients, np.concatenate([reply.clients, np.array(sorted(reply.refused), dtype=np.int64)]))
+        found += [Absence(int(client), name, "ABSENT") for client in gone]
+    return found
+
+
+def _moved(ask: Train, reply: Trained) -> float:
+    """The summed distance between the models sent back and the models received (FedGroup, Eq. 4)."""
+    rows = ask.start[places(ask.clients, reply.clients)]
+    together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
+    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
+    workers = cores() if len(pieces) > 1 and together == 1 else 1
+
+    def distances(piece: slice) -> float:
+        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
+        return float(_lengths(reply.vectors[piece] - received).sum())
+
+    return sum(in_order(distances, pieces, workers), 0.0)
+
+
+def _lengths(steps: Floats) -> Doubles:
+    """(n,) Euclidean lengths. By einsum: a linear-algebra library would split long sums over threads."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", steps, steps).astype(np.float64)))

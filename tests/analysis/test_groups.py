@@ -1,0 +1,68 @@
+"""How good groups are, on records written by hand."""
+
+from math import isnan
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from analysis.made_records import AVG, GROUP, by_hand, flat
+from coterie.analysis.findings import findings_of
+from coterie.analysis.groups import agreement
+from coterie.analysis.scores import scope_of, scores_of
+from coterie.core.rng import generator, key
+
+
+def test_groups_are_judged() -> None:
+    true, collapsed, other = np.array([0, 1, 0, 1]), np.zeros(4, int), np.array([0, 0, 1, 1])
+    lanes = np.stack([np.stack([other, true, true]), np.stack([collapsed] * 3), np.stack([true, other, true])])
+    quality = findings_of(by_hand({AVG: flat(50, 3), GROUP: flat(60, 3)}, {GROUP: lanes})).methods[GROUP].grouping
+    assert quality is not None
+    assert quality.ari is not None
+    assert quality.ari.values == pytest.approx([1, 0, 1])
+    assert quality.collapse_rate == pytest.approx(1 / 3)
+    assert quality.used.mean == pytest.approx(5 / 3)
+    cross = adjusted_rand_score(true, other)
+    assert quality.between_rounds == pytest.approx((cross + 1 + 1 + 1 + cross + cross) / 6)
+    assert quality.between_seeds == pytest.approx((0 + 1 + 0) / 3)
+    assert findings_of(by_hand({AVG: flat(50)})).methods[AVG].grouping is None
+
+
+def test_agreement_is_scikit_learns_and_leaves_out_clients_without_a_group() -> None:
+    rng = generator(key(0, "agreement"))
+    for size in (1, 2, 30):
+        one, two = rng.integers(0, 4, (2, size))
+        assert agreement(one, two) == pytest.approx(adjusted_rand_score(one, two))
+    assert agreement(np.array([0, 1, -1]), np.array([1, 0, 1])) == 1
+    assert isnan(agreement(np.array([-1, 0]), np.array([0, -1])))
+
+
+def test_clients_in_no_group_are_not_a_group() -> None:
+    # Six clients of two true groups, three of them placed, and rightly so; taking -1 for a third group would find disagreement.
+    placed = np.array([0, 1, 0, -1, -1, -1])
+    assert adjusted_rand_score(np.arange(6) % 2, placed) < 0.5
+    lanes = np.tile(placed, (2, 3, 1))
+    records = by_hand({AVG: flat(50, 2, clients=6), GROUP: flat(60, 2, clients=6)}, {GROUP: lanes})
+    quality = findings_of(records).methods[GROUP].grouping
+    assert quality is not None
+    assert quality.ari is not None
+    assert quality.ari.values.tolist() == [1, 1]
+    assert quality.used.mean == 2
+    assert quality.collapse_rate == 0
+    assert scores_of(records, scope_of(records), 1)["ari"].tolist() == [1, 1]
+
+
+def test_a_seed_in_which_nobody_was_placed_is_left_out_of_the_others() -> None:
+    lanes = np.tile(np.arange(4) % 2, (2, 3, 1))
+    lanes[1] = -1
+    quality = findings_of(by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: lanes})).methods[GROUP].grouping
+    assert quality is not None
+    assert quality.ari is not None
+    assert quality.ari.values.tolist() == pytest.approx([1, np.nan], nan_ok=True)
+    assert (quality.used.mean, quality.collapse_rate) == (2, 0)
+
+
+def test_before_anybody_is_placed_there_is_nothing_to_agree_with() -> None:
+    records = by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: np.full((2, 3, 4), -1)})
+    assert findings_of(records).methods[GROUP].grouping is None
+    assert np.isnan(scores_of(records, scope_of(records), 1)["ari"]).all()

@@ -1,0 +1,76 @@
+"""The rules of a verdict, at their boundaries."""
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from coterie.analysis.decomposition import Decomposition, Step
+from coterie.analysis.rules import origin_of, outcome_of, seeds_needed
+from coterie.statistics import LEVEL, Paired, holm, paired
+
+
+def gain(mean: float, spread: float = 0.0, seeds: int = 6) -> Paired:
+    """A difference that is nearly the same in every seed; its mean is exactly what was asked for where the numbers are round."""
+    return paired(np.full(seeds, mean) + spread * (np.arange(seeds) - (seeds - 1) / 2))
+
+
+def parts(total: float, similarity: float, spread: float = 0.0) -> Decomposition:
+    steps = (
+        Step("groups", "fedavg", "random", gain(total - similarity)),
+        Step("similarity", "random", "similar", gain(similarity, spread)),
+    )
+    return Decomposition(gain(total), steps)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "origin"),
+    [
+        (0.5, "all"),  # exactly half of the gain
+        (0.5 - 2**-20, "part"),  # just below
+        (1.0, "all"),
+        (1.5, "all"),  # random groups lose
+        (2**-10, "part"),
+        (0.0, "not shown"),
+        (-0.5, "not shown"),
+    ],
+)
+def test_a_gain_is_from_similarity_from_half_of_it_on(similarity: float, origin: str) -> None:
+    assert origin_of(parts(1.0, similarity)) == origin
+
+
+def test_what_similarity_brings_must_be_shown() -> None:
+    assert origin_of(parts(1.0, 0.75, spread=0.125)) == "all"
+    assert origin_of(parts(1.0, 0.75, spread=1.0)) == "not shown"  # its interval holds 0
+    assert origin_of(Decomposition(gain(1.0), (Step("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
+
+
+@pytest.mark.parametrize("tests", range(1, 11))
+def test_seeds_needed_are_the_fewest_with_which_the_test_can_speak(tests: int) -> None:
+    """By brute force: the fewest seeds of which all speak for the best of so many methods, the others being no competition."""
+
+    def speaks(seeds: int) -> bool:
+        least = float(wilcoxon(np.arange(1, seeds + 1), alternative="greater", method="exact").pvalue)
+        assert least == 2.0**-seeds
+        return bool(holm([least] + [1.0] * (tests - 1))[0] < LEVEL)
+
+    assert seeds_needed(tests) == next(seeds for seeds in range(1, 30) if speaks(seeds))
+
+
+def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
+    assert seeds_needed(0) == seeds_needed(1) == 5
+
+
+@pytest.mark.parametrize(
+    ("test", "p", "outcome"),
+    [
+        (gain(1.0, 0.1), 0.02, "better"),
+        (gain(1.0, 0.1), LEVEL, "unclear"),  # not below the level, with seeds enough
+        (gain(1.0, 0.1, seeds=4), 0.0625, "unproven"),  # with four seeds no test can speak
+        (gain(-1.0, 0.1), 1.0, "worse"),
+        (gain(0.0, 0.1), 0.5, "unclear"),
+        (gain(1.0, seeds=1), float("nan"), "unjudged"),
+        (paired(np.full(3, np.nan)), float("nan"), "unjudged"),
+    ],
+)
+def test_outcomes(test: Paired, p: float, outcome: str) -> None:
+    assert outcome_of(test, p, 1) == outcome

@@ -1,0 +1,137 @@
+"""Groups of points, the reference population, on numbers made by hand."""
+
+import numpy as np
+import pytest
+from scipy.cluster import hierarchy
+from scipy.stats import dirichlet_multinomial
+
+from coterie.grouping.choice.distinct import outliers
+from coterie.grouping.choice.reference import OnePopulation, company, dirichlet, raked
+from coterie.grouping.choice.structure import agreement, how_many, noise_reach, shared_directions, structure
+from coterie.grouping.choice.views import Views, views_of
+from coterie.grouping.choice.ward import Ward
+from grouping.choice.made_probes import made, proportions_alone
+
+
+@pytest.mark.parametrize("n", [4, 9, 40])
+def test_ward_cuts_its_tree_as_scipy_does(n: int) -> None:
+    points = np.random.default_rng(n).normal(size=(n, 3))
+    other = np.random.default_rng(n + 1).normal(size=(n, 3))
+    own, tree = Ward.of(points, n // 2), hierarchy.linkage(points, "ward")
+    for k, (labels, explained) in enumerate(zip(own.labels(), own.explained(points, other), strict=True), start=2):
+        expected = hierarchy.fcluster(tree, k, "maxclust")
+        means = np.stack([points[labels == g].mean(axis=0) for g in range(k)])
+        assert explained == pytest.approx(np.sum(means[labels] * other))
+        assert (np.equal.outer(labels, labels) == np.equal.outer(expected, expected)).all()
+        assert len(set(labels)) == k
+
+
+def test_directions_are_those_that_the_halves_share() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=(200, 1)) * [3.0, 0, 0, 0]
+    points = own + rng.normal(size=(2, 200, 4)) * [1.0, 5.0, 1.0, 1.0]  # the second direction is loud, but only noise
+    spread, directions = shared_directions(points, np.ones(200), 1)
+    assert abs(directions[0, -1]) > 0.95
+    assert spread[-1] == pytest.approx(9, rel=0.3)
+
+
+@pytest.mark.parametrize("real", [0, 1, 3])
+def test_directions_are_counted_above_the_reach_of_noise(real: int) -> None:
+    """Noise reaches beyond its own mean half of the time, so one direction too many is chance."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        own = rng.normal(size=(60, 10)) * ([2.0] * real + [0.0] * (10 - real))
+        points = own + rng.normal(size=(2, 60, 10))
+        reach = noise_reach(points, np.full((2, 60), 20.0), rng)
+        assert max(real, 1) <= how_many(points, np.full((2, 60), 20.0), reach) <= real + 2
+
+
+def test_agreement_of_halves() -> None:
+    rng = np.random.default_rng(0)
+    own, sizes = rng.normal(size=(100, 3)), np.full((2, 100), 5.0)
+    assert agreement(np.stack([own, own]), sizes) == pytest.approx(1)
+    assert abs(agreement(rng.normal(size=(2, 100, 3)), sizes)) < 0.2
+
+
+def test_perfect_groups_account_for_everything() -> None:
+    places = np.repeat(np.eye(3) * 10, 8, axis=0)
+    points = np.stack([places, places]) + 1e-3 * np.random.default_rng(0).normal(size=(2, 24, 3))
+    found = structure(points, np.full((2, 24), 20.0), 6, 2)
+    assert found.common[0] < 0.9
+    assert found.common[1] == pytest.approx(1, abs=1e-3)
+    assert found.within[1] == pytest.approx(1, abs=1e-3)
+
+
+def test_the_dirichlet_distribution_is_found_again() -> None:
+    true = np.array([0.5, 1.0, 2.0])
+    rng = np.random.default_rng(0)
+    counts = np.stack([rng.multinomial(50, row) for row in rng.dirichlet(true, size=2000)])
+    found = dirichlet(counts.astype(np.float64))
+    assert found == pytest.approx(true, rel=0.1)
+    likelihood = [dirichlet_multinomial(scale * found, 50).logpmf(counts).sum() for scale in (0.95, 1, 1.05)]
+    assert max(likelihood) == likelihood[1]
+
+
+def test_raking_meets_the_class_totals() -> None:
+    rng = np.random.default_rng(0)
+    sizes, totals = np.array([10.0, 30.0, 60.0, 20.0]), np.array([90.0, 20.0, 10.0])
+    found = raked(rng.gamma(0.5, size=(4, 3)) + 1e-300, sizes, totals)
+    assert found.sum(axis=1) == pytest.approx(np.ones(4))
+    assert sizes @ found == pytest.approx(totals, rel=0.02)
+
+
+def reference_of(rng: np.random.Generator, own: float) -> tuple[Views, OnePopulation]:
+    counts = np.full((2, 60, 2), 10)
+    vectors = rng.normal(size=(2, 60, 2, 5)) + own * rng.normal(size=(60, 1, 1)) * [1.0, 0, 0, 0, 0]
+    views = views_of(made(vectors, counts))
+    return views, OnePopulation(views, noise_reach(views.points[-1], views.sizes, rng))
+
+
+def test_the_reference_is_as_loud_and_as_spread_out_as_the_federation() -> None:
+    rng = np.random.default_rng(0)
+    views, population = reference_of(rng, own=3.0)
+    drawn = np.stack([population.draw(rng)[0][-1] for _ in range(50)])
+    between = [np.sum((x[0] - x[1]) ** 2) for x in (views.points[-1], *drawn)]
+    common = [np.sum(x[0] * x[1]) for x in (views.points[-1], *drawn)]
+    assert np.mean(between[1:]) == pytest.approx(between[0], rel=0.15)
+    assert np.mean(common[1:]) == pytest.approx(common[0], rel=0.3)
+
+
+def test_what_is_noise_alone_is_hardly_given_to_the_reference_as_the_clients_own() -> None:
+    """Else every draw has a true direction where the federation has none, and the test says nothing."""
+    spread = {own: np.mean([np.sum(reference_of(np.random.default_rng(s), own)[1].factor ** 2) for s in range(10)]) for own in (0.0, 3.0)}
+    assert spread[0.0] < 0.05 * spread[3.0]
+
+
+def test_the_reach_of_noise_is_taken_from_what_clients_differ_by() -> None:
+    views, _ = reference_of(np.random.default_rng(0), own=3.0)
+    highest = [float(np.sum(OnePopulation(views, reach).factor ** 2, axis=1).max()) for reach in (0.0, 0.25)]
+    assert highest[0] - highest[1] == pytest.approx(0.25)
+
+
+def test_directions_are_made_nearly_as_noisy_as_each_other() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(2, 200, 2, 4)) * [1.0, 2.0, 5.0, 10.0]
+    points = views_of(made(vectors, np.full((2, 200, 2), 5))).points[-1]
+    variances = np.linalg.eigvalsh(np.cov((points[0] - points[1]).T))
+    assert variances[-1] < 12 * variances[0]  # 100 times before; the ridge keeps some of it
+
+
+def test_company() -> None:
+    pairs = np.array([[5, 5, 0, 0], [0, 0, 5, 5]] * 3, dtype=np.float64)
+    assert company(pairs) == pytest.approx(6)  # every two of the four classes correlate fully
+    assert company(np.array([[1.0, 9.0], [9.0, 1.0]])) == 0.0
+
+
+def test_outliers_stand_out_in_both_halves() -> None:
+    rng = np.random.default_rng(0)
+    halves = np.stack([np.repeat([[0.0, 0], [5, 5]], 10, axis=0)] * 2) + 0.1 * rng.normal(size=(2, 20, 2))
+    halves[:, 7] += 4  # in both
+    halves[0, 15] += 4  # in one half up, in the other down: noise
+    halves[1, 15] -= 4
+    assert outliers(halves, np.arange(20) // 10).tolist() == [7]
+
+
+def test_a_view_beyond_labels_has_nothing_of_the_proportions() -> None:
+    plain, beyond = views_of(proportions_alone()).points
+    assert np.var(beyond) < np.var(plain) / 5

@@ -1,0 +1,41 @@
+"""The number of groups read from points."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.grouping.choice.points import Criterion, from_points
+from coterie.grouping.clusterers import kmeans
+from grouping.blobs import blobs
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("how", ["silhouette", "gap", "stability"])
+@pytest.mark.parametrize("groups", [2, 3, 4])
+def test_the_number_of_plain_groups_is_found(how: Criterion, groups: int) -> None:
+    points, true = blobs(groups, each=8)
+    choice = from_points(points, rng(), 6, how)
+    assert choice.k == groups
+    assert choice.how == how
+    assert list(choice.curves) == [how]
+    assert 2 <= len(choice.curves[how]) <= 6
+    assert choice.p is None
+    assert adjusted_rand_score(kmeans(points, choice.k, rng()), true) == 1
+
+
+@pytest.mark.parametrize("how", ["gap", "stability"])
+def test_one_cloud_is_one_group(how: Criterion) -> None:
+    cloud = np.random.default_rng(3).normal(size=(40, 5))
+    assert from_points(cloud, rng(), 6, how).k == 1
+
+
+@pytest.mark.parametrize("how", ["silhouette", "gap", "stability"])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 6])
+def test_choosing_among_few_or_equal_points(how: Criterion, n: int) -> None:
+    assert from_points(np.ones((n, 3)), rng(), 5, how).k == 1
+    assert 1 <= from_points(np.random.default_rng(n).normal(size=(n, 3)), rng(), 5, how).k <= max(n - 1, 1)
+    two = np.array([[0.0, 0], [1, 1]])[np.arange(n) % 2]
+    assert from_points(two, rng(), 5, how).k in ({2} if n == 6 else {1, 2})

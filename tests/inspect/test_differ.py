@@ -1,0 +1,31 @@
+"""Whether clients differ, on numbers made by hand."""
+
+import numpy as np
+import pytest
+
+from coterie.inspect.differ import Difference, beyond_labels, differ, either
+from grouping.choice.made_probes import made, proportions_alone
+
+
+def test_two_halves_that_agree_and_that_do_not() -> None:
+    rng = np.random.default_rng(0)
+    own, counts = rng.normal(size=(1, 20, 2, 5)), np.full((2, 20, 2), 4)
+    same = made(np.repeat(own, 2, axis=0), counts)
+    assert differ(same, rng).p == 0.001
+    assert differ(same, rng).agreement == pytest.approx(1)
+    assert beyond_labels(same, rng).p == 0.001
+    other = made(rng.normal(size=(2, 20, 2, 5)), counts)
+    assert abs(differ(other, rng).agreement) < 0.35
+
+
+def test_label_proportions_alone_do_not_count_as_beyond_labels() -> None:
+    rng, probes = np.random.default_rng(1), proportions_alone()
+    assert differ(probes, rng).p == 0.001
+    assert beyond_labels(probes, rng).p > 0.05
+
+
+def test_clients_differ_when_either_test_says_so() -> None:
+    whole, within = Difference(0.4, 0.1, 20), Difference(0.01, 0.3, 20)
+    assert either(whole, within) == Difference(0.02, 0.1, 20)
+    assert either(whole, None) == whole
+    assert either(whole, Difference(0.9, 0.0, 20)).p == 0.8
