@@ -6,7 +6,10 @@ from typing import Any, Literal
 import pytest
 
 from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.plan import Plan
 from coterie.core.settings import Bounds, check_settings, setting
+from coterie.methods.moon import Contrast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +84,8 @@ def test_bounds_say_themselves() -> None:
     assert not Bounds(above=0).allow(0.0)
     assert not Bounds(below=1).allow(1.0)
     assert not Bounds().allow(float("inf"))
+
+
+def test_a_local_rule_is_a_methods() -> None:
+    with pytest.raises(UserError, match="part of a method"):
+        Plan(local=Local(rule=Contrast(mu=1.0, temperature=1.0)))

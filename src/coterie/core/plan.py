@@ -24,6 +24,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+        if self.local.rule is not None:
+            raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

@@ -1,7 +1,7 @@
 """One client's local training with plain autograd: by the plain rule, or by a rule of the method's own."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,14 +58,16 @@ def _train_by_rule(space: Workspace, visit: Visit, local: Local, rule: LocalRule
         own = {name: tensor.clone() for name, tensor in extra.get(loop, received).items()}
         weights = [own[name].requires_grad_() for name, w in space.module.named_parameters() if w.requires_grad]
         key = visit.key if loop == MODEL else extend(visit.key, word(loop))
-        terms, optimizer = _Terms(space.module, visit) if loop == MODEL else None, rule.optimizer(weights, local)
+        terms, optimizer = (
+            _Terms(space.module, visit if loop == MODEL else replace(visit, mu=0.0, linear=None)),
+            rule.optimizer(weights, local),
+        )
         for batch in _batches(space, visit, local, key, rule.epochs(loop, visit.epochs)):
             optimizer.zero_grad()
             numbers = torch.as_tensor(batch, device=space.device)
             step = RuleStep(space.module, space.loss, loop, own, received, extra, space.x[numbers], space.y[numbers])
             torch.autograd.backward(rule.objective(step))
-            if terms is not None:
-                terms.add_to(weights)
+            terms.add_to(weights)
             optimizer.step()
             taken += loop == MODEL
         trained[loop] = torch.cat([own[name].detach().reshape(-1).to(space.dtype) for name in received])

@@ -36,19 +36,21 @@ class RuleJob:
     extra: Mapping[str, Floats]
 
 
-def train_by_rule(stepper: Stepper, layout: Layout, whole: RuleJob, chunks: list[Ints]) -> tuple[Floats, Ints, Floats]:
-    """The trained models (n, d), the steps (n,) that each took, and what further loops trained (n, l, d)."""
+def train_by_rule(
+    stepper: Stepper, layout: Layout, whole: RuleJob, chunks: Callable[[FusedJob], list[Ints]]
+) -> tuple[Floats, Ints, Floats]:
+    """The trained models (n, d), the steps (n,) that each took, and what further loops trained (n, l, d).
+
+    `chunks` says which trainings of a job, all with steps and those with most first, are stacked together.
+    """
     job, loops = whole.job, list(whole.rule.loops)
     vectors = np.repeat(job.models[job.start][:, None], len(loops), axis=1).astype(np.float32)  # (n, loops, d)
     for place, loop in enumerate(loops):
         if loop in whole.extra:
             vectors[:, place] = whole.extra[loop]
         own = _of_loop(job, whole.rule, loop)
-        for trainings in chunks:
-            busy = trainings[own.steps()[trainings] > 0]
-            if len(busy):
-                busy = busy[np.argsort(-own.steps()[busy], kind="stable")]
-                vectors[busy, place] = _train(stepper, layout, replace(whole, job=own), loop, busy, vectors[busy, place])
+        for trainings in chunks(own):
+            vectors[trainings, place] = _train(stepper, layout, replace(whole, job=own), loop, trainings, vectors[trainings, place])
     first = loops.index(MODEL)
     return vectors[:, first], job.steps(), np.delete(vectors, first, axis=1)
 

@@ -101,7 +101,7 @@ class Vectorised:
     def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
         """The same by a local rule; and what its further loops trained (n, l, d)."""
         with _plain_float32(), self._stream():
-            return train_by_rule(self.stepper, self.layout, whole, self.chunks(whole.job, "adam"))  # room for two moments
+            return train_by_rule(self.stepper, self.layout, whole, lambda job: self.chunks(job, "adam"))  # room for two moments
 
     def _models(self, job: FusedJob) -> Tensor:
         return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
