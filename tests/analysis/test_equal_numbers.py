@@ -27,7 +27,7 @@ from coterie.evidence.record import DIVERGED
 from coterie.methods import catalogue
 from coterie.methods.fedavg import FedAvg
 from coterie.report import report
-from coterie.reproduce.file import Part
+from coterie.reproduce.file import StudyPart
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues, values_of
 from coterie.run.compare import with_controls
@@ -181,7 +181,7 @@ def test_the_report_writes_them(views: Views, means: pd.DataFrame) -> None:
 
 
 def test_a_reproduction_counts_with_them(views: Views, expected: pd.DataFrame) -> None:
-    values: PartValues = values_of(PartRun(Part(), studies=(Evidence.open(views.folder),)), None)
+    values: PartValues = values_of(PartRun(StudyPart(), studies=(Evidence.open(views.folder),)), None)
     for label, lanes in expected.groupby("method", sort=False):
         for name in SHOWN:
             own = lanes.set_index("seed")[name].dropna() * (1 if name == "ari" else 100)

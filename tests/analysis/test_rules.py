@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from coterie.analysis.decomposition import Decomposition, Step
+from coterie.analysis.decomposition import Decomposition, GainPart
 from coterie.analysis.rules import origin_of, outcome_of, seeds_needed
 from coterie.statistics import LEVEL, Paired, holm, paired
 
@@ -16,8 +16,8 @@ def gain(mean: float, spread: float = 0.0, seeds: int = 6) -> Paired:
 
 def parts(total: float, similarity: float, spread: float = 0.0) -> Decomposition:
     steps = (
-        Step("groups", "fedavg", "random", gain(total - similarity)),
-        Step("similarity", "random", "similar", gain(similarity, spread)),
+        GainPart("groups", "fedavg", "random", gain(total - similarity)),
+        GainPart("similarity", "random", "similar", gain(similarity, spread)),
     )
     return Decomposition(gain(total), steps)
 
@@ -41,7 +41,7 @@ def test_a_gain_is_from_similarity_from_half_of_it_on(similarity: float, origin:
 def test_what_similarity_brings_must_be_shown() -> None:
     assert origin_of(parts(1.0, 0.75, spread=0.125)) == "all"
     assert origin_of(parts(1.0, 0.75, spread=1.0)) == "not shown"  # its interval holds 0
-    assert origin_of(Decomposition(gain(1.0), (Step("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
+    assert origin_of(Decomposition(gain(1.0), (GainPart("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
 
 
 @pytest.mark.parametrize("tests", range(1, 11))

@@ -16,7 +16,7 @@ from coterie.core.roster import Roster
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.testing import worlds
-from coterie.testing.play import context
+from coterie.testing.play import round_context
 
 ROSTER = Roster.of([f"client-{i}" for i in range(20)], np.ones(20, dtype=np.int64))
 
@@ -29,7 +29,7 @@ def test_the_context_holds_no_data() -> None:
     known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "validation", "truth"]
     assert [f.name for f in fields(Context)] == known
     assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable"]
-    held = context(worlds.world())
+    held = round_context(worlds.world())
     assert (held.outputs, held.validation, held.truth) == (3, True, None)
     held.draws("words", held.roster.clients)  # fills what the roster keeps
     largest = max(np.size(value) for value in vars(held.roster).values())

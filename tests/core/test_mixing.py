@@ -6,7 +6,7 @@ from coterie.core.asks import Trained
 from coterie.core.mixing import Mixing, _add_rows, add_rows, mix
 from coterie.core.rng import generator
 from coterie.testing import worlds
-from coterie.testing.play import context
+from coterie.testing.play import round_context
 
 IDS = np.arange(4)
 
@@ -83,7 +83,7 @@ def test_sums_in_float64_and_rounds_once() -> None:
 
 
 def test_a_matrix_for_other_clients_than_answered_is_an_error() -> None:
-    ctx = context(worlds.world())
+    ctx = round_context(worlds.world())
     trained = Trained(np.array([0, 2]), vectors(2), np.array([3, 4]), np.array([1, 1]))
     with pytest.raises(ValueError, match="different clients"):
         ctx.mix(Mixing.average(np.array([0, 1]), np.ones(2)), trained, vectors(1))

@@ -4,7 +4,7 @@ from typing import Any, Literal
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.core.specs import Registry, Spec, parse, parse_path, split
+from coterie.core.specs import Registry, Spec, parse, parse_path, split_at
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_cannot_be_read_is_a_sentence(text: str) -> None:
 
 
 def test_split_leaves_brackets_and_quotes_alone() -> None:
-    assert split("a(b='x/y',c=(1/2))/d(e)/f", "/") == ["a(b='x/y',c=(1/2))", "d(e)", "f"]
+    assert split_at("a(b='x/y',c=(1/2))/d(e)/f", "/") == ["a(b='x/y',c=(1/2))", "d(e)", "f"]
     assert [spec.name for spec in parse_path("digits/rotated(groups=4)")] == ["digits", "rotated"]
 
 

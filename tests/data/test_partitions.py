@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
 from coterie.core.rng import key, shuffle
-from coterie.data.assemble import shuffled, split, split_keys
+from coterie.data.assemble import shuffled, split_keys, split_one
 from coterie.data.changes import arrivals, outliers
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Parts, Samples
@@ -96,11 +96,11 @@ def test_same_data_seed_same_bytes_and_another_gives_another(make: Make) -> None
 def test_split_follows_the_papers_rule_and_keeps_the_test_part() -> None:
     # int(0.9 * 25) = 22 train, 3 test; validation int(0.2 * 25) = 5 comes out of the 22
     order = np.arange(25)
-    train, held, test = split(order, 0.1, 0.2)
+    train, held, test = split_one(order, 0.1, 0.2)
     assert (len(train), len(held), len(test)) == (17, 5, 3)
-    assert split(order, 0.1, 0.0)[2].tolist() == test.tolist() == [22, 23, 24]
-    assert [len(p) for p in split(np.arange(1), 0.5, 0.4)] == [1, 0, 0]
-    assert [len(p) for p in split(np.arange(10), 0.1, 0.0)] == [9, 0, 1]  # 0.9 * 10 is not rounded down to 8
+    assert split_one(order, 0.1, 0.0)[2].tolist() == test.tolist() == [22, 23, 24]
+    assert [len(p) for p in split_one(np.arange(1), 0.5, 0.4)] == [1, 0, 0]
+    assert [len(p) for p in split_one(np.arange(10), 0.1, 0.0)] == [9, 0, 1]  # 0.9 * 10 is not rounded down to 8
 
 
 def test_iid_sizes_differ_by_one_at_most() -> None:

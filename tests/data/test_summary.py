@@ -7,7 +7,7 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.figure import chart, draw
+from coterie.data.figure import chart, draw_partition
 from coterie.data.summary import Summary
 
 altair = pytest.importorskip("altair")
@@ -46,9 +46,9 @@ def test_of_very_many_clients_some_are_shown_and_it_says_so() -> None:
 def test_a_file_in_each_format(tmp_path: Path) -> None:
     made = load("digits/rotated(clients=6)")
     for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
-        draw(made, tmp_path / f"figure{ending}")
+        draw_partition(made, tmp_path / f"figure{ending}")
         assert (tmp_path / f"figure{ending}").read_bytes().startswith(start)
     with pytest.raises(UserError, match="a figure is written as"):
-        draw(made, tmp_path / "figure.gif")
+        draw_partition(made, tmp_path / "figure.gif")
     with pytest.raises(UserError, match="Cannot write the figure"):
-        draw(made, tmp_path / "no" / "figure.svg")
+        draw_partition(made, tmp_path / "no" / "figure.svg")

@@ -9,7 +9,7 @@ from coterie.core.asks import Error, Errors
 from coterie.data.catalogue import load
 from coterie.engines.world import World
 from coterie.heterogeneity import ask_pni, pni, pni_normalised
-from coterie.testing.by_hand import answer
+from coterie.testing.by_hand import dialogue
 from coterie.testing.play import carry
 
 
@@ -40,7 +40,7 @@ def test_asking() -> None:
     models = [np.full(3, i, dtype=np.float32) for i in range(2)]
     labels, chances = np.array([[0.0, 9.0], [3.0, 9.0]]), np.array([[0.1, 0.5], [0.3, 0.5]])
     reply = Errors(np.array([0, 2]), labels, chances, np.array([5, 5]))
-    found, (ask,) = answer(ask_pni(np.array([0, 1, 2]), lambda i=0: models[i], models=2), reply)
+    found, (ask,) = dialogue(ask_pni(np.array([0, 1, 2]), lambda i=0: models[i], models=2), reply)
     assert isinstance(ask, Error)
     assert ask.clients.tolist() == [0, 1, 2]
     assert np.array_equal(ask.models, np.stack(models))

@@ -58,17 +58,17 @@ def test_the_page_has_every_answer_and_figure_and_loads_nothing(found: Inspectio
 
 
 def test_a_map_of_one_direction_says_so(found: Inspection) -> None:
-    from coterie.inspect.figures import client_map
+    from coterie.inspect.figures import inspection_map
 
     narrow = replace(found, groups=replace(found.groups, coordinates=found.groups.coordinates[:, :1]))
-    assert client_map(narrow).spec()["encoding"]["y"]["title"] == "(no second direction is shared)"
-    assert client_map(found).spec()["encoding"]["y"]["title"] == "second shared direction"
+    assert inspection_map(narrow).spec()["encoding"]["y"]["title"] == "(no second direction is shared)"
+    assert inspection_map(found).spec()["encoding"]["y"]["title"] == "second shared direction"
 
 
 def test_figures_can_be_drawn_for_papers(found: Inspection, tmp_path: Path) -> None:
-    from coterie.inspect.figures import curves
+    from coterie.inspect.figures import inspection_curves
 
-    assert "number of groups" in curves(found).save(tmp_path, "svg").read_text()
+    assert "number of groups" in inspection_curves(found).save(tmp_path, "svg").read_text()
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

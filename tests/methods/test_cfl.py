@@ -15,7 +15,7 @@ from coterie.core.plan import Plan
 from coterie.methods.cfl import CFL, Branches
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.by_hand import context, dialogue, emptied, trained
 from coterie.testing.play import PLAN, play
 
 ABSOLUTE = CFL(relative=False, eps1=0.5, eps2=0.8, gamma=0.0)
@@ -30,35 +30,35 @@ def test_split_by_hand() -> None:
     # Uniformly the mean update is (0, .1): shorter than .5; the longest is sqrt(1.04): longer than .8. Cosines across the cut are about -1.
     method = replace(ABSOLUTE, weighting="uniform")
     ctx = context([1, 3, 1, 1])
-    after, _ = answer(method.round(fresh(), ctx), APART)
+    after, _ = dialogue(method.round(fresh(), ctx), APART)
     assert after.groups.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(after.models, [[1, 0.1], [-1, 0.1]], rtol=1e-6)
     assert ctx.notes.named["splits"] == 1
     assert ctx.notes.named["cross_cosine 0"] < -0.9
     # By samples it is (1 + 3 - 1 - 1, .6 + .2) / 6 = (.333, .133), of norm .359: also short; the models are weighted in each half.
-    after, _ = answer(ABSOLUTE.round(fresh(), context([1, 3, 1, 1])), APART)
+    after, _ = dialogue(ABSOLUTE.round(fresh(), context([1, 3, 1, 1])), APART)
     np.testing.assert_allclose(after.models, [[1, 0.15], [-1, 0.1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("eps1", "eps2"), [(0.35, 0.8), (0.5, 1.1)])
 def test_no_split_while_moving_or_when_everybody_is_content(eps1: float, eps2: float) -> None:
     # The mean by samples is (2, .8) / 6, of norm .359: not below .35. And no update is longer than 1.1.
-    after, _ = answer(replace(ABSOLUTE, eps1=eps1, eps2=eps2).round(fresh(), context([1, 3, 1, 1])), APART)
+    after, _ = dialogue(replace(ABSOLUTE, eps1=eps1, eps2=eps2).round(fresh(), context([1, 3, 1, 1])), APART)
     assert after.groups.tolist() == [0, 0, 0, 0]
     assert len(after.models) == 1
 
 
 def test_relative_to_the_longest_mean_update() -> None:
     method = CFL(eps1=0.5, eps2=0.2, gamma=0.0, weighting="uniform")
-    first, _ = answer(method.round(fresh(), context([1] * 4)), trained([0, 1, 2, 3], [[3, 4]] * 4, [1] * 4))
+    first, _ = dialogue(method.round(fresh(), context([1] * 4)), trained([0, 1, 2, 3], [[3, 4]] * 4, [1] * 4))
     assert first.scale == 5
     assert first.groups.tolist() == [0, 0, 0, 0]  # as long as itself: not settled
     # The mean update is now (0, .1), below .5 * 5, and the longest 1.02, above .2 * 5.
     apart = replace(APART, vectors=APART.vectors + np.array([3, 4], np.float32))
-    second, _ = answer(method.round(first, context([1] * 4, round_=2)), apart)
+    second, _ = dialogue(method.round(first, context([1] * 4, round_=2)), apart)
     assert second.groups.tolist() == [0, 0, 1, 1]
     assert second.scale == 5  # both halves go on with it
-    assert len(answer(replace(method, eps2=0.21).round(first, context([1] * 4)), apart)[0].models) == 1
+    assert len(dialogue(replace(method, eps2=0.21).round(first, context([1] * 4)), apart)[0].models) == 1
 
 
 def test_the_scale_is_the_longest_mean_update_so_far() -> None:
@@ -66,7 +66,7 @@ def test_the_scale_is_the_longest_mean_update_so_far() -> None:
     state, scales, at = fresh(), [], np.zeros(2)
     for round_, step in enumerate([(3, 4), (5, 12), (0, 0.1)], start=1):
         at = at + step
-        state, _ = answer(CFL().round(state, context([1] * 4, round_=round_)), trained([0, 1, 2, 3], [at] * 4, [1] * 4))
+        state, _ = dialogue(CFL().round(state, context([1] * 4, round_=round_)), trained([0, 1, 2, 3], [at] * 4, [1] * 4))
         scales.append(state.scale)
     assert scales == [5, 13, 13]
 
@@ -75,7 +75,7 @@ def test_the_scale_is_that_of_any_group() -> None:
     # Group 0 moves by 5, group 1 by 1: both are measured by 5.
     before = replace(fresh(), models=np.zeros((2, 2), np.float32), groups=np.array([0, 0, 1, 1]))
     ctx = context([1] * 4)
-    after, _ = answer(CFL().round(before, ctx), trained([0, 1, 2, 3], [[3, 4], [3, 4], [0, 1], [0, 1]], [1] * 4))
+    after, _ = dialogue(CFL().round(before, ctx), trained([0, 1, 2, 3], [[3, 4], [3, 4], [0, 1], [0, 1]], [1] * 4))
     assert after.scale == 5
     assert (ctx.notes.named["mean_update 0"], ctx.notes.named["mean_update 1"]) == (1.0, pytest.approx(0.2))
 
@@ -84,11 +84,11 @@ def test_a_cut_counts_only_above_gamma() -> None:
     # The largest cosine across is that of (1, .2) and (-1, .2): -.96 / 1.04, so sqrt((1 + .923) / 2) = .981.
     for gamma, groups in ((0.98, [0, 0, 1, 1]), (0.99, [0, 0, 0, 0])):
         ctx = context([1] * 4)
-        after, _ = answer(replace(ABSOLUTE, weighting="uniform", gamma=gamma).round(fresh(), ctx), APART)
+        after, _ = dialogue(replace(ABSOLUTE, weighting="uniform", gamma=gamma).round(fresh(), ctx), APART)
         assert after.groups.tolist() == groups
         assert ctx.notes.named["cross_cosine 0"] == pytest.approx(-0.96 / 1.04)
         assert ctx.notes.named["splits"] == len(after.models) - 1
-        control, _ = answer(replace(ABSOLUTE, weighting="uniform", gamma=gamma, assign="random").round(fresh(), context([1] * 4)), APART)
+        control, _ = dialogue(replace(ABSOLUTE, weighting="uniform", gamma=gamma, assign="random").round(fresh(), context([1] * 4)), APART)
         assert len(control.models) == len(after.models)  # random groups are cut when similar ones would be
 
 
@@ -101,29 +101,29 @@ def test_all_members_train_in_every_nth_round_and_only_then_is_a_group_looked_at
             break
     assert one < 2 <= two  # from both sides: their mean is short, and yet they are only a part of the group
     method = replace(ABSOLUTE, weighting="uniform", look=3)
-    first, (ask,) = answer(method.round(fresh(), ctx), APART.of(np.array([one, two])))
+    first, (ask,) = dialogue(method.round(fresh(), ctx), APART.of(np.array([one, two])))
     assert ask.clients.tolist() == [one, two]
     assert first.groups.tolist() == [0, 0, 0, 0]
     assert "mean_update 0" not in ctx.notes.named
-    second, (ask,) = answer(method.round(first, context([1] * 4, plan=plan, seed=seed, round_=3)), APART)
+    second, (ask,) = dialogue(method.round(first, context([1] * 4, plan=plan, seed=seed, round_=3)), APART)
     assert ask.clients.tolist() == [0, 1, 2, 3]
     assert second.groups.tolist() == [0, 0, 1, 1]
-    whole, _ = answer(method.round(fresh(), context([1] * 4, round_=2)), APART)  # a cohort of everybody is looked at in any round
+    whole, _ = dialogue(method.round(fresh(), context([1] * 4, round_=2)), APART)  # a cohort of everybody is looked at in any round
     assert whole.groups.tolist() == [0, 0, 1, 1]
 
 
 def test_a_member_that_misses_the_split_takes_the_lowest_loss_next_time() -> None:
     method = replace(ABSOLUTE, weighting="uniform", eps1=1.0)
-    first, _ = answer(method.round(fresh(), context([1] * 4)), APART.of(np.array([0, 1, 2])))
+    first, _ = dialogue(method.round(fresh(), context([1] * 4)), APART.of(np.array([0, 1, 2])))
     assert first.groups.tolist() == [0, 0, 1, 0]  # for the time being with the larger half
     assert first.settled.tolist() == [True, True, True, False]
     losses = LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
-    second, (ask, train) = answer(method.round(first, context([1] * 4, round_=2)), losses, nobody(APART).of(np.array([0])))
+    second, (ask, train) = dialogue(method.round(first, context([1] * 4, round_=2)), losses, emptied(APART).of(np.array([0])))
     assert ask.clients.tolist() == [3]
     assert train.start.tolist() == [0, 0, 1, 1]
     assert second is first  # nobody trained
     still = trained([0, 1, 2, 3], first.models[[0, 0, 1, 1]], [1] * 4)
-    second, _ = answer(method.round(first, context([1] * 4, round_=2)), losses, still)
+    second, _ = dialogue(method.round(first, context([1] * 4, round_=2)), losses, still)
     assert second.groups.tolist() == [0, 0, 1, 1]
     assert second.settled.all()
 
@@ -134,9 +134,9 @@ def test_single_linkage_chains_and_complete_does_not() -> None:
     angles = np.deg2rad([0, 28, 60, 88, 123])
     reply = trained(list(range(5)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 5)
     free = CFL(relative=False, eps1=9, eps2=0, gamma=0)
-    single, _ = answer(free.round(fresh(5), context([1] * 5)), reply)
+    single, _ = dialogue(free.round(fresh(5), context([1] * 5)), reply)
     assert single.groups.tolist() == [0, 0, 0, 0, 1]
-    complete, _ = answer(replace(free, linkage="complete").round(fresh(5), context([1] * 5)), reply)
+    complete, _ = dialogue(replace(free, linkage="complete").round(fresh(5), context([1] * 5)), reply)
     assert complete.groups.tolist() == [0, 0, 1, 1, 1]
 
 
@@ -152,7 +152,7 @@ def test_three_levels_of_splits_find_the_corners() -> None:
     order = np.random.default_rng(0).permutation(16)  # neighbours in number are no neighbours in space
     for round_ in range(1, 9):
         reply = trained(list(range(16)), ends[order], [1] * 16)
-        state, _ = answer(method.round(state, context([1] * 16, 3, round_=round_)), reply)
+        state, _ = dialogue(method.round(state, context([1] * 16, 3, round_=round_)), reply)
         levels.append(len(state.models))
     assert [n for n in (1, 2, 4, 8) if n in levels] == [1, 2, 4, 8]
     assert levels[-1] == 8
@@ -207,9 +207,9 @@ def test_without_a_split_it_is_fedavg_exactly(weighting: Any, dropout: float) ->
 def test_identical_clients_and_zero_updates_never_split() -> None:
     free = CFL(relative=False, eps1=9, eps2=0, gamma=0)
     same = trained([0, 1, 2, 3], [[1, 0]] * 4, [1] * 4)
-    assert len(answer(free.round(fresh(), context([1] * 4)), same)[0].models) == 1
+    assert len(dialogue(free.round(fresh(), context([1] * 4)), same)[0].models) == 1
     still = trained([0, 1, 2, 3], [[0, 0]] * 4, [1] * 4)
-    assert len(answer(free.round(fresh(), context([1] * 4)), still)[0].models) == 1
+    assert len(dialogue(free.round(fresh(), context([1] * 4)), still)[0].models) == 1
     plan = replace(PLAN, cohort=None, local=Local(batch_size=None))
     last = play(free, world=worlds.identical_world(), plan=plan).states[-1]
     assert isinstance(last, Branches)
@@ -219,7 +219,7 @@ def test_identical_clients_and_zero_updates_never_split() -> None:
 @pytest.mark.parametrize(("assign", "expected"), [("one", [0, 0, 0, 0]), ("round_robin", [0, 1, 0, 1]), ("oracle", [0, 1, 1, 1])])
 def test_controls(assign: Any, expected: list[int]) -> None:
     method = replace(ABSOLUTE, assign=assign)
-    after, _ = answer(method.round(fresh(), context([1] * 4, truth=np.array([5, 2, 2, 7]))), APART)
+    after, _ = dialogue(method.round(fresh(), context([1] * 4, truth=np.array([5, 2, 2, 7]))), APART)
     assert after.groups.tolist() == expected
 
 
@@ -227,7 +227,7 @@ def test_random_control_keeps_the_sizes() -> None:
     angles = np.deg2rad([0, 2, 4, 180, 182, 184, 186, 188, 190])
     reply = trained(list(range(9)), np.column_stack([np.cos(angles), np.sin(angles)]), [1] * 9)
     free = CFL(relative=False, eps1=9, eps2=0, gamma=0, assign="random")
-    seen = {tuple(answer(free.round(fresh(9), context([1] * 9, seed=seed)), reply)[0].groups.tolist()) for seed in range(5)}
+    seen = {tuple(dialogue(free.round(fresh(9), context([1] * 9, seed=seed)), reply)[0].groups.tolist()) for seed in range(5)}
     assert len(seen) > 1
     assert {tuple(sorted(np.bincount(labels))) for labels in seen} == {(3, 6)}
 
@@ -235,7 +235,7 @@ def test_random_control_keeps_the_sizes() -> None:
 def test_one_that_missed_a_split_is_served_the_lowest_loss() -> None:
     state = Branches(np.eye(2, dtype=np.float32), np.array([0, 0, 1, 0]), np.array([True, True, True, False]), 0.0)
     losses = LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
-    serving, (ask,) = answer(CFL().serve(state, np.array([3, 0, 2]), context([1] * 4)), losses)
+    serving, (ask,) = dialogue(CFL().serve(state, np.array([3, 0, 2]), context([1] * 4)), losses)
     assert ask.clients.tolist() == [3]
     assert serving.rows.tolist() == [1, 0, 1]
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from coterie.methods.catalogue import build, methods, wrappers
-from coterie.testing.contracts import CHECKS, Subject
+from coterie.testing.contracts import CHECKS, Checked
 
 # The settings in which a method or wrapper is checked; its defaults unless given here.
 EXAMPLES = {
@@ -45,15 +45,15 @@ EXAMPLES = {
 NOT_THE_AGGREGATE = ("server", "restarts")
 
 
-def subjects() -> dict[str, Subject]:
-    found = {spec: Subject(partial(build, spec)) for name in methods for spec in EXAMPLES.get(name, (name,))}
+def subjects() -> dict[str, Checked]:
+    found = {spec: Checked(partial(build, spec)) for name in methods for spec in EXAMPLES.get(name, (name,))}
     for name in wrappers:
         for spec in EXAMPLES.get(name, (name,)):
-            found[f"fedavg+{spec}"] = Subject(partial(build, f"fedavg+{spec}"), aggregate_is_final=name not in NOT_THE_AGGREGATE)
+            found[f"fedavg+{spec}"] = Checked(partial(build, f"fedavg+{spec}"), aggregate_is_final=name not in NOT_THE_AGGREGATE)
     return found
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 @pytest.mark.parametrize("subject", subjects().values(), ids=subjects().keys())
-def test_contract(subject: Subject, check: Callable[[Subject], None]) -> None:
+def test_contract(subject: Checked, check: Callable[[Checked], None]) -> None:
     check(subject)

@@ -9,7 +9,7 @@ from coterie.core.asks import Gradient, Trained
 from coterie.methods.catalogue import build
 from coterie.methods.ditto import OWN, Ditto, Personal
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context
+from coterie.testing.by_hand import context, dialogue
 from coterie.testing.play import PLAN, carry, play
 
 FULL = replace(PLAN, cohort=None, local=PLAN.local.but(epochs=1, batch_size=None))  # one step on all samples, everyone
@@ -64,7 +64,7 @@ def test_who_never_took_part_is_served_the_shared_model() -> None:
     state = Personal(np.zeros((1, d), np.float32), np.zeros((2, d), np.float32), np.zeros(2, np.bool_))
     ctx = context([1, 1, 1])  # the third has joined since
     reply = Trained(np.array([1]), np.full((1, d), 4, np.float32), np.array([1]), np.array([1]), more=np.full((1, 1, d), 7, np.float32))
-    after, (ask,) = answer(Ditto().round(state, ctx), reply)
+    after, (ask,) = dialogue(Ditto().round(state, ctx), reply)
     assert ask.extra[OWN].shape == (3, d)
     serving = carry(Ditto().serve(after, np.arange(3), ctx))
     assert serving.models[serving.rows].tolist() == [[4, 4], [7, 7], [4, 4]]

@@ -17,9 +17,8 @@ from coterie.methods.experts import Experts, without_lone
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedex import FedEx
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
-from coterie.testing.play import PLAN, Altered, as_it_is, carry, loop, play
-from coterie.testing.play import context as real_context
+from coterie.testing.by_hand import context, dialogue, emptied, trained
+from coterie.testing.play import PLAN, Altered, as_it_is, carry, loop, play, round_context
 from methods.noted import mixing_of
 
 W0 = np.array([10.0, 10.0], np.float32)
@@ -34,12 +33,12 @@ def start(method: FedEx = QUIET, n: int = 4) -> Experts:
 
 
 def clustered(method: FedEx = QUIET, reply: Any = APART, **options: Any) -> Experts:
-    return answer(method.round(start(method), context(SIZES, **options)), reply)[0]
+    return dialogue(method.round(start(method), context(SIZES, **options)), reply)[0]
 
 
 def test_clustering_round_by_hand() -> None:
     ctx = context(SIZES)
-    state, (ask,) = answer(QUIET.round(start(), ctx), APART)
+    state, (ask,) = dialogue(QUIET.round(start(), ctx), APART)
     assert ask.clients.tolist() == [0, 1, 2, 3]
     assert ask.local.epochs == 5
     assert ask.purpose == "pretrain"
@@ -65,18 +64,18 @@ def test_updates_or_raw_weights() -> None:
     w0 = np.array([[10, 0]], np.float32)
     reply = trained(list(range(5)), w0 + np.array([[0, 1], [0, 9], [1, 0], [-3, 7], [2, 0.1]], np.float32), [1] * 5)
     before = Experts(w0, np.full(5, -1), w0, None, None, None)
-    assert answer(QUIET.round(before, context([1] * 5)), reply)[0].groups.tolist() == [0, 0, 1, 0, 1]
-    literal = answer(replace(QUIET, on="weights").round(before, context([1] * 5)), reply)[0]
+    assert dialogue(QUIET.round(before, context([1] * 5)), reply)[0].groups.tolist() == [0, 0, 1, 0, 1]
+    literal = dialogue(replace(QUIET, on="weights").round(before, context([1] * 5)), reply)[0]
     assert literal.groups.tolist() == [0, 1, 0, 1, 0]
 
 
 def test_experts_train_on_their_own_clusters() -> None:
     state = clustered()
     reply = trained([0, 1, 3], [[1, 1], [3, 3], [8, 8]], [1, 3, 1])
-    after, (ask,) = answer(QUIET.round(state, context(SIZES, round_=2)), reply)
+    after, (ask,) = dialogue(QUIET.round(state, context(SIZES, round_=2)), reply)
     assert ask.start.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(after.models, [[2.5, 2.5], [8.0, 8.0]])  # (1 + 9) / 4 by samples
-    idle, _ = answer(QUIET.round(after, context(SIZES, round_=3)), reply.of(np.array([3])))
+    idle, _ = dialogue(QUIET.round(after, context(SIZES, round_=3)), reply.of(np.array([3])))
     assert idle.models[0].tobytes() == after.models[0].tobytes()
 
 
@@ -118,10 +117,10 @@ def test_the_wrong_number_of_groups_loses_nobody(groups: int) -> None:
 
 def test_identical_clients_and_zero_updates() -> None:
     ctx = context(SIZES)
-    state, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [[11, 12]] * 4, SIZES))
+    state, _ = dialogue(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [[11, 12]] * 4, SIZES))
     assert state.groups.tolist() == [0] * 4
     assert ctx.notes.named["groups_missing"] == 1
-    still, _ = answer(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [W0] * 4, SIZES))  # alike to nobody: any groups will do
+    still, _ = dialogue(QUIET.round(start(), ctx), trained([0, 1, 2, 3], [W0] * 4, SIZES))  # alike to nobody: any groups will do
     assert np.bincount(still.groups).min() > 1
 
 
@@ -130,7 +129,9 @@ def test_automatic_number_of_groups() -> None:
     directions = np.repeat(np.eye(3) * 5, 4, axis=0) + rng.normal(0, 0.1, (12, 3))
     state = Experts(np.zeros((1, 3), np.float32), np.full(12, -1), np.zeros((1, 3), np.float32), None, None, None)
     ctx = context([1] * 12, 3)
-    found, _ = answer(replace(QUIET, groups="auto", choice="silhouette").round(state, ctx), trained(list(range(12)), directions, [1] * 12))
+    found, _ = dialogue(
+        replace(QUIET, groups="auto", choice="silhouette").round(state, ctx), trained(list(range(12)), directions, [1] * 12)
+    )
     assert found.groups.tolist() == np.repeat([0, 1, 2], 4).tolist()
     assert ctx.notes.choice is not None
     assert ctx.notes.choice.k == 3
@@ -154,23 +155,23 @@ def test_a_client_that_missed_the_clustering_is_admitted_by_its_own_update() -> 
     )
     reply = trained([0, 1, 2, 3], [[1, 1]] * 4, SIZES)
     ctx = context(SIZES, round_=2)
-    after, (ask, train) = answer(QUIET.round(state, ctx), APART.of(np.array([3])), reply)
+    after, (ask, train) = dialogue(QUIET.round(state, ctx), APART.of(np.array([3])), reply)
     assert ask.clients.tolist() == [3]
     assert ask.models.tolist() == [W0.tolist()]
     assert ask.purpose == "pretrain"
     assert train.start.tolist() == [0, 0, 1, 1]  # (.1, 4) points along the second axis
     assert after.groups.tolist() == [0, 0, 1, 1]
     assert ctx.notes.named["admitted"] == 1
-    silent, (_, train) = answer(QUIET.round(state, context(SIZES, round_=2)), nobody(APART), reply.of(np.array([0, 1, 2])))
+    silent, (_, train) = dialogue(QUIET.round(state, context(SIZES, round_=2)), emptied(APART), reply.of(np.array([0, 1, 2])))
     assert train.clients.tolist() == [0, 1, 2]
     assert silent.groups.tolist() == [0, 0, 1, -1]
 
 
 def test_nobody_answers() -> None:
     before = start()
-    assert answer(QUIET.round(before, context(SIZES)), nobody(APART))[0] is before
+    assert dialogue(QUIET.round(before, context(SIZES)), emptied(APART))[0] is before
     state = clustered()
-    assert answer(QUIET.round(state, context(SIZES, round_=2)), nobody(APART))[0] is state
+    assert dialogue(QUIET.round(state, context(SIZES, round_=2)), emptied(APART))[0] is state
 
 
 def counts(hits: list[list[int]], predicted: list[list[int]]) -> Evaluated:
@@ -182,7 +183,7 @@ def test_accuracy_gate_sums_what_clients_count() -> None:
     method = FedEx(groups=2, combiner="gate")
     ctx = replace(context(SIZES), validation=True)
     one, two = counts([[1, 0], [2, 1]], [[2, 1], [2, 1]]), counts([[0, 1], [0, 1]], [[0, 3], [2, 1]])
-    state, (_, first, second) = answer(method.round(start(), ctx), APART, one, two)  # the clusters are those of QUIET
+    state, (_, first, second) = dialogue(method.round(start(), ctx), APART, one, two)  # the clusters are those of QUIET
     assert isinstance(first, Evaluate)
     assert first.part == "validation"
     assert (set(first.serving.rows), set(second.serving.rows)) == ({0}, {1})
@@ -191,7 +192,7 @@ def test_accuracy_gate_sums_what_clients_count() -> None:
     assert state.gate is not None
     np.testing.assert_allclose(state.gate, weights / weights.sum(axis=0))
     trains = replace(method, gate_part="train")
-    _, (_, first, second) = answer(trains.round(start(trains), context(SIZES)), APART, one, two)
+    _, (_, first, second) = dialogue(trains.round(start(trains), context(SIZES)), APART, one, two)
     assert first.part == second.part == "train"
 
 
@@ -293,7 +294,7 @@ def test_serving_a_mixture(combiner: Any) -> None:
     state = played(method)
     for world in (worlds.world(), worlds.newcomer_world()):  # newcomers need no expert of their own
         clients = world.problem.roster.clients
-        serving = carry(method.serve(state, clients, real_context(world)), world)
+        serving = carry(method.serve(state, clients, round_context(world)), world)
         assert set(serving.rows) == {COMBINED}
         assert len(loop(world).run([Stamped(Evaluate(serving), 0, 1)])[0]) == len(clients)
 
@@ -302,12 +303,12 @@ def test_serving_the_own_expert() -> None:
     method = FedEx(groups=2, combiner="own")
     state = played(method)
     engine = Altered(as_it_is)
-    serving = carry(method.serve(state, np.array([3, 1]), real_context(worlds.world())), worlds.world(), engine=engine)
+    serving = carry(method.serve(state, np.array([3, 1]), round_context(worlds.world())), worlds.world(), engine=engine)
     assert serving.rows.tolist() == state.groups[[3, 1]].tolist()
     assert not engine.asked  # known clients need not be asked
     grown = worlds.newcomer_world()
     engine = Altered(as_it_is, grown)
-    serving = carry(method.serve(state, np.array([7]), real_context(grown)), grown, engine=engine)
+    serving = carry(method.serve(state, np.array([7]), round_context(grown)), grown, engine=engine)
     assert len(engine.asked) == 1
     assert serving.rows[0] in range(len(state.models))
 

@@ -14,8 +14,8 @@ from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedsim import FedSim, Guided
-from coterie.testing.by_hand import answer, context, gradients, layout, nobody, trained
-from coterie.testing.contracts import Subject, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
+from coterie.testing.by_hand import context, dialogue, emptied, gradients, layout, trained
+from coterie.testing.contracts import Checked, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
 from coterie.testing.play import PLAN, Altered, absent, play
 from methods.noted import clusters_of, mixing_of
 
@@ -36,7 +36,7 @@ def test_one_round_by_hand() -> None:
     Eq. 14: their plain mean is (1.5, 3). F_O = (1+2+3+6)/4 = 3 (Eq. 5); F_G = ((1+2+3)/3 + 6) / 2 = 4 (Eq. 6-7).
     """
     ctx = context(SIZES)
-    state, asks = answer(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS)
+    state, asks = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS)
     np.testing.assert_allclose(state.models, [[1.5, 3]], rtol=1e-6)
     assert [type(ask) for ask in asks] == [Gradient, Train]
     assert all(ask.clients.tolist() == [0, 1, 2, 3] for ask in asks)
@@ -49,7 +49,7 @@ def test_one_round_by_hand() -> None:
 
 def test_across_by_samples_is_fedavg() -> None:
     """Clusters count by their samples, 6 and 2 of 8: (6 * (3, 2) + 2 * (0, 4)) / 8 = (2.25, 2.5) = sum n_k w_k / 8."""
-    state, _ = answer(FedSim(clusters=2, across="samples").round(guided(2, 0, 0), context(SIZES)), PROBES, MODELS)
+    state, _ = dialogue(FedSim(clusters=2, across="samples").round(guided(2, 0, 0), context(SIZES)), PROBES, MODELS)
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
 
 
@@ -60,7 +60,7 @@ def test_a_client_without_a_probe_joins_by_its_update() -> None:
     """
     ctx = context(SIZES)
     some = PROBES.take(np.array([0, 1, 3]))
-    state, _ = answer(FedSim(clusters=2).round(guided(2, 1, 1), ctx), some, MODELS)
+    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 1, 1), ctx), some, MODELS)
     assert clusters_of(ctx) == [0, 0, 1, 1]
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
 
@@ -68,26 +68,26 @@ def test_a_client_without_a_probe_joins_by_its_update() -> None:
 def test_a_client_without_a_model_is_left_out() -> None:
     """Client 3, a cluster by itself, sends no model: the other cluster is all there is, and counts as a whole."""
     ctx = context(SIZES)
-    state, _ = answer(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS.take(np.array([0, 1, 2])))
+    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS.take(np.array([0, 1, 2])))
     np.testing.assert_allclose(state.models, [[3, 2]], rtol=1e-6)
     assert ctx.notes.named["clusters_found"] == 2
 
 
 def test_without_any_probe_it_is_fedavg_and_without_a_model_nothing_moves() -> None:
-    state, _ = answer(FedSim().round(guided(5, 0, 0), context(SIZES)), nobody(PROBES), MODELS)
+    state, _ = dialogue(FedSim().round(guided(5, 0, 0), context(SIZES)), emptied(PROBES), MODELS)
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
     before = guided(5, 7, 7)
-    after, _ = answer(FedSim().round(before, context(SIZES)), PROBES, nobody(MODELS))
+    after, _ = dialogue(FedSim().round(before, context(SIZES)), PROBES, emptied(MODELS))
     assert after is before
 
 
 def test_more_clusters_than_clients_or_gradients_is_capped_and_recorded() -> None:
     ctx = context(SIZES)
-    answer(FedSim(clusters=9).round(guided(9, 0, 0), ctx), PROBES, MODELS)
+    dialogue(FedSim(clusters=9).round(guided(9, 0, 0), ctx), PROBES, MODELS)
     assert ctx.notes.named["clusters_found"] == 4
     ctx = context(SIZES)
     same = gradients([0, 1, 2, 3], [[1, 2]] * 4, losses=[1, 2, 3, 6])
-    state, _ = answer(FedSim(clusters=3).round(guided(3, 0, 0), ctx), same, MODELS)
+    state, _ = dialogue(FedSim(clusters=3).round(guided(3, 0, 0), ctx), same, MODELS)
     assert ctx.notes.named["clusters_found"] == 1
     assert ctx.notes.named["components"] == 0
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
@@ -127,7 +127,7 @@ def test_across_by_samples_is_fedavg_to_rounding() -> None:
 def test_a_proximal_term_makes_it_fedprox_with_clusters() -> None:
     plan = replace(PLAN, stragglers=0.5)
     assert models_of(FedSim(clusters=1, mu=0.5), plan) == models_of(FedProx(mu=0.5), plan)
-    ask = answer(FedSim(mu=0.5).round(guided(5, 0, 0), context(SIZES, plan=Plan(local=Local(mu=2.0)))), PROBES, MODELS)[1][1]
+    ask = dialogue(FedSim(mu=0.5).round(guided(5, 0, 0), context(SIZES, plan=Plan(local=Local(mu=2.0)))), PROBES, MODELS)[1][1]
     assert ask.local.mu == 0.5
     assert ask.partial
 
@@ -139,7 +139,7 @@ def test_controls_keep_or_change_what_they_should() -> None:
 
     def clusters(assign: str, round_: int = 1) -> list[int]:
         ctx = context(sizes, round_=round_, truth=np.array([1, 1, 0, 0, 2, 2]))
-        answer(FedSim(clusters=3, assign=assign).round(guided(3, 0, 0), ctx), probes, models)  # type: ignore[arg-type]
+        dialogue(FedSim(clusters=3, assign=assign).round(guided(3, 0, 0), ctx), probes, models)  # type: ignore[arg-type]
         return clusters_of(ctx)
 
     assert clusters("similar") == [0, 0, 0, 0, 1, 2]
@@ -161,7 +161,7 @@ def test_switches_find_the_same_plain_clusters(settings: str) -> None:
     vectors = np.repeat(centres, 4, axis=0) + 0.05 * rng.normal(size=(12, 40))
     ctx = context([1] * 12, 40)
     method = build(f"fedsim({settings})" if "auto" in settings else f"fedsim({settings},clusters=3)")
-    answer(
+    dialogue(
         method.round(guided(None if "auto" in settings else 3, *[0] * 40), ctx),
         gradients(range(12), vectors, [1] * 12),
         trained(range(12), vectors, [1] * 12),
@@ -180,7 +180,7 @@ def test_switches_find_the_same_plain_clusters(settings: str) -> None:
     ],
 )
 def test_switches_keep_the_contracts(settings: str) -> None:
-    subject = Subject(lambda: build(f"fedsim({settings})"))
+    subject = Checked(lambda: build(f"fedsim({settings})"))
     check_odd_cohorts(subject)
     check_each_ask_may_lose_replies(subject)
     check_absent_is_as_if_not_picked(subject)
@@ -188,7 +188,7 @@ def test_switches_keep_the_contracts(settings: str) -> None:
 
 def test_auto_records_the_curve_it_chose_by() -> None:
     ctx = context(SIZES)
-    answer(FedSim(clusters="auto", choice="silhouette").round(guided(None, 0, 0), ctx), PROBES, MODELS)
+    dialogue(FedSim(clusters="auto", choice="silhouette").round(guided(None, 0, 0), ctx), PROBES, MODELS)
     assert ctx.notes.named["clusters_found"] == 2
     assert ctx.notes.choice is not None
     assert ctx.notes.choice.k == 2
@@ -214,7 +214,7 @@ def test_batch_norm_statistics_do_not_decide() -> None:
     ctx = context([1, 1, 1], layout((1, "weight"), (1, "statistic")))
     probes = gradients([0, 1], [[1, 0], [-1, 0]], losses=[1, 1])
     models = trained([0, 1, 2], [[1, 0], [-1, 50], [0.9, 50]], [1, 1, 1])
-    state, _ = answer(FedSim(clusters=2).round(guided(2, 0, 0), ctx), probes, models)
+    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), probes, models)
     assert clusters_of(ctx) == [0, 1, 0]
     np.testing.assert_allclose(state.models, [[(0.95 - 1) / 2, (25 + 50) / 2]], rtol=1e-5)  # averaged with the same weights
 

@@ -14,9 +14,8 @@ from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.flhc import FLHC
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
-from coterie.testing.play import PLAN, carry, play
-from coterie.testing.play import context as real_context
+from coterie.testing.by_hand import context, dialogue, emptied, trained
+from coterie.testing.play import PLAN, carry, play, round_context
 
 START = Clusters(np.zeros((1, 2), np.float32), np.full(4, -1), False)
 APART = trained([0, 1, 2, 3], [[1, 0], [3, 0], [0, 5], [0, 6]], [1, 3, 1, 1])
@@ -24,18 +23,18 @@ TWO = FLHC(warmup=1, groups=2)
 
 
 def clustered(method: FLHC = TWO, reply: Any = APART, **options: Any) -> Clusters:
-    return answer(method.round(START, context([1, 3, 1, 1], round_=2, **options)), reply)[0]
+    return dialogue(method.round(START, context([1, 3, 1, 1], round_=2, **options)), reply)[0]
 
 
 def test_three_rounds_by_hand() -> None:
     # Round 1, FedAvg: (1 + 9, 5 + 6) / 6.
-    first, _ = answer(TWO.round(START, context([1, 3, 1, 1])), APART)
+    first, _ = dialogue(TWO.round(START, context([1, 3, 1, 1])), APART)
     np.testing.assert_allclose(first.models, [[10 / 6, 11 / 6]], rtol=1e-6)
     assert not first.clustered
     assert TWO.members(first).tolist() == [-1] * 4
     # Round 2, clustering: distances 2 and 1 within, at least 5 across. Models (1 + 9) / 4 = 2.5 and (5 + 6) / 2 = 5.5 by samples.
     ctx = context([1, 3, 1, 1], round_=2)
-    second, (ask,) = answer(TWO.round(START, ctx), APART)
+    second, (ask,) = dialogue(TWO.round(START, ctx), APART)
     assert ask.clients.tolist() == [0, 1, 2, 3]
     assert second.groups.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(second.models, [[2.5, 0], [0, 5.5]])
@@ -45,14 +44,14 @@ def test_three_rounds_by_hand() -> None:
     assert panel.names == ("global", "group 0", "group 1")
     np.testing.assert_allclose(panel.serving.models[0], [1.25, 2.75])
     # Round 3: each from its own; the idle cluster keeps its bits.
-    third, (ask,) = answer(TWO.round(second, context([1, 3, 1, 1], round_=3)), trained([0], [[7, 7]], [1]))
+    third, (ask,) = dialogue(TWO.round(second, context([1, 3, 1, 1], round_=3)), trained([0], [[7, 7]], [1]))
     assert ask.start.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(third.models, [[7.0, 7.0], [0.0, 5.5]])
 
 
 def test_everybody_is_asked_to_cluster_whatever_the_cohort() -> None:
     plan = Plan(cohort=2, local=Local())
-    _, (ask,) = answer(TWO.round(START, context([1] * 4, plan=plan, round_=2)), APART)
+    _, (ask,) = dialogue(TWO.round(START, context([1] * 4, plan=plan, round_=2)), APART)
     assert len(ask.clients) == 4
 
 
@@ -79,10 +78,10 @@ def test_a_latecomer_takes_the_lowest_loss() -> None:
     state = clustered(reply=APART.of(np.array([0, 1, 2])))
     assert state.groups.tolist() == [0, 0, 1, -1]
     losses = LossTable(np.array([3]), np.array([[0.9, 0.1]]), np.array([1]))
-    after, (_, train) = answer(TWO.round(state, context([1, 3, 1, 1], round_=3)), losses, APART)
+    after, (_, train) = dialogue(TWO.round(state, context([1, 3, 1, 1], round_=3)), losses, APART)
     assert train.start.tolist() == [0, 0, 1, 1]
     assert after.groups.tolist() == [0, 0, 1, 1]
-    after, (_, train) = answer(TWO.round(state, context([1, 3, 1, 1], round_=3)), nobody(losses), APART.of(np.array([0, 1, 2])))
+    after, (_, train) = dialogue(TWO.round(state, context([1, 3, 1, 1], round_=3)), emptied(losses), APART.of(np.array([0, 1, 2])))
     assert train.clients.tolist() == [0, 1, 2]
     assert after.groups.tolist() == [0, 0, 1, -1]
 
@@ -112,13 +111,13 @@ def test_latecomers_obey_the_control() -> None:
         method = replace(TWO, assign=assign)  # type: ignore[arg-type]
         state = clustered(method, reply, truth=true)
         replies = (losses, APART) if len(state.models) > 1 else (APART,)
-        after, _ = answer(method.round(state, context([1, 3, 1, 1], round_=3, truth=true)), *replies)
+        after, _ = dialogue(method.round(state, context([1, 3, 1, 1], round_=3, truth=true)), *replies)
         assert after.groups[3] == expected, assign
 
 
 def test_nobody_answers_the_clustering() -> None:
-    assert clustered(reply=nobody(APART)) is START
-    again, _ = answer(TWO.round(START, context([1, 3, 1, 1], round_=3)), APART)  # the next round tries again
+    assert clustered(reply=emptied(APART)) is START
+    again, _ = dialogue(TWO.round(START, context([1, 3, 1, 1], round_=3)), APART)  # the next round tries again
     assert again.clustered
 
 
@@ -133,10 +132,10 @@ def test_serving() -> None:
     problem, method = worlds.world(), FLHC(warmup=0, groups=2)
     state = play(method, rounds=2, plan=replace(PLAN, cohort=None)).states[-1]
     assert isinstance(state, Clusters)
-    serving = carry(method.serve(state, np.array([4, 1]), real_context(problem)), problem)
+    serving = carry(method.serve(state, np.array([4, 1]), round_context(problem)), problem)
     assert serving.rows.tolist() == [state.groups[4], state.groups[1]]
     grown = worlds.newcomer_world()
-    serving = carry(method.serve(state, np.array([7, 0]), real_context(grown)), grown)
+    serving = carry(method.serve(state, np.array([7, 0]), round_context(grown)), grown)
     assert serving.rows[1] == state.groups[0]
     assert 0 <= serving.rows[0] < 2
 

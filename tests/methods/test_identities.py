@@ -18,7 +18,7 @@ from coterie.methods.catalogue import build
 from coterie.run.drive import drive
 from coterie.run.lanes import Lane, lanes_of
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, carry, context, loop, play
+from coterie.testing.play import PLAN, Altered, carry, loop, play, round_context
 
 MODELS = ("mclr", "mlp(4)")
 
@@ -99,7 +99,7 @@ def test_fine_tuning_is_training_from_the_model_served() -> None:
     method, world = build("fedavg+finetune(epochs=2)"), worlds.world()
     state = play(method).states[-1]
     clients = np.array([4, 0, 3])
-    serving = carry(method.serve(state, clients, context(world)), world)
+    serving = carry(method.serve(state, clients, round_context(world)), world)
     for client, row in zip(clients, serving.rows, strict=True):
         ask = Train(np.array([client]), state.models, PLAN.local.but(epochs=2), purpose="fine-tune")  # type: ignore[attr-defined]
         assert serving.models[row].tobytes() == carry(iter(ask), world).vectors[0].tobytes()

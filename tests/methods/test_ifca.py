@@ -14,9 +14,8 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.grouped import Groups
 from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
-from coterie.testing.play import PLAN, Altered, absent, as_it_is, carry, play
-from coterie.testing.play import context as real_context
+from coterie.testing.by_hand import context, dialogue, emptied, trained
+from coterie.testing.play import PLAN, Altered, absent, as_it_is, carry, play, round_context
 
 TWO = IFCA(groups=2)
 SIZES = [1, 3, 2]
@@ -38,7 +37,7 @@ def test_round_by_hand() -> None:
     before = state([[0, 0], [9, 9]])
     losses = table([[0.1, 0.2], [0.3, 0.9], [0.8, 0.5]])
     ctx = context(SIZES)
-    after, (ask, train) = answer(TWO.round(before, ctx), losses, REPLY)
+    after, (ask, train) = dialogue(TWO.round(before, ctx), losses, REPLY)
     assert isinstance(ask, Losses)
     assert len(ask.models) == 2
     assert train.start.tolist() == [0, 0, 1]
@@ -47,13 +46,13 @@ def test_round_by_hand() -> None:
     assert ctx.notes.named["collapsed"] == 0
     assert ctx.notes.named["switched"] == 0  # nobody had a group to leave
     # By samples: (1 * 1 + 3 * 3) / 4 = 2.5.
-    after, _ = answer(replace(TWO, weighting="samples").round(before, context(SIZES)), losses, REPLY)
+    after, _ = dialogue(replace(TWO, weighting="samples").round(before, context(SIZES)), losses, REPLY)
     np.testing.assert_allclose(after.models[0], [2.5, 2.5])
 
 
 def test_a_model_that_nobody_takes_stays_and_is_a_collapse() -> None:
     ctx = context(SIZES)
-    after, _ = answer(TWO.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
+    after, _ = dialogue(TWO.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
     assert after.models[1].tolist() == [9, 9]
     assert ctx.notes.named["collapsed"] == 1
 
@@ -61,7 +60,7 @@ def test_a_model_that_nobody_takes_stays_and_is_a_collapse() -> None:
 def test_a_client_that_misses_the_probe_goes_on_with_its_last_model() -> None:
     before = state([[0, 0], [9, 9]], groups=(-1, 1, 0))
     losses = table([[0.8, 0.5]], clients=(2,))
-    after, (_, train) = answer(TWO.round(before, context(SIZES)), losses, REPLY.of(np.array([1, 2])))
+    after, (_, train) = dialogue(TWO.round(before, context(SIZES)), losses, REPLY.of(np.array([1, 2])))
     assert train.clients.tolist() == [1, 2]  # of client 0 nothing is known
     assert train.start.tolist() == [1, 1]
     assert after.groups.tolist() == [-1, 1, 1]
@@ -69,7 +68,7 @@ def test_a_client_that_misses_the_probe_goes_on_with_its_last_model() -> None:
 
 def test_a_client_whose_losses_change_switches() -> None:
     ctx = context(SIZES)
-    after, _ = answer(TWO.round(state([[0, 0], [9, 9]], groups=(0, 1, 1)), ctx), table([[0.2, 0.1], [0.2, 0.1], [0.2, 0.1]]), REPLY)
+    after, _ = dialogue(TWO.round(state([[0, 0], [9, 9]], groups=(0, 1, 1)), ctx), table([[0.2, 0.1], [0.2, 0.1], [0.2, 0.1]]), REPLY)
     assert after.groups.tolist() == [1, 1, 1]
     assert ctx.notes.named["switched"] == 1
     assert ctx.notes.named["collapsed"] == 1
@@ -92,15 +91,15 @@ def test_more_groups_than_clients_are_capped() -> None:
 
 def test_nobody_answers() -> None:
     before = state([[0, 0], [9, 9]], groups=(0, 1, -1))
-    assert answer(TWO.round(before, context(SIZES)), nobody(table([[0, 0]] * 3)), nobody(REPLY))[0] is before
-    assert answer(TWO.round(before, context(SIZES)), table([[0, 0]] * 3), nobody(REPLY))[0] is before
+    assert dialogue(TWO.round(before, context(SIZES)), emptied(table([[0, 0]] * 3)), emptied(REPLY))[0] is before
+    assert dialogue(TWO.round(before, context(SIZES)), table([[0, 0]] * 3), emptied(REPLY))[0] is before
 
 
 @pytest.mark.parametrize(("assign", "starts"), [("one", [0, 0, 0]), ("round_robin", [0, 1, 0]), ("oracle", [1, 0, 1])])
 def test_controls(assign: Any, starts: list[int]) -> None:
     method = replace(TWO, assign=assign)
     ctx = context(SIZES, truth=np.array([1, 0, 1]))
-    _, (_, train) = answer(method.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
+    _, (_, train) = dialogue(method.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
     assert train.start.tolist() == starts
 
 
@@ -112,7 +111,7 @@ def test_random_control_keeps_the_sizes() -> None:
     reply = trained(list(range(n)), np.zeros((n, 2)), [1] * n)
     starts: list[Ids] = []
     for seed in (0, 0, 1):
-        _, (_, train) = answer(replace(TWO, assign="random").round(before, context([1] * n, seed=seed)), losses, reply)
+        _, (_, train) = dialogue(replace(TWO, assign="random").round(before, context([1] * n, seed=seed)), losses, reply)
         assert sorted(train.start) == [0] * 8 + [1] * 4
         starts.append(train.start)
     assert starts[0].tolist() == starts[1].tolist() != starts[2].tolist()
@@ -136,11 +135,11 @@ def test_a_client_that_joins_later_is_dealt_out_like_the_others() -> None:
     # Round robin: by number over the models, whatever its losses say. Random: the group of somebody drawn, so that groups grow as they are.
     losses, later = table([[0.1, 0.2]], clients=(2,)), REPLY
     before = state([[0, 0], [9, 9]], groups=(1, 1, -1))
-    robin, (ask, _) = answer(replace(TWO, assign="round_robin").round(before, context(SIZES)), losses, later)
+    robin, (ask, _) = dialogue(replace(TWO, assign="round_robin").round(before, context(SIZES)), losses, later)
     assert ask.clients.tolist() == [2]  # the others are not asked for their losses
     assert robin.groups.tolist() == [1, 1, 0]
     for seed in range(4):
-        drawn, _ = answer(replace(TWO, assign="random").round(before, context(SIZES, seed=seed)), losses, later)
+        drawn, _ = dialogue(replace(TWO, assign="random").round(before, context(SIZES, seed=seed)), losses, later)
         assert drawn.groups.tolist() == [1, 1, 1]  # both others are in group 1
 
 
@@ -159,13 +158,13 @@ def test_number_of_groups_from_a_probe() -> None:
     directions = np.repeat([[5, 0], [-3, 4], [-3, -4]], 3, axis=0) + np.arange(9)[:, None] * 0.01
     ctx = context([1] * 9, round_=0)
     method = IFCA(groups="auto", choice="silhouette")
-    started, (probe,) = answer(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained(list(range(9)), directions, [1] * 9))
+    started, (probe,) = dialogue(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained(list(range(9)), directions, [1] * 9))
     assert isinstance(probe, Train)
     assert probe.purpose == "probe"
     assert len(started.models) == 3
     assert ctx.notes.choice is not None
     assert ctx.notes.choice.k == 3
-    silent, _ = answer(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained([], np.zeros((0, 2)), []))
+    silent, _ = dialogue(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained([], np.zeros((0, 2)), []))
     assert len(silent.models) == 1  # where nobody answers nothing speaks for more
 
 
@@ -184,15 +183,15 @@ def test_serving() -> None:
     last = play(method, rounds=3).states[-1]
     assert isinstance(last, Groups)
     clients = np.array([5, 0, 3])
-    serving = carry(method.serve(last, clients, real_context(world)), world)
+    serving = carry(method.serve(last, clients, round_context(world)), world)
     best = carry(iter(Losses(np.array([0, 3, 5]), last.models)), world).losses.argmin(axis=1)
     assert serving.rows.tolist() == [best[2], best[0], best[1]]
     engine = Altered(absent(clients, (1,)))
-    fallback = carry(method.serve(replace(last, groups=np.array([1, 1, 0, -1, 1, 0])), clients, real_context(world)), world, engine=engine)
+    fallback = carry(method.serve(replace(last, groups=np.array([1, 1, 0, -1, 1, 0])), clients, round_context(world)), world, engine=engine)
     assert fallback.rows.tolist() == [0, 1, 1]  # its last group, or the largest
     engine = Altered(as_it_is)
     carry(
-        replace(method, assign="random").serve(replace(last, groups=np.zeros(6, np.int64)), clients, real_context(world)),
+        replace(method, assign="random").serve(replace(last, groups=np.zeros(6, np.int64)), clients, round_context(world)),
         world,
         engine=engine,
     )

@@ -9,7 +9,7 @@ from coterie.core.arrays import Floats
 from coterie.core.errors import UserError
 from coterie.core.mixing import Mixing, mix
 from coterie.core.parameters import layout_of, read, torch_seeded, write
-from coterie.methods.matching import aligned, chain, cost
+from coterie.methods.matching import aligned, chain, unmatched
 from coterie.models.catalogue import build
 from coterie.models.cnn import Architecture, Cnn
 from coterie.models.mlp import Mlp
@@ -80,7 +80,7 @@ def test_alignment_undoes_a_shuffle(kind: type) -> None:
     assert not np.array_equal(other, vector)
     torch.testing.assert_close(outputs(module, other), outputs(module, vector), rtol=1e-4, atol=1e-5)  # the same function
     np.testing.assert_array_equal(aligned(other, vector, chain(layout)), vector)
-    assert cost(other, vector, chain(layout), layout) == 0.0
+    assert unmatched(other, vector, chain(layout), layout) == 0.0
 
 
 @KINDS
@@ -110,8 +110,8 @@ def test_matching_sees_through_noise(kind: type) -> None:
     layout = layout_of(module)
     layers = chain(layout)
     noisy = shuffled(module, seed=2) + np.float32(1e-3) * np.random.default_rng(0).standard_normal(len(vector)).astype(np.float32)
-    assert cost(noisy, vector, layers, layout) == pytest.approx(1e-6 * layout.compared.sum(), rel=0.5)  # what the noise added
-    assert cost(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
+    assert unmatched(noisy, vector, layers, layout) == pytest.approx(1e-6 * layout.compared.sum(), rel=0.5)  # what the noise added
+    assert unmatched(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
 
 
 def test_a_model_without_hidden_neurons_stays_as_it_is() -> None:
@@ -128,7 +128,7 @@ def test_matching_by_hand() -> None:
     reference = np.array([1, 0, 0, 1, 8, 8, 0], dtype=np.float32)
     model = np.array([0, 2, 2, 0, 7, 8, 3], dtype=np.float32)
     assert aligned(model, reference, chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
-    assert cost(model, reference, chain(layout), layout) == 12.0
+    assert unmatched(model, reference, chain(layout), layout) == 12.0
 
 
 def test_models_that_are_no_chain_are_refused() -> None:

@@ -13,7 +13,7 @@ from coterie.engines.rule_step import RuleStep
 from coterie.methods.catalogue import build
 from coterie.methods.moon import PREVIOUS, Contrast, Moon, Remembered
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.by_hand import context, dialogue, emptied, trained
 from coterie.testing.play import PLAN, play
 
 
@@ -69,14 +69,14 @@ def test_a_network_has() -> None:
 def test_a_client_is_contrasted_with_the_model_it_trained_last() -> None:
     state = Remembered(np.zeros((1, 2), np.float32), np.zeros((3, 2), np.float32))
     ctx = context([1, 1, 2])
-    first, (ask,) = answer(Moon().round(state, ctx), trained([0, 2], [[2, 0], [0, 4]], [1, 1]))
+    first, (ask,) = dialogue(Moon().round(state, ctx), trained([0, 2], [[2, 0], [0, 4]], [1, 1]))
     assert ask.extra[PREVIOUS].tolist() == [[0, 0]] * 3
     assert first.last.tolist() == [[2, 0], [0, 0], [0, 4]]
     assert first.models.tolist() == [[1, 2]]
-    second, (ask,) = answer(Moon().round(first, context([1, 1, 2], round_=2)), trained([1], [[1, 1]], [1]))
+    second, (ask,) = dialogue(Moon().round(first, context([1, 1, 2], round_=2)), trained([1], [[1, 1]], [1]))
     assert ask.extra[PREVIOUS].tolist() == [[2, 0], [0, 0], [0, 4]]
     assert second.last.tolist() == [[2, 0], [1, 1], [0, 4]]
-    same, _ = answer(Moon().round(second, ctx), nobody(trained([0], [[0, 0]], [1])))
+    same, _ = dialogue(Moon().round(second, ctx), emptied(trained([0], [[0, 0]], [1])))
     assert same is second
 
 

@@ -8,7 +8,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.neighbour_prox import Neighbourly, NeighbourProx
-from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.by_hand import context, dialogue, emptied, trained
 from coterie.testing.play import PLAN, play
 
 CLIENTS = [0, 1, 2, 3]
@@ -23,32 +23,32 @@ def state() -> Neighbourly:
 
 def test_anchors_by_hand() -> None:
     method = NeighbourProx(gamma=0.25, neighbours=1)
-    first, (ask,) = answer(method.round(state(), context([1] * 4)), FIRST)
+    first, (ask,) = dialogue(method.round(state(), context([1] * 4)), FIRST)
     assert ask.anchors is None
     assert ask.mus is None  # nobody has been heard yet
     # Nearest by cosine: 0 and 1, 2 and 3. mu = 2 * .25 * 1 neighbour.
-    _, (ask,) = answer(method.round(first, context([1] * 4, round_=2)), FIRST)
+    _, (ask,) = dialogue(method.round(first, context([1] * 4, round_=2)), FIRST)
     np.testing.assert_allclose(ask.anchors, [[5, 1], [1, 0], [1, 8], [0, 2]])
     np.testing.assert_allclose(ask.mus, 0.5)
     # Two neighbours: client 0's are 1 (cos .98) and 3 (cos .12 against 0 with 2): anchor ((5, 1) + (1, 8)) / 2, mu = 1.
-    _, (ask,) = answer(replace(method, neighbours=2).round(first, context([1] * 4, round_=2)), FIRST)
+    _, (ask,) = dialogue(replace(method, neighbours=2).round(first, context([1] * 4, round_=2)), FIRST)
     np.testing.assert_allclose(ask.anchors[0], [3, 4.5])
     np.testing.assert_allclose(ask.mus, 1.0)
 
 
 def test_a_client_not_heard_before_trains_freely() -> None:
-    first, _ = answer(NeighbourProx(neighbours=1).round(state(), context([1] * 4)), FIRST.of(np.array([0, 1, 2])))
-    _, (ask,) = answer(NeighbourProx(gamma=0.25, neighbours=9).round(first, context([1] * 4, round_=2)), FIRST)
+    first, _ = dialogue(NeighbourProx(neighbours=1).round(state(), context([1] * 4)), FIRST.of(np.array([0, 1, 2])))
+    _, (ask,) = dialogue(NeighbourProx(gamma=0.25, neighbours=9).round(first, context([1] * 4, round_=2)), FIRST)
     np.testing.assert_allclose(ask.mus, [1, 1, 1, 0])  # two neighbours each; client 3 none
     np.testing.assert_allclose(ask.anchors[3], first.models[0])
 
 
 def test_last_models_are_kept_by_client() -> None:
-    first, _ = answer(NeighbourProx().round(state(), context([1] * 4)), FIRST.of(np.array([1, 3])))
+    first, _ = dialogue(NeighbourProx().round(state(), context([1] * 4)), FIRST.of(np.array([1, 3])))
     assert first.seen.tolist() == [False, True, False, True]
     assert first.last[3].tolist() == [1, 8]
     np.testing.assert_allclose(first.models, [[3, 4.5]])
-    second, _ = answer(NeighbourProx().round(first, context([1] * 4, round_=2)), trained([3], [[3, 5.5]], [1]))
+    second, _ = dialogue(NeighbourProx().round(first, context([1] * 4, round_=2)), trained([3], [[3, 5.5]], [1]))
     assert second.last[1].tolist() == [5, 1]
     np.testing.assert_allclose(second.updates[3], [0, 1])  # from the model received, (3, 4.5)
 
@@ -65,7 +65,7 @@ def test_without_gamma_it_is_fedavg_exactly(weighting: str) -> None:
 
 def test_nobody_answers() -> None:
     before = state()
-    assert answer(NeighbourProx().round(before, context([1] * 4)), nobody(FIRST))[0] is before
+    assert dialogue(NeighbourProx().round(before, context([1] * 4)), emptied(FIRST))[0] is before
 
 
 def test_bad_settings() -> None:

@@ -11,9 +11,9 @@ import pytest
 from coterie.core.states import Models
 from coterie.methods.catalogue import build, methods
 from coterie.testing import worlds
-from coterie.testing.contracts import CHECKS, Subject
+from coterie.testing.contracts import CHECKS, Checked
 from coterie.testing.fake import FakeEngine
-from coterie.testing.play import carry, context, play
+from coterie.testing.play import carry, play, round_context
 from methods.noted import mixing_of
 from methods.trimmed_average import TrimmedAverage
 
@@ -25,13 +25,13 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_contract(check: Callable[[Subject], None]) -> None:
-    check(Subject(partial(build, "trimmed(trim=0.3)")))
+def test_contract(check: Callable[[Checked], None]) -> None:
+    check(Checked(partial(build, "trimmed(trim=0.3)")))
 
 
 def test_the_longest_update_is_left_out() -> None:
     """One equation, by hand: of four clients that move by 1, 2, 3 and 100, a quarter (the last) does not count."""
-    ctx = context(worlds.world())
+    ctx = round_context(worlds.world())
     moves = dict(zip(ctx.cohort().tolist(), (1.0, 2.0, 3.0, 100.0), strict=True))
 
     def answer(ask: Any, client: int) -> Mapping[str, Any]:

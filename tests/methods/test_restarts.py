@@ -17,8 +17,8 @@ from coterie.methods.grouped import Groups
 from coterie.methods.ifca import IFCA
 from coterie.methods.restarts import SPAN, Restarts, Starts
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, nobody, trained
-from coterie.testing.contracts import CHECKS, Subject
+from coterie.testing.by_hand import context, dialogue, emptied, trained
+from coterie.testing.contracts import CHECKS, Checked
 from coterie.testing.play import Altered, as_it_is, carry, play
 from methods.noted import mixing_of
 
@@ -46,7 +46,7 @@ def test_every_start_has_initial_models_of_its_own() -> None:
 def test_the_start_with_the_lowest_loss_stays_after_the_trial() -> None:
     # Round 1: FedAvg gives (1 + 15) / 4 = 4 and (3 + 21) / 4 = 6. Losses by samples: (.4 + 3 * .8) / 4 = .7, (.6 + 3 * .2) / 4 = .3.
     ctx = context(SIZES)
-    middle, asks = answer(METHOD.round(begun(), ctx), ONE, TWO, judged(0.4, 0.8), judged(0.6, 0.2))
+    middle, asks = dialogue(METHOD.round(begun(), ctx), ONE, TWO, judged(0.4, 0.8), judged(0.6, 0.2))
     assert [type(ask) for ask in asks] == [Train, Train, Evaluate, Evaluate]
     assert [ask.purpose for ask in asks[:2]] == ["train", "start 1 train"]  # shuffles of their own
     assert [ask.models[0, 0] for ask in asks[:2]] == [0, SPAN]
@@ -60,13 +60,13 @@ def test_the_start_with_the_lowest_loss_stays_after_the_trial() -> None:
     assert METHOD.inner(middle).models[0, 0] == 6  # what is served
     # Round 2, the last of the trial: the second start, which led, has a loss of 1, the first one of .5. So the first stays.
     ctx = context(SIZES, round_=2)
-    after, asks = answer(METHOD.round(middle, ctx), ONE, TWO, judged(0.5, 0.5), judged(1.0, 1.0))
+    after, asks = dialogue(METHOD.round(middle, ctx), ONE, TWO, judged(0.5, 0.5), judged(1.0, 1.0))
     assert [ask.purpose for ask in asks[:2]] == ["start 0 train", "train"]  # the one that leads trains as it would by itself
     assert [own.models[0, 0] for own in after.running] == [4]
     assert after.leading == 0
     assert ctx.notes.named["start_kept"] == 0
     # From round 3 on it is the method itself.
-    third, asks = answer(METHOD.round(after, context(SIZES, round_=3)), TWO)
+    third, asks = dialogue(METHOD.round(after, context(SIZES, round_=3)), TWO)
     assert [ask.purpose for ask in asks] == ["train"]
     assert third.running[0].models[0, 0] == 6
 
@@ -74,14 +74,14 @@ def test_the_start_with_the_lowest_loss_stays_after_the_trial() -> None:
 def test_where_nobody_says_how_good_a_start_is_the_leading_one_leads_on() -> None:
     ctx = context(SIZES)
     led = replace(begun(), leading=1)
-    silent = nobody(judged(0, 0))
-    after, _ = answer(METHOD.round(led, ctx), ONE, TWO, silent, silent)
+    silent = emptied(judged(0, 0))
+    after, _ = dialogue(METHOD.round(led, ctx), ONE, TWO, silent, silent)
     assert np.isinf(ctx.notes.named["start_losses"]).all()
     assert after.leading == 1
-    assert answer(METHOD.round(led, context(SIZES)), ONE, TWO, silent, judged(0.1, 0.1))[0].leading == 1
-    assert answer(METHOD.round(led, context(SIZES)), ONE, TWO, judged(0.1, 0.1), silent)[0].leading == 0
+    assert dialogue(METHOD.round(led, context(SIZES)), ONE, TWO, silent, judged(0.1, 0.1))[0].leading == 1
+    assert dialogue(METHOD.round(led, context(SIZES)), ONE, TWO, judged(0.1, 0.1), silent)[0].leading == 0
     last = context(SIZES, round_=2)
-    again, _ = answer(METHOD.round(led, last), ONE, TWO, silent, silent)
+    again, _ = dialogue(METHOD.round(led, last), ONE, TWO, silent, silent)
     assert len(again.running) == 2  # nothing to choose by: the trial goes on
     assert "start_kept" not in last.notes.named
 
@@ -151,7 +151,7 @@ def test_what_is_inside_shows_through() -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_contract_of_a_method_with_groups(check: Any) -> None:
-    check(Subject(lambda: build("ifca(groups=2)+restarts(starts=2,trial=2)"), aggregate_is_final=False))
+    check(Checked(lambda: build("ifca(groups=2)+restarts(starts=2,trial=2)"), aggregate_is_final=False))
 
 
 def test_names_and_settings() -> None:

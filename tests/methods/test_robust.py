@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.robust import Robust, trimmed_kmeans, trimmed_mean
-from coterie.testing.by_hand import answer, context, nobody, trained
+from coterie.testing.by_hand import context, dialogue, emptied, trained
 from coterie.testing.play import PLAN, play
 from methods.noted import mixing_of
 
@@ -59,7 +59,7 @@ def test_rounds_by_hand() -> None:
     values = [*up, *(-v for v in up)]
     start = Clusters(np.zeros((1, 2), np.float32), np.full(20, -1), False)
     ctx = context([1] * 20)
-    state, _ = answer(Robust(groups=2, trim=0.1).round(start, ctx), trained(list(range(20)), rows(values), [1] * 20))
+    state, _ = dialogue(Robust(groups=2, trim=0.1).round(start, ctx), trained(list(range(20)), rows(values), [1] * 20))
     assert state.groups.tolist() == [0] * 10 + [1] * 10
     np.testing.assert_allclose(state.models[:, 0], [1.45, -1.45], rtol=1e-6)
     mixing = mixing_of(ctx)
@@ -68,14 +68,14 @@ def test_rounds_by_hand() -> None:
     np.testing.assert_allclose(mixing.replies[0, :10], [0, *[0.125] * 8, 0])
     # An attacker in the next round changes nothing beyond its place at the end.
     bad = trained(list(range(10)), rows([*up[:9], 1e6]), [1] * 10)
-    after, _ = answer(Robust(groups=2, trim=0.1).round(state, context([1] * 20, round_=2)), bad)
+    after, _ = dialogue(Robust(groups=2, trim=0.1).round(state, context([1] * 20, round_=2)), bad)
     np.testing.assert_allclose(after.models[:, 0], [1.45, -1.45], rtol=1e-6)
 
 
 def test_where_nothing_is_trimmed_the_matrix_says_all() -> None:
     start = Clusters(np.zeros((1, 2), np.float32), np.full(3, -1), False)
     ctx = context([1, 5, 1])
-    state, _ = answer(Robust(groups=1).round(start, ctx), trained([0, 1, 2], rows([1, 2, 6]), [1, 5, 1]))
+    state, _ = dialogue(Robust(groups=1).round(start, ctx), trained([0, 1, 2], rows([1, 2, 6]), [1, 5, 1]))
     np.testing.assert_allclose(state.models, [[3, 0]])  # uniform, and 5 % of three clients is nobody
     assert mixing_of(ctx).averages
     assert ctx.notes.named["odd_clients"].tolist() == []
@@ -96,14 +96,14 @@ def test_the_random_control_keeps_the_sizes() -> None:
     start = Clusters(np.zeros((1, 2), np.float32), np.full(7, -1), False)
     reply = trained(list(range(7)), rows(values), [1] * 7)
     for seed in range(4):
-        state, _ = answer(Robust(groups=2, assign="random").round(start, context([1] * 7, seed=seed)), reply)
+        state, _ = dialogue(Robust(groups=2, assign="random").round(start, context([1] * 7, seed=seed)), reply)
         assert sorted(np.bincount(state.groups)) == [3, 4]
 
 
 def test_nobody_answers() -> None:
     start = Clusters(np.zeros((1, 2), np.float32), np.full(2, -1), False)
     reply = trained([0, 1], rows([1, 2]), [1, 1])
-    assert answer(Robust().round(start, context([1, 1])), nobody(reply))[0] is start
+    assert dialogue(Robust().round(start, context([1, 1])), emptied(reply))[0] is start
 
 
 def test_bad_settings() -> None:

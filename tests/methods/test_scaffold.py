@@ -11,7 +11,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.scaffold import Controlled, Scaffold
-from coterie.testing.by_hand import answer, context, layout, nobody
+from coterie.testing.by_hand import context, dialogue, emptied, layout
 from coterie.testing.play import PLAN, play
 
 
@@ -27,14 +27,14 @@ def test_two_rounds_by_hand() -> None:
     # Round 1, lr .1: w_t = 0. Client 0 comes back with (-1, 0) after 2 steps, client 1 with (0, -2) after 5 steps.
     #   c_0 = (1, 0) / .2 = (5, 0), c_1 = (0, 2) / .5 = (0, 4); N = 4, so c = (5, 4) / 4 = (1.25, 1). w = (-.5, -1).
     ctx = context([1, 1, 1, 1])
-    first, (ask,) = answer(Scaffold().round(state(), ctx), reply([0, 1], [[-1, 0], [0, -2]], [2, 5]))
+    first, (ask,) = dialogue(Scaffold().round(state(), ctx), reply([0, 1], [[-1, 0], [0, -2]], [2, 5]))
     assert ask.linear is None  # nothing to correct yet
     np.testing.assert_allclose(first.own[:2], [[5, 0], [0, 4]], rtol=1e-6)
     np.testing.assert_allclose(first.mean, [1.25, 1.0], rtol=1e-6)
     np.testing.assert_allclose(first.models, [[-0.5, -1.0]])
     # Round 2: linear terms c - c_k. Client 0 comes back with (-1, -1) after 1 step: (w_t - w_0) / .1 = (5, 0);
     #   c_0 = (5, 0) - (1.25, 1) + (5, 0) = (8.75, -1); c moves by ((8.75, -1) - (5, 0)) / 4 = (.9375, -.25).
-    second, (ask,) = answer(Scaffold().round(first, context([1, 1, 1, 1], round_=2)), reply([0], [[-1, -1]], [1]))
+    second, (ask,) = dialogue(Scaffold().round(first, context([1, 1, 1, 1], round_=2)), reply([0], [[-1, -1]], [1]))
     np.testing.assert_allclose(ask.linear, [[-3.75, 1], [1.25, -3], [1.25, 1], [1.25, 1]], rtol=1e-6)
     np.testing.assert_allclose(second.own, [[8.75, -1.0], [0.0, 4.0], [0.0, 0.0], [0.0, 0.0]], rtol=1e-5)
     np.testing.assert_allclose(second.mean, [2.1875, 0.75], rtol=1e-5)
@@ -58,7 +58,7 @@ def test_the_first_round_is_uniform_fedavg_exactly() -> None:
 
 def test_statistics_have_no_control() -> None:
     shape = layout((2, "weight"), (1, "statistic"))
-    after, _ = answer(Scaffold().round(state(3), context([1] * 4, shape)), reply([0], [[1, 1, 1]], [1]))
+    after, _ = dialogue(Scaffold().round(state(3), context([1] * 4, shape)), reply([0], [[1, 1, 1]], [1]))
     assert after.own[0].tolist() == [-10, -10, 0]
     assert after.mean[2] == 0
     assert after.models[0, 2] == 1  # but they are averaged
@@ -66,7 +66,7 @@ def test_statistics_have_no_control() -> None:
 
 def test_learning_rate_of_the_round_counts() -> None:
     plan = Plan(local=Local(lr=0.1), decay=0.5)
-    after, _ = answer(Scaffold().round(state(), context([1] * 4, plan=plan, round_=2)), reply([0], [[-1, 0]], [1]))
+    after, _ = dialogue(Scaffold().round(state(), context([1] * 4, plan=plan, round_=2)), reply([0], [[-1, 0]], [1]))
     np.testing.assert_allclose(after.own[0], [20, 0], rtol=1e-6)  # 1 / (1 * .05)
 
 
@@ -78,4 +78,4 @@ def test_plain_sgd_only(local: Local) -> None:
 
 def test_nobody_answers() -> None:
     before = state()
-    assert answer(Scaffold().round(before, context([1] * 4)), nobody(reply([0], [[1, 1]], [1])))[0] is before
+    assert dialogue(Scaffold().round(before, context([1] * 4)), emptied(reply([0], [[1, 1]], [1])))[0] is before

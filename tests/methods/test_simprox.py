@@ -13,8 +13,8 @@ from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.simprox import SimProx
 from coterie.testing import worlds
-from coterie.testing.by_hand import answer, context, layout, model, nobody, trained
-from coterie.testing.contracts import Subject, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
+from coterie.testing.by_hand import context, dialogue, emptied, layout, model, trained
+from coterie.testing.contracts import Checked, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
 from coterie.testing.play import PLAN, play
 
 # From w_t = (1, 0): two clients move up and down, one goes on to the right; each by a distance of 1.
@@ -23,7 +23,7 @@ MODELS = trained([0, 1, 2], [[1, 1], [1, -1], [2, 0]], [1, 2, 5])
 
 def round_of(method: SimProx, replies: Any = MODELS, start: tuple[float, ...] = (1, 0)) -> tuple[Any, dict[str, Any]]:
     ctx = context([1] * (int(replies.clients.max()) + 1), len(start))
-    state, _ = answer(method.round(model(*start), ctx), replies)
+    state, _ = dialogue(method.round(model(*start), ctx), replies)
     return state.models[0], ctx.notes.named
 
 
@@ -133,14 +133,14 @@ def test_defined_cases() -> None:
     _, records = round_of(SimProx(lambda0=1.0, tau=1e-9, similarity_of="updates", softmax=False), opposite, (0, 0))
     np.testing.assert_allclose(records["weights"], 0.5)
     before = model(1, 0)
-    assert answer(SimProx().round(before, context([1])), nobody(alone))[0] is before
+    assert dialogue(SimProx().round(before, context([1])), emptied(alone))[0] is before
 
 
 def test_statistics_are_averaged_but_not_compared() -> None:
     """The third column is a statistic: it changes no weight, and is averaged with them."""
     wide = replace(MODELS, vectors=np.column_stack([MODELS.vectors, [100, -7, 3]]).astype(np.float32))
     ctx = context([1, 1, 1], layout((2, "weight"), (1, "statistic")))
-    state, _ = answer(SimProx().round(model(1, 0, 0), ctx), wide)
+    state, _ = dialogue(SimProx().round(model(1, 0, 0), ctx), wide)
     weights = round_of(SimProx())[1]["weights"]
     assert ctx.notes.named["weights"].tobytes() == weights.tobytes()
     assert state.models[0, 2] == pytest.approx(weights @ [100, -7, 3], rel=1e-6)
@@ -167,7 +167,7 @@ def test_identical_clients_get_equal_weights(settings: str) -> None:
     rng = np.random.default_rng(0)
     same = trained(range(5), np.repeat(rng.normal(size=(1, 301)), 5, axis=0), [1] * 5)
     ctx = context([1] * 5, 301)
-    answer(build(f"simprox({settings})").round(model(*rng.normal(size=301)), ctx), same)
+    dialogue(build(f"simprox({settings})").round(model(*rng.normal(size=301)), ctx), same)
     np.testing.assert_allclose(ctx.notes.named["weights"], 0.2, rtol=1e-12)
 
 
@@ -186,7 +186,7 @@ def test_the_softmax_is_flat() -> None:
 
 @pytest.mark.parametrize("settings", ["robust=true,softmax=false", "similarity_of=updates,scale_norms=true,times_samples=true"])
 def test_switches_keep_the_contracts(settings: str) -> None:
-    subject = Subject(lambda: build(f"simprox({settings})"))
+    subject = Checked(lambda: build(f"simprox({settings})"))
     for check in (check_odd_cohorts, check_absent_is_as_if_not_picked, check_batch_norm):
         check(subject)
 

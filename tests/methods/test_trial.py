@@ -14,7 +14,7 @@ from coterie.methods.fesem import FeSEM
 from coterie.methods.trial import elbow, fewest, trial
 from coterie.run.study import study
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, as_it_is, carry, context, play
+from coterie.testing.play import PLAN, Altered, as_it_is, carry, play, round_context
 
 
 def test_the_fewest_within_one_standard_error() -> None:
@@ -34,7 +34,7 @@ def test_the_elbow() -> None:
 
 
 def test_a_sample_is_keyed_by_client_and_purpose() -> None:
-    ctx = context(worlds.world())
+    ctx = round_context(worlds.world())
     everybody = ctx.roster.clients
     few = ctx.sample(everybody, 3, "a")
     assert len(few) == 3
@@ -46,7 +46,7 @@ def test_a_sample_is_keyed_by_client_and_purpose() -> None:
 
 def test_trial_rounds_never_share_shuffles_and_pair_over_the_numbers_of_groups() -> None:
     world = worlds.world()
-    engine, ctx = Altered(as_it_is), context(world, replace(PLAN, cohort=2))
+    engine, ctx = Altered(as_it_is), round_context(world, replace(PLAN, cohort=2))
     chosen = carry(trial(lambda k: FeSEM(groups=k), world.model.initial(0), ctx, 2), world, engine=engine)
     purposes = [s.ask.purpose for s in engine.asked if isinstance(s.ask, Train)]
     assert purposes == ["trial 1 train", "trial 2 train", "trial 3 train"] * 2
@@ -73,7 +73,7 @@ def test_the_sample_takes_part_as_a_whole_whatever_the_study_selects(spec: str) 
 @pytest.mark.parametrize("most", [1, 9])
 def test_no_more_groups_are_tried_than_clients(most: int) -> None:
     world = worlds.lonely_world()
-    ctx = context(world, replace(PLAN, cohort=None))
+    ctx = round_context(world, replace(PLAN, cohort=None))
     chosen = carry(trial(lambda k: FeSEM(groups=k), world.model.initial(0), ctx, most), world)
     assert chosen.k == 1
     assert np.isfinite(chosen.curves["accuracy"]).sum() == 1

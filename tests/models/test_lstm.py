@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from coterie.core.errors import UserError
 from coterie.models import Recurrent, build
-from coterie.models.lstm import Cell, Layer
+from coterie.models.lstm import Cell, RecurrentLayer
 
 
 def count(module: nn.Module) -> int:
@@ -40,7 +40,7 @@ def test_rnn_count() -> None:
 @pytest.mark.parametrize(("cell", "reference"), [("lstm", nn.LSTM), ("rnn", nn.RNN)])
 def test_layers_equal_torchs(cell: Cell, reference: type[nn.LSTM] | type[nn.RNN]) -> None:
     torch.manual_seed(3)
-    layers = [Layer(cell, 5, 7), Layer(cell, 7, 7)]
+    layers = [RecurrentLayer(cell, 5, 7), RecurrentLayer(cell, 7, 7)]
     theirs = reference(5, 7, num_layers=2, batch_first=True)
     with torch.no_grad():
         for k, layer in enumerate(layers):
@@ -102,7 +102,7 @@ def test_tokens_equal_their_embeddings(tmp_path: Path) -> None:
 
 def test_initial_values() -> None:
     first = recurrent("lstm", (25, 300), 2).layers[0]
-    assert isinstance(first, Layer)
+    assert isinstance(first, RecurrentLayer)
     limit = sqrt(6 / (300 + 100 + 400))
     for weight in (first.weight_input, first.weight_hidden):
         assert 0.95 * limit < float(weight.detach().abs().max()) <= limit
@@ -110,7 +110,7 @@ def test_initial_values() -> None:
     forget[1] = 1
     assert torch.equal(first.bias.detach(), forget.flatten())
     plain = recurrent("rnn", (4, 5), 2).layers[0]
-    assert isinstance(plain, Layer)
+    assert isinstance(plain, RecurrentLayer)
     assert torch.count_nonzero(plain.bias) == 0
 
 

@@ -18,7 +18,7 @@ from coterie.report.page import Section, page, paragraph
 from coterie.report.raster import colours, data_url, shades, shrunk
 from coterie.report.style import GREY, METHODS, OKABE_ITO
 from coterie.report.subject import thinned
-from coterie.report.tables import Column, Sheet, number, points, span, text
+from coterie.report.tables import Column, ReportTable, number, points, span, text
 from report.made_up import subject
 
 
@@ -88,8 +88,8 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "fedprox(mu=2)",
         "their.own:method",
     ]
-    looks = subject({label: [0.5, 0.6] for label in labels}).looks
-    assert [look.name for look in looks.values()] == [
+    styles = subject({label: [0.5, 0.6] for label in labels}).styles
+    assert [style.name for style in styles.values()] == [
         "FedAvg",
         "Training alone",
         "FedSim",
@@ -98,10 +98,10 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "fedprox(mu=2)",
         "their.own:method",
     ]
-    assert looks["fedavg"].colour == looks["local"].colour == GREY
-    assert looks["fedavg"].dash != looks["local"].dash
-    assert looks["fedsim(clusters=2)"].colour == looks["fedsim(clusters=2,assign=random)"].colour
-    assert looks["fedsim(clusters=2)"].dash != looks["fedsim(clusters=2,assign=random)"].dash
+    assert styles["fedavg"].colour == styles["local"].colour == GREY
+    assert styles["fedavg"].dash != styles["local"].dash
+    assert styles["fedsim(clusters=2)"].colour == styles["fedsim(clusters=2,assign=random)"].colour
+    assert styles["fedsim(clusters=2)"].dash != styles["fedsim(clusters=2,assign=random)"].dash
     assert set(METHODS) < set(OKABE_ITO.values())
 
 
@@ -112,13 +112,13 @@ def test_sheets_are_the_same_table_in_every_form() -> None:
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("low", "high", signed=True)),
     )
-    sheet = Sheet("gains", "100 % <honest>", frame, columns)
-    assert sheet.cells() == [["a_b & c|d", "−1.2", "−2.0 to 0.0"], ["e", "–", "–"]]
-    assert "| a_b & c\\|d | −1.2 | −2.0 to 0.0 |" in sheet.markdown()
-    assert r"a\_b \& c|d & $-$1.2 & $-$2.0 to 0.0 \\" in sheet.latex()
-    assert r"\caption{100 \% <honest>}" in sheet.latex()
-    assert "<td>a_b &amp; c|d</td>" in sheet.html().text
-    assert "&lt;honest&gt;" in sheet.html().text
+    table = ReportTable("gains", "100 % <honest>", frame, columns)
+    assert table.cells() == [["a_b & c|d", "−1.2", "−2.0 to 0.0"], ["e", "–", "–"]]
+    assert "| a_b & c\\|d | −1.2 | −2.0 to 0.0 |" in table.markdown()
+    assert r"a\_b \& c|d & $-$1.2 & $-$2.0 to 0.0 \\" in table.latex()
+    assert r"\caption{100 \% <honest>}" in table.latex()
+    assert "<td>a_b &amp; c|d</td>" in table.html().text
+    assert "&lt;honest&gt;" in table.html().text
     assert number("gain", ".0f", " %", 100)({"gain": float("inf")}) == "–"
 
 

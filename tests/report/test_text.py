@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.report.text import answer, cards
+from coterie.report.text import cards, headline
 from report.made_up import subject
 
 SEEDS = 6
@@ -21,7 +21,7 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
         losses={"fedgroup(groups=2)": 0.3},
     )
     # client 0 has 0.1 - 0.3 = -0.2 of gain, the other five 0.1: 0.05 on average
-    assert answer(found) == "FedGroup does best: 5.0 more right answers in 100 than FedAvg."
+    assert headline(found) == "FedGroup does best: 5.0 more right answers in 100 than FedAvg."
     (card,) = cards(found)
     assert (card.name, card.outcome, card.tag) == ("FedGroup", "better", "Better than FedAvg")
     assert card.sentences[0] == "Of 100 answers, 65.2 are right; with FedAvg, 60.2."
@@ -49,12 +49,12 @@ def test_a_method_is_only_best_where_simpler_things_are_not(alone: float, words:
     levels = above(alone, jitter=0.0)
     levels[0], levels[1] = levels[0] + 0.004, levels[1] - 0.004
     found = subject({"fedavg": BASE, "local": levels, "fedsim(clusters=2)": above(0.1)})
-    assert answer(found) == words
+    assert headline(found) == words
 
 
 def test_methods_that_cannot_be_told_apart_share_the_first_place() -> None:
     found = subject({"fedavg": BASE, "fedprox(mu=1)": above(0.1, 0.004), "fedsim(clusters=2)": above(0.1, -0.004)})
-    assert answer(found) == "FedProx and FedSim do best: up to 10.0 more right answers in 100 than FedAvg."
+    assert headline(found) == "FedProx and FedSim do best: up to 10.0 more right answers in 100 than FedAvg."
 
 
 def test_clients_that_would_do_better_alone_are_counted() -> None:
@@ -65,7 +65,7 @@ def test_clients_that_would_do_better_alone_are_counted() -> None:
 def test_a_loss_and_no_difference_are_told_apart() -> None:
     found = subject({"fedavg": BASE, "fedprox(mu=1)": above(-0.1), "fedsim(clusters=2)": above(0.0, 0.02)})
     assert [card.outcome for card in cards(found)] == ["worse", "unclear"]
-    assert answer(found) == "No method that was compared is clearly better than FedAvg."
+    assert headline(found) == "No method that was compared is clearly better than FedAvg."
     assert cards(found)[1].sentences[1].startswith("The difference may be chance: it lies between −")
 
 
@@ -85,7 +85,7 @@ def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
         card.sentences[1]
         == "It did better in 5 of 5 repetitions, by 11.9 points on average. With 2 methods tested, proof takes at least 6 repetitions."
     )
-    assert "too small to prove it" in answer(subject(few))
+    assert "too small to prove it" in headline(subject(few))
     assert cards(subject({"fedavg": BASE, "fedprox(mu=1)": above(0.1), "fedsim(clusters=2)": above(0.1)}))[0].outcome == "better"
 
 
@@ -93,15 +93,15 @@ def test_one_seed_cannot_judge() -> None:
     found = subject({"fedavg": [0.6], "fedprox(mu=1)": [0.7]})
     assert cards(found)[0].outcome == "unjudged"
     assert "single repetition" in cards(found)[0].sentences[0]
-    assert answer(found) == "This study cannot say which method is better: it takes several repetitions."
+    assert headline(found) == "This study cannot say which method is better: it takes several repetitions."
 
 
 def test_a_study_of_baselines_has_no_verdict() -> None:
-    assert answer(subject({"fedavg": BASE, "local": above(0.1)})) == "Nothing was compared: the study holds baselines only."
+    assert headline(subject({"fedavg": BASE, "local": above(0.1)})) == "Nothing was compared: the study holds baselines only."
 
 
 def test_the_words_need_no_dictionary() -> None:
     found = subject({"fedavg": BASE, "local": above(0.2), "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(0.0)})
-    said = " ".join([answer(found), *(sentence for card in cards(found) for sentence in card.sentences)]).lower()
+    said = " ".join([headline(found), *(sentence for card in cards(found) for sentence in card.sentences)]).lower()
     assert not any(word in said for word in ("wilcoxon", "p =", "p <", "rand index", "interval", "seed", "federation", "nan"))
     assert np.all([len(sentence) < 160 for card in cards(found) for sentence in card.sentences])

@@ -13,10 +13,10 @@ from coterie.cli.app import app
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import DIVERGED, LaneEnd
 from coterie.evidence.source import Memory
-from coterie.reproduce import read
+from coterie.reproduce import read_reproduction
 from coterie.reproduce.carry_out import reproduce
-from coterie.reproduce.file import Part
-from coterie.reproduce.page import Reproduced, write
+from coterie.reproduce.file import StudyPart
+from coterie.reproduce.page import Reproduced, write_page
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import values_of
 from coterie.run.result import Result
@@ -29,15 +29,15 @@ SMALL = Path(__file__).parent / "small.toml"
 @pytest.fixture(scope="module")
 def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduced, Path]:
     out = tmp_path_factory.mktemp("reproduced")
-    return reproduce(read(SMALL), out=out, data_dir=out), out
+    return reproduce(read_reproduction(SMALL), out=out, data_dir=out), out
 
 
 def test_claims_are_judged_and_missing_data_said(carried: tuple[Reproduced, Path]) -> None:
     outcome, _ = carried
-    assert [judgement.outcome for judgement in outcome.ruling.judgements] == ["holds", "the opposite", "not run", "not run", "holds"]
-    assert outcome.ruling.verdict == "partly"
-    assert "MNIST is missing" in outcome.ruling.sentence
-    assert "data not available: secret" in outcome.ruling.sentence
+    assert [judgement.outcome for judgement in outcome.result.results] == ["holds", "the opposite", "not run", "not run", "holds"]
+    assert outcome.result.verdict == "partly"
+    assert "MNIST is missing" in outcome.result.sentence
+    assert "data not available: secret" in outcome.result.sentence
     assert outcome.seeds == 6
 
 
@@ -64,14 +64,14 @@ def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
     assert isinstance(evidence.source, Memory)
     ends = {key: LaneEnd(2, DIVERGED, "in round 3 no client sent a finite model") for key in evidence.ends()}
     short = replace(evidence, settings=planned, source=replace(evidence.source, lanes=ends))  # as if it had diverged in the last round
-    found = [values_of(PartRun(Part(), studies=(each,)), None) for each in (evidence, short)]
+    found = [values_of(PartRun(StudyPart(), studies=(each,)), None) for each in (evidence, short)]
     assert [values.rows for values in found] == [["fedavg", "fedavg | global"], []]
     assert not found[1].curves
 
 
 def test_clients_with_many_test_samples_are_counted_right() -> None:
     result = study("fedavg", data="digits/iid(clients=2,test=0.5)", rounds=2, epochs=5)  # some 400 of 449 right: 40,000 is beyond 16 bits
-    values = values_of(PartRun(Part(), studies=(result.evidence,)), None)
+    values = values_of(PartRun(StudyPart(), studies=(result.evidence,)), None)
     scores = result.scores.iloc[0]
     assert values.of("fedavg", "macro")[0] == pytest.approx(100 * scores["macro"])
     assert values.of("fedavg", "worst")[0] == pytest.approx(100 * scores["worst"])
@@ -92,14 +92,14 @@ def test_measurements(carried: tuple[Reproduced, Path]) -> None:
 def test_what_is_there_is_not_run_again(carried: tuple[Reproduced, Path]) -> None:
     outcome, out = carried
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
-    again = reproduce(read(SMALL), out=out, data_dir=out)
+    again = reproduce(read_reproduction(SMALL), out=out, data_dir=out)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")} == before
     assert again.values["fixed"].numbers == outcome.values["fixed"].numbers
 
 
 def test_the_page_shows_ours_beside_theirs(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
     outcome, _ = carried
-    path = write(outcome, tmp_path, "coterie reproduce small")
+    path = write_page(outcome, tmp_path, "coterie reproduce small")
     page = path.read_text()
     ours = outcome.values["fixed"].mean("fedavg", "final")
     assert f"| `fedavg` | {ours:.1f} (12.5) |" in page

@@ -9,7 +9,7 @@ from coterie.core.specs import parse_path
 from coterie.data.catalogue import describe
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import describe as describe_models
-from coterie.reproduce import catalogue, find, read
+from coterie.reproduce import catalogue, find, read_reproduction
 
 STUDIES = Path(__file__).parents[2] / "studies"
 MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}
@@ -17,7 +17,7 @@ MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}
 
 @pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
 def test_a_study_names_what_exists(name: str) -> None:
-    study = read(find(name, STUDIES))
+    study = read_reproduction(find(name, STUDIES))
     words, models = {entry.name for entry in describe()}, {row[0] for row in describe_models()}
     rows = {}
     for part in study.parts:
@@ -81,17 +81,17 @@ def test_a_wrong_file_is_refused(text: str, sentence: str, tmp_path: Path) -> No
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(UserError, match=sentence):
-        read(path)
+        read_reproduction(path)
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text(GOOD)
-    assert read(path).claims[0].direction == 1
+    assert read_reproduction(path).claims[0].direction == 1
 
 
 def test_unknown_studies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'fedsim_table7'"):
         find("fedsim_tabel7", STUDIES)
     with pytest.raises(UserError, match=r"Cannot read the study file .*none\.toml"):
-        read(find(str(tmp_path / "none.toml")))
+        read_reproduction(find(str(tmp_path / "none.toml")))

@@ -11,7 +11,7 @@ from coterie.engines.engine import Stamped
 from coterie.evidence.record import Cost
 from coterie.methods.fedavg import FedAvg
 from coterie.testing.fake import FakeEngine
-from coterie.testing.play import PLAN, carry, context, play
+from coterie.testing.play import PLAN, carry, play, round_context
 
 
 def test_feeds_hand_written_replies() -> None:
@@ -29,7 +29,7 @@ def test_feeds_hand_written_replies() -> None:
 
 def test_one_equation_of_one_method() -> None:
     """The example a reader follows: McMahan et al., Algorithm 1: w = sum n_k / n w_k."""
-    ctx = context()
+    ctx = round_context()
     engine = FakeEngine(lambda ask, client: {"vectors": [client, 1.0], "sizes": client + 1, "steps": 1})
     state = carry(FedAvg().round(Models(np.zeros((1, 2), np.float32)), ctx), engine=engine)
     k = ctx.cohort()

@@ -11,7 +11,7 @@ from coterie.statistics import Paired, paired
 
 
 @dataclass(frozen=True)
-class Step:
+class GainPart:
     """One part of a gain: what changes from one method to the next, and what that brings."""
 
     name: str
@@ -25,9 +25,9 @@ class Decomposition:
     """The gain over FedAvg in steps from control to control, over the seeds that all of them have; the steps' means sum to the gain's."""
 
     total: Paired
-    steps: tuple[Step, ...]
+    steps: tuple[GainPart, ...]
 
-    def step(self, name: str) -> Step | None:
+    def step(self, name: str) -> GainPart | None:
         return next((step for step in self.steps if step.name == name), None)
 
 
@@ -47,5 +47,7 @@ def decomposition_of(scores: dict[str, Doubles], roles: Roles, label: str) -> De
         way.append(("weights", uniform))
     way += [("groups", random), ("similarity", label)]
     shared = np.isfinite(np.stack([scores[name] for _, name in way])).all(axis=0)
-    steps = [Step(name, before, after, paired((scores[after] - scores[before])[shared])) for (_, before), (name, after) in pairwise(way)]
+    steps = [
+        GainPart(name, before, after, paired((scores[after] - scores[before])[shared])) for (_, before), (name, after) in pairwise(way)
+    ]
     return Decomposition(paired((scores[label] - scores[roles.baseline])[shared]), tuple(steps))

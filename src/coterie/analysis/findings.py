@@ -11,7 +11,7 @@ from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.fairness import Fairness, fairness_of
 from coterie.analysis.groups import Grouping, grouping_of
 from coterie.analysis.records import Records
-from coterie.analysis.roles import Role, Roles, label_of, roles_of
+from coterie.analysis.roles import MethodRole, Roles, label_of, roles_of
 from coterie.analysis.rules import Outcome, outcome_of
 from coterie.analysis.scores import HEADLINES, Scope, Score, scope_of, scores_of
 from coterie.analysis.spending import Spending, spending_of
@@ -25,7 +25,7 @@ class Finding:
     """Everything about one method on one federation."""
 
     label: str
-    role: Role
+    role: MethodRole
     scores: dict[Score, Estimate]
     over_baseline: dict[Score, Paired]
     corrected_p: float  # Wilcoxon's p for the headline score, after Holm's correction over the methods under test; nan for others

@@ -14,7 +14,7 @@ import pyarrow as pa
 from coterie.analysis import metrics
 from coterie.core.arrays import Array, Doubles, Ids, Ints
 from coterie.core.errors import UserError
-from coterie.evidence.reader import Evidence, json_notes, places
+from coterie.evidence.reader import Evidence, json_notes, method_places
 from coterie.evidence.record import RUNNING, LaneEnd
 from coterie.evidence.settings import Settings
 
@@ -139,7 +139,7 @@ class _Index:
 
     def of(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
         """(rows,) the places of each row's method and seed."""
-        methods = places(batch.column("method"), self.settings.methods)
+        methods = method_places(batch.column("method"), self.settings.methods)
         seeds = self._places[np.searchsorted(self._sorted, batch.column("seed").to_numpy())]
         return methods, seeds
 

@@ -13,19 +13,19 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 
-Role = Literal["baseline", "uniform", "local", "finetuned", "control", "method"]
+MethodRole = Literal["baseline", "uniform", "local", "finetuned", "control", "method"]
 
 
 @dataclass(frozen=True)
 class Roles:
     """The part that each label of a study plays."""
 
-    of: dict[str, Role]
+    of: dict[str, MethodRole]
     baseline: str  # FedAvg by samples; the first method where there is none
     controls: dict[str, dict[Assign, str]]  # by method under test: its variants whose groups similarity does not decide
     uniform_weights: frozenset[str]  # methods that count clients alike where FedAvg counts samples
 
-    def first(self, role: Role) -> str | None:
+    def first(self, role: MethodRole) -> str | None:
         return next((label for label, part in self.of.items() if part == role), None)
 
     @property
@@ -42,7 +42,7 @@ def roles_of(labels: Sequence[str], baseline: str | None = None) -> Roles:
     if baseline is not None and baseline not in labels:
         raise UserError(f"The baseline {baseline!r} is not in the study: choose from {', '.join(labels)}.")
     base = baseline or next((label for label, method in plain.items() if method == FedAvg()), labels[0])
-    of: dict[str, Role] = {}
+    of: dict[str, MethodRole] = {}
     controls: dict[str, dict[Assign, str]] = {}
     for label in labels:
         method = plain.get(label)
@@ -94,7 +94,7 @@ def label_of(label: str) -> str:
     return spec_of(method.method) if isinstance(method, AtRate) else label
 
 
-def _plain_role(method: Method[Any] | None) -> Role:
+def _plain_role(method: Method[Any] | None) -> MethodRole:
     if method == FedAvg(weighting="uniform"):
         return "uniform"
     if isinstance(method, LocalOnly):

@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.roles import Role
+from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import origin_of, seeds_needed
 from coterie.statistics import Paired
 
@@ -114,7 +114,7 @@ def _oracle(findings: Findings, finding: Finding) -> list[str]:
 
 def _others(findings: Findings, finding: Finding) -> list[str]:
     """Simpler things that clearly do better."""
-    rivals: dict[Role, str] = {"local": "Clients that train alone do", "finetuned": "FedAvg with fine-tuning does"}
+    rivals: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "FedAvg with fine-tuning does"}
     gaps = {label: findings.paired(label, finding.label) for role in rivals if (label := findings.roles.first(role)) is not None}
     return [
         f"{rivals[findings.roles.of[label]]} {_points(gap.mean)} points better than it ({_span(gap)})."

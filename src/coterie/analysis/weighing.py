@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.analysis.findings import Findings
 from coterie.core.arrays import Array, Doubles
-from coterie.evidence.reader import places
+from coterie.evidence.reader import method_places
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def weighing_of(findings: Findings, seed: int) -> Weighing:
     faults: list[str] = []
     seeds = {seed: place for place, seed in enumerate(records.settings.seeds)}
     for batch in records.evidence.batches("mixing", ["model", "source", "kept", "weight"], faults):
-        method = places(batch.column("method"), methods)
+        method = method_places(batch.column("method"), methods)
         columns = {
             name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("seed", "round", "model", "source", "kept", "weight")
         }

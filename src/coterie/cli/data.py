@@ -31,7 +31,7 @@ def data(
     from rich.console import Console
 
     from coterie.data.catalogue import load
-    from coterie.data.figure import draw
+    from coterie.data.figure import draw_partition
 
     console = Console()
     if name == "get":
@@ -44,7 +44,7 @@ def data(
         federation = load(name, data_seed or 0, data_dir)
         _describe(federation, console)
         if figure is not None:
-            draw(federation, figure)
+            draw_partition(federation, figure)
             console.print(f"Figure in {figure}.", highlight=False)
 
 

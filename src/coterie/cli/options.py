@@ -16,7 +16,7 @@ from coterie.core.settings import help_of, kinds_of
 from coterie.run.execution import Execution
 from coterie.run.options import without_zero
 
-Tables = type[Plan] | type[Local] | type[Execution]
+SettingsClass = type[Plan] | type[Local] | type[Execution]
 Command = Callable[..., None]
 
 Model = Annotated[str | None, typer.Option(help="The model: mclr (unless given), 'mlp(128)', cnn or 'package.module:factory'.")]
@@ -27,7 +27,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
-def settings(*tables: Tables, only: Sequence[str] = (), **defaults: Any) -> Callable[[Command], Command]:
+def settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: Any) -> Callable[[Command], Command]:
     """Give a command an option for each setting of these tables; its argument `said` is a dictionary of those that the user gave.
 
     `only` confines the tables to some settings, `defaults` are other defaults than the tables', for the help.
@@ -53,7 +53,7 @@ def settings(*tables: Tables, only: Sequence[str] = (), **defaults: Any) -> Call
     return decorate
 
 
-def _option(table: Tables, name: str, defaults: dict[str, Any]) -> inspect.Parameter:
+def _option(table: SettingsClass, name: str, defaults: dict[str, Any]) -> inspect.Parameter:
     f = next(f for f in fields(table) if f.name == name)
     flag = f.metadata["flag"] or f"--{name.replace('_', '-')}"
     default = defaults.get(name, f.default)

@@ -31,7 +31,7 @@ def reproduce(
     """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
     from rich.console import Console
 
-    from coterie.reproduce import find, read
+    from coterie.reproduce import find, read_reproduction
     from coterie.run.progress import ProgressBar
 
     console = Console(stderr=as_json)
@@ -39,34 +39,34 @@ def reproduce(
         _list(console, studies)
         return
     stop_on_terminate()
-    study = read(find(name, studies))
+    study = read_reproduction(find(name, studies))
     from coterie.reproduce.carry_out import reproduce as carry_out
-    from coterie.reproduce.page import cells, write
+    from coterie.reproduce.page import cells, write_page
 
     folder = out or Path("reproduced") / study.name
     console.print(f"[bold]{study.title}[/bold]\n{study.paper}, {study.where}\n{study.asks}", highlight=False)
     outcome = carry_out(study, out=folder, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=[ProgressBar(console)])
-    for title, judgements in (("the paper says", outcome.ruling.claims), ("controls", outcome.ruling.controls)):
-        if judgements:
-            console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, judgements)))
-    console.print(f"[bold]Verdict: {outcome.ruling.sentence}.[/bold]", highlight=False)
+    for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
+        if results:
+            console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, results)))
+    console.print(f"[bold]Verdict: {outcome.result.sentence}.[/bold]", highlight=False)
     if page is not None:
         said = f"coterie reproduce {shlex.quote(name)}" + (f" --seeds {seeds}" if seeds else "") + (f" --rounds {rounds}" if rounds else "")
-        console.print(f"Page in {write(outcome, page, said)}", highlight=False)
+        console.print(f"Page in {write_page(outcome, page, said)}", highlight=False)
     if as_json:
-        rows = [judgement.as_json() for judgement in outcome.ruling.judgements]
-        print(json.dumps({"study": study.name, "verdict": outcome.ruling.verdict, "sentence": outcome.ruling.sentence, "claims": rows}))
+        rows = [one.as_json() for one in outcome.result.results]
+        print(json.dumps({"study": study.name, "verdict": outcome.result.verdict, "sentence": outcome.result.sentence, "claims": rows}))
 
 
 def _list(console: "Console", studies: Path | None) -> None:
-    from coterie.reproduce import catalogue, read
+    from coterie.reproduce import catalogue, read_reproduction
 
     known = catalogue(studies)
     if not known:
         raise UserError("There are no study files here: give the folder that holds them with --studies.")
     rows = []
     for path in known.values():
-        study = read(path)
+        study = read_reproduction(path)
         gpu = "a GPU" if study.needs.gpu else "a GPU for some parts" if any(part.gpu for part in study.parts) else ""
         needs = filter(None, [*study.needs.data, gpu])
         rows.append((study.name, f"{study.paper.split(' (')[0]}, {study.where}", ", ".join(needs) or "nothing", f"{study.needs.minutes:g}"))

@@ -16,7 +16,7 @@ from coterie.core.asks import Reply, Shapes
 from coterie.core.refusals import Refusal, Refused
 
 R = TypeVar("R", bound=Reply)
-Row = dict[str, Array]
+ClientRow = dict[str, Array]
 
 
 def nobody(ask: Any) -> Any:
@@ -94,7 +94,7 @@ def _all_finite(values: Array) -> bool:
     return isfinite(values.max(initial=0.0)) and isfinite(values.min(initial=0.0))
 
 
-def _misshapen(row: Row, shapes: Shapes) -> str:
+def _misshapen(row: ClientRow, shapes: Shapes) -> str:
     """What is wrong with the shapes of a client's row; empty where nothing is."""
     for name, shape in shapes.items():
         if name in row and row[name].shape != shape:
@@ -102,7 +102,7 @@ def _misshapen(row: Row, shapes: Shapes) -> str:
     return ""
 
 
-def _usual(rows: Mapping[int, Row], name: str, axes: int) -> tuple[int, ...]:
+def _usual(rows: Mapping[int, ClientRow], name: str, axes: int) -> tuple[int, ...]:
     """The shape that most clients sent, of those with so many axes, where the ask does not say which is right."""
     counts = Counter(row[name].shape for row in rows.values() if row[name].ndim == axes)
     return counts.most_common(1)[0][0] if counts else (0,) * axes

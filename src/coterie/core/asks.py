@@ -19,7 +19,7 @@ from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
 
 R = TypeVar("R", bound="Reply")
-Part = Literal["train", "validation", "test"]
+DataPart = Literal["train", "validation", "test"]
 Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 
@@ -204,7 +204,7 @@ class Losses(ModelAsk[LossTable]):
 
     reply = LossTable
 
-    part: Part = field(default="train", kw_only=True)
+    part: DataPart = field(default="train", kw_only=True)
 
     def row_shapes(self) -> Shapes:
         return {"losses": (len(self.models),), "sizes": ()}

@@ -8,7 +8,7 @@ class UserError(ValueError):
     """Bad input. The command line prints the sentence and exits with code 2, without a traceback."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the names that were probably meant, or all there are."""
     names = sorted(known)
     close = get_close_matches(word, names, n=3, cutoff=0.5)
@@ -22,4 +22,4 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise UserError(f"Unknown {what} {name!r}: {nearest(name, known)}")
+            raise UserError(f"Unknown {what} {name!r}: {suggestion(name, known)}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Floats
 
-Role = Literal["weight", "statistic", "counter", "frozen"]
+TensorKind = Literal["weight", "statistic", "counter", "frozen"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Slice:
     name: str
     shape: tuple[int, ...]
     begin: int
-    kind: Role
+    kind: TensorKind
 
     @property
     def size(self) -> int:

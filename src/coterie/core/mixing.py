@@ -17,7 +17,7 @@ WORTH_THREADS = 1 << 18  # columns
 
 
 @dataclass(frozen=True)
-class Part:
+class MixedTensor:
     """One tensor that is mixed with weights of its own: its columns and its [A | B]."""
 
     begin: int
@@ -37,10 +37,10 @@ class Mixing:
     replies: Doubles  # (k, n) A
     before: Doubles  # (k, k0) B; all zero where nothing of the old models is kept
     averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
-    parts: tuple[Part, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
+    parts: tuple[MixedTensor, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
 
     @classmethod
-    def by_tensor(cls, clients: Ids, parts: tuple[Part, ...], *, averages: bool = True) -> "Mixing":
+    def by_tensor(cls, clients: Ids, parts: tuple[MixedTensor, ...], *, averages: bool = True) -> "Mixing":
         """Every tensor with weights of its own; the parts must cover the whole vector."""
         shares = np.array([part.end - part.begin for part in parts]) / max(part.end for part in parts)
         replies = sum(share * part.replies for share, part in zip(shares, parts, strict=True))
@@ -78,11 +78,11 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     other rows, nor on clients that do not count in it, nor on the order of arrival.
     """
     before = np.atleast_2d(before)
-    parts = mixing.parts or (Part(0, before.shape[1], mixing.replies, mixing.before),)
+    parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
     mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
 
-    def sum_block(block: tuple[Part, int, int]) -> None:
+    def sum_block(block: tuple[MixedTensor, int, int]) -> None:
         part, begin, end = block
         for j in range(len(mixed)):
             total = np.zeros(end - begin)

@@ -10,7 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.parameters import initial_models, layout_of, torch_seeded
 
-Make = Callable[[str, tuple[int, ...], int], nn.Module]  # the spec, the shape of a sample, the number of outputs -> a module
+MakeModule = Callable[[str, tuple[int, ...], int], nn.Module]  # the spec, the shape of a sample, the number of outputs -> a module
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class ModelSpec:
     text: str
     input_shape: tuple[int, ...]
     outputs: int
-    make: Make
+    make: MakeModule
 
     def build(self) -> nn.Module:
         """A module with initial values from torch's global generator."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from coterie.core.arrays import Floats
-from coterie.core.layout import InitialModels, Layout, Role, Slice
+from coterie.core.layout import InitialModels, Layout, Slice, TensorKind
 from coterie.core.rng import key
 
 
@@ -24,7 +24,7 @@ def layout_of(module: nn.Module) -> Layout:
     return Layout(tuple(slices))
 
 
-def _kind(tensor: torch.Tensor, *, trained: bool, parameter: bool) -> Role:
+def _kind(tensor: torch.Tensor, *, trained: bool, parameter: bool) -> TensorKind:
     if trained:
         return "weight"
     if parameter:

@@ -10,7 +10,7 @@ from math import inf, isnan
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
@@ -72,7 +72,7 @@ def check_settings(made: Any, who: str = "") -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Allowed:
     """What a setting's annotation allows."""
 
     types: tuple[type, ...]  # of int, float, bool, str
@@ -85,7 +85,7 @@ class Kind:
         return [*map(str, self.choices), *(["none"] if self.none else [])]
 
 
-def kind_of(annotation: Any) -> Kind | None:
+def kind_of(annotation: Any) -> Allowed | None:
     """What an annotation allows; None for one that is no plain setting (another dataclass, a tuple)."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     types: list[type] = []
@@ -100,25 +100,25 @@ def kind_of(annotation: Any) -> Kind | None:
             types.append(part)
         else:
             return None
-    return Kind(tuple(types), tuple(choices), none)
+    return Allowed(tuple(types), tuple(choices), none)
 
 
-def kinds_of(settings: type) -> Mapping[str, Kind]:
+def kinds_of(settings: type) -> Mapping[str, Allowed]:
     """The plain settings of a dataclass, by name."""
     return _kinds(cast(Hashable, settings))
 
 
 @cache
-def _kinds(settings: Any) -> Mapping[str, Kind]:
+def _kinds(settings: Any) -> Mapping[str, Allowed]:
     found = {name: kind_of(annotation) for name, annotation in get_type_hints(settings).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _check(who: str, name: str, value: Any, kind: Kind, bounds: Bounds | None) -> None:
+def _check(who: str, name: str, value: Any, kind: Allowed, bounds: Bounds | None) -> None:
     if (value is None and kind.none) or (kind.choices and isinstance(value, str) and value in kind.choices):
         return
     if isinstance(value, str) and kind.choices and str not in kind.types:
-        raise UserError(f"{who} cannot use {name}={value!r}: {nearest(value, map(str, kind.choices))}")
+        raise UserError(f"{who} cannot use {name}={value!r}: {suggestion(value, map(str, kind.choices))}")
     fits = any(_is(value, each) for each in kind.types)
     if fits and (isinstance(value, (bool, str)) or bounds is None or bounds.allow(value)):
         return

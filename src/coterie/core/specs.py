@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 
 T = TypeVar("T")
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -50,7 +50,7 @@ def parse(text: str) -> Spec:
     return Spec(name, args, kwargs)
 
 
-def split(text: str, mark: str) -> list[str]:
+def split_at(text: str, mark: str) -> list[str]:
     """Cut at a mark, except inside brackets or quotes, where it belongs to a setting."""
     parts, depth, start, quote = [], 0, 0, ""
     for i, c in enumerate(text):
@@ -70,7 +70,7 @@ def split(text: str, mark: str) -> list[str]:
 
 def parse_path(text: str) -> list[Spec]:
     """Parse ``source/partition/...``: specs joined by slashes."""
-    return [parse(part) for part in split(text, "/")]
+    return [parse(part) for part in split_at(text, "/")]
 
 
 class Registry(Generic[T]):
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Callable[..., T]:
         if name not in self._entries:
-            raise UserError(f"Unknown {self.kind} {name!r}: {nearest(name, self._entries)}")
+            raise UserError(f"Unknown {self.kind} {name!r}: {suggestion(name, self._entries)}")
         return self._entries[name]
 
     def settings(self, name: str) -> dict[str, inspect.Parameter]:
@@ -129,7 +129,7 @@ class Registry(Generic[T]):
             )
         for name in spec.kwargs:
             if name not in named:
-                raise UserError(f"{self.kind.capitalize()} {spec.name!r} has no setting {name!r}: {nearest(name, named)}")
+                raise UserError(f"{self.kind.capitalize()} {spec.name!r} has no setting {name!r}: {suggestion(name, named)}")
         rest = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
         spread = positional + rest * max(len(spec.args) - len(positional), 0)
         for p, value in [*zip(spread, spec.args, strict=False), *((named[k], v) for k, v in spec.kwargs.items())]:
@@ -147,7 +147,7 @@ def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) 
     if actual in kinds or (actual == "int" and "float" in kinds) or value in choices:
         return
     if choices and actual == "str":
-        raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} is not known: {nearest(value, choices)}")
+        raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} is not known: {suggestion(value, choices)}")
     names = {"int": "a whole number", "float": "a number", "str": "a word", "bool": "true or false", "None": "none"}
     wanted = " or ".join([*(text for word, text in names.items() if word in kinds), *choices])
     raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} should be {wanted}.")

@@ -49,7 +49,7 @@ def check_enough(who: str, samples: Samples, clients: int) -> None:
         raise UserError(f"{who}: {clients} clients cannot share the {len(samples.y)} samples of {samples.name!r}; use fewer clients.")
 
 
-def split(order: Ints, test: float, validation: float) -> tuple[Ints, Ints, Ints]:
+def split_one(order: Ints, test: float, validation: float) -> tuple[Ints, Ints, Ints]:
     """Cut one client's samples, already in random order, into train, validation and test."""
     train, held, tests = split_parts(Parts(np.array([0, len(order)]), order), test, validation)
     return train.indices, held.indices, tests.indices

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Registry, Spec, parse_path
 from coterie.data import changes, frames, own, papers
 from coterie.data import partitions as divisions
@@ -57,7 +57,7 @@ SETS: dict[str, DataSet] = {
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
     )
 }
-Kind = Literal["federation", "samples", "partition", "scenario"]
+SpecKind = Literal["federation", "samples", "partition", "scenario"]
 
 
 def load(spec: str, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
@@ -79,7 +79,7 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
 def fetch(name: str) -> Path:
     """Get a data set from the hub into the user's cache, and say where it is."""
     if name not in SETS:
-        raise UserError(f"There is no data set {name!r} to get: {nearest(name, SETS)}")
+        raise UserError(f"There is no data set {name!r} to get: {suggestion(name, SETS)}")
     return SETS[name].fetch()
 
 
@@ -121,7 +121,7 @@ def _check(steps: Sequence[Spec]) -> None:
     whole = _is_whole(sources[first.name])
     for place, step in enumerate(rest):
         if step.name not in partitions and step.name not in scenarios:
-            raise UserError(f"Unknown partition or scenario {step.name!r}: {nearest(step.name, [*partitions, *scenarios])}")
+            raise UserError(f"Unknown partition or scenario {step.name!r}: {suggestion(step.name, [*partitions, *scenarios])}")
         if step.name in partitions and whole:
             raise UserError(f"Data set {first.name!r} has clients of its own, so {str(step)!r} cannot divide it; write {str(first)!r}.")
         if step.name in partitions and place:
@@ -142,28 +142,28 @@ UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking
 
 
 @dataclass(frozen=True)
-class Entry:
+class Listed:
     """One line of a listing of what a spec may name."""
 
     name: str
-    kind: Kind
+    kind: SpecKind
     settings: Mapping[str, Any]  # with their defaults; none means that it must be given
     doc: str
 
 
-def describe() -> list[Entry]:
+def describe() -> list[Listed]:
     """All sources, then all partitions, then all scenarios, each with its settings and what it is."""
     return [_entry(name, registry) for registry in (sources, partitions, scenarios) for name in registry]
 
 
-def _entry(name: str, registry: Registry[Any]) -> Entry:
+def _entry(name: str, registry: Registry[Any]) -> Listed:
     make = registry[name]
     doc = (inspect.getdoc(make) or "").partition("\n")[0]
-    kind: Kind = "partition" if registry is partitions else "scenario"
+    kind: SpecKind = "partition" if registry is partitions else "scenario"
     if registry is sources:
         kind = "federation" if _is_whole(make) else "samples"
     parameters = list(registry.settings(name).values())[0 if registry is sources else 1 :]  # what is divided stands before the slash
-    return Entry(name, kind, {p.name: "..." if p.default is p.empty else p.default for p in parameters}, doc)
+    return Listed(name, kind, {p.name: "..." if p.default is p.empty else p.default for p in parameters}, doc)
 
 
 def _is_whole(make: Callable[..., Any]) -> bool:

@@ -18,7 +18,7 @@ FORMATS = (".svg", ".png", ".pdf")
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 
 
-def draw(federation: Federation, path: Path) -> None:
+def draw_partition(federation: Federation, path: Path) -> None:
     """Write the figure of a federation's partition; the file's ending says in which format."""
     if path.suffix not in FORMATS:
         raise UserError(f"{path}: a figure is written as {', '.join(FORMATS)}.")

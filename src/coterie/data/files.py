@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coterie.core.errors import UserError
 
 
-def unpack(path: Path, most: int = -1) -> bytes:
+def file_bytes(path: Path, most: int = -1) -> bytes:
     """The bytes of a file, unpacked if it is gzipped; at most so many."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -30,12 +30,12 @@ def unpack(path: Path, most: int = -1) -> bytes:
 def read_text(path: Path) -> str:
     """The text of a file in UTF-8, gzipped or not."""
     try:
-        return unpack(path).decode("utf-8-sig")
+        return file_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not text in UTF-8 (byte {error.start}).") from None
 
 
-def read_json(path: Path) -> Any:
+def read_json_data(path: Path) -> Any:
     """What a JSON file holds, gzipped or not."""
     try:
         return json.loads(read_text(path))
@@ -47,7 +47,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """A gzipped IDX file of unsigned bytes which must have just this shape."""
     head = struct.Struct(f">{1 + len(shape)}I")
     size = math.prod(shape)
-    raw = unpack(path, head.size + size + 1)  # one more: a longer file shows, and reaching the end checks the checksum
+    raw = file_bytes(path, head.size + size + 1)  # one more: a longer file shows, and reaching the end checks the checksum
     if len(raw) < head.size:
         raise UserError(f"{path} is not an IDX file: it ends within its header; fetch it again.")
     magic, *found = head.unpack_from(raw)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.data.federation import Samples
 from coterie.data.folder import find_path
 from coterie.data.own import own_samples, split_words
@@ -96,7 +96,7 @@ def table_of(frame: "pd.DataFrame", where: str, label: str, client: str | None, 
         if column is None:
             continue
         if column not in frame:
-            raise UserError(f"{where} has no {role} column {column!r}: {nearest(column, map(str, frame.columns))}")
+            raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
         if frame[column].isna().any():
             raise UserError(f"{where}: row {int(frame[column].isna().to_numpy().argmax())} has no value in the {role} column {column!r}.")
     rest = frame.drop(columns=[column for column in roles.values() if column is not None])

@@ -18,11 +18,11 @@ from coterie.data.assemble import check_count, check_enough, check_fractions
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import natural, shared_out
 
-Make = Callable[..., Federation]
+MakeFederation = Callable[..., Federation]
 CLIENTS, TEST = 40, 0.1  # of a scenario in place of a partition
 
 
-def scenario(change: Make) -> Make:
+def scenario(change: MakeFederation) -> MakeFederation:
     """Let a change of a federation also begin from samples: it then has the settings clients, test and validation as well."""
     name = change.__name__
     first, *own = inspect.signature(change).parameters.values()

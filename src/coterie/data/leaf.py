@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
-from coterie.data.files import read_json
+from coterie.data.files import read_json_data
 from coterie.data.table import PARTS, Table
 
 NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
@@ -65,7 +65,7 @@ def _json(folder: Path, word: str) -> list[Path]:
 
 
 def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
-    content = read_json(path)
+    content = read_json_data(path)
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
         raise UserError(f"{path} is not in LEAF's form: it should be an object with users, num_samples and user_data.")
     found = []

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.errors import UserError
 from coterie.core.rng import generator, key
-from coterie.data.assemble import check_count, check_fractions, client_ids, split
+from coterie.data.assemble import check_count, check_fractions, client_ids, split_one
 from coterie.data.federation import Federation, Parts
 
 DIMENSIONS = 60
@@ -58,7 +58,7 @@ def synthetic(
     draws = [_iid_client(_data_seed, i) if iid else _client(_data_seed, i, spread, beta, alpha_per_class) for i in ids]
     starts = np.cumsum([0, *(len(y) for _, y in draws)])
     # The samples of a client are drawn independently, so their order is random already.
-    parts = [split(np.arange(a, b), TEST, validation) for a, b in pairwise(starts)]
+    parts = [split_one(np.arange(a, b), TEST, validation) for a, b in pairwise(starts)]
     return Federation(
         name=f"synthetic({'iid' if iid else f'{spread:g},{beta:g}'},clients={clients})",
         x=np.concatenate([x for x, _ in draws]),

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
-from coterie.core.asks import Ask, ModelAsk, Part, Share
+from coterie.core.asks import Ask, DataPart, ModelAsk, Share
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
@@ -32,7 +32,7 @@ class Work:
         """(n,) ``key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
         return fold(np.array([self.stamped.key(purpose)], np.uint64), self.world.words[clients])
 
-    def parts(self, name: Part = "train") -> Parts:
+    def parts(self, name: DataPart = "train") -> Parts:
         """The samples of a part that the ask is about: all of them, unless it names a share."""
         federation = self.world.federation
         share: Share | None = getattr(self.ask, "share", None)
@@ -43,7 +43,7 @@ class Work:
 
     def judged(self) -> Parts | None:
         """The samples that an evaluation is about; None for the server's own test set."""
-        part: Part | Literal["central"] = getattr(self.ask, "part", "test")
+        part: DataPart | Literal["central"] = getattr(self.ask, "part", "test")
         return None if part == "central" else self.parts(part)
 
     def to_holders(self) -> "Work":
@@ -51,7 +51,7 @@ class Work:
         ask = self.ask
         if not isinstance(ask, ModelAsk) or ask.share is None:
             return self
-        part: Part = getattr(ask, "part", "train")
+        part: DataPart = getattr(ask, "part", "train")
         return replace(self, stamped=replace(self.stamped, ask=ask.take(self.parts(part).sizes[ask.clients] > 0)))
 
 

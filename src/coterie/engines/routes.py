@@ -11,7 +11,7 @@ from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.loss import cross_entropy
 from coterie.engines.vectorised.route import Convolutions
 from coterie.engines.vectorised.trial import LOCAL as TRIAL
-from coterie.engines.vectorised.trial import trial
+from coterie.engines.vectorised.trial import why_not_stacked
 from coterie.engines.world import World
 from coterie.models.mlp import Mlp
 
@@ -46,12 +46,12 @@ def route_for(world: World, local: Local, device: torch.device) -> Route:
     if device.type == "cpu" and any(isinstance(part, torch.nn.Conv2d) for part in world.model.module().modules()):
         return Route("loop", "convolutions fill a CPU by themselves: stacking clients would not be faster")
     if local.rule is not None:
-        reason = trial(world, device=device, local=TRIAL.but(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
+        reason = why_not_stacked(world, device=device, local=TRIAL.but(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
         return Route("loop", reason) if reason else Route("vectorised", "a local rule, stacked over clients; a trial agreed with the loop")
-    reason = trial(world, device=device, convolutions=convolutions(device))
+    reason = why_not_stacked(world, device=device, convolutions=convolutions(device))
     if reason is None:
         return Route("vectorised", "any module, stacked over clients; a trial agreed with the loop")
-    if trial(world, device=device, exact=True, convolutions=convolutions(device)) is None:
+    if why_not_stacked(world, device=device, exact=True, convolutions=convolutions(device)) is None:
         return Route("exact", f"stacked over clients in batches of equal size, since with padded ones {reason}")
     return Route("loop", reason)
 

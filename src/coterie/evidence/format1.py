@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.specs import Spec, parse, split
+from coterie.core.specs import Spec, parse, split_at
 from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Source, lane_entries, read_batches, read_schema, segments
@@ -44,7 +44,7 @@ def settings_of(tree: Mapping[str, Any]) -> Settings:
 
 def renamed(label: str) -> str:
     """What a method is called today."""
-    first, *wrappers = split(label, "+")
+    first, *wrappers = split_at(label, "+")
     try:
         spec = parse(first)
     except UserError:

@@ -122,7 +122,7 @@ class Evidence:
         return [name for name in self.roster["id"].to_pylist() if name is not None]
 
 
-def places(column: pa.Array, labels: Sequence[str]) -> Ints:
+def method_places(column: pa.Array, labels: Sequence[str]) -> Ints:
     """(rows,) where each row's method stands among these labels; -1 for one that does not."""
     known = {label: i for i, label in enumerate(labels)}
     if not pa.types.is_dictionary(column.type):

@@ -10,7 +10,7 @@ from scipy.cluster import hierarchy
 from coterie.core.arrays import Ints
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
-from coterie.report.charts.tables import Kind, Table, draw
+from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import shades, shrunk
 from coterie.report.style import GREY, GROUPS, OKABE_ITO
@@ -23,7 +23,7 @@ def similarity(found: Inspection) -> Figure:
     """Who resembles whom."""
     order = dendrogram_order(found)
     ids = [found.ids[i] for i in order]
-    kind = Kind(
+    kind = HeatmapStyle(
         row="clients in dendrogram order",
         column="clients in dendrogram order",
         value="similarity",
@@ -32,12 +32,12 @@ def similarity(found: Inspection) -> Figure:
         show=lambda value: round(float(value), 2),
         height=320,
     )
-    table = Table("", found.similarity[np.ix_(order, order)], ids, ids)
+    table = Heatmap("", found.similarity[np.ix_(order, order)], ids, ids)
     note = (
         "The cosine between clients in the directions that both halves of their data agree on: blue is alike, white unrelated, orange "
         "opposite. Distinct groups are blocks with sharp edges; in a continuum blue fades."
     )
-    return Figure("similarity", "Who resembles whom", note, draw([table], kind), several=True)
+    return Figure("similarity", "Who resembles whom", note, heatmaps([table], kind), several=True)
 
 
 def dendrogram_order(found: Inspection) -> Ints:
@@ -45,7 +45,7 @@ def dendrogram_order(found: Inspection) -> Ints:
     return np.asarray(hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward")), dtype=np.int64)
 
 
-def client_map(found: Inspection) -> Figure:
+def inspection_map(found: Inspection) -> Figure:
     """Clients in the two directions in which they differ most."""
     groups = found.groups
     one = groups.coordinates.shape[1] == 1
@@ -80,7 +80,7 @@ def client_map(found: Inspection) -> Figure:
     return Figure("map", "A map of the clients", note, chart)
 
 
-def curves(found: Inspection) -> Figure:
+def inspection_curves(found: Inspection) -> Figure:
     """How much each number of groups accounts for, here and in one population."""
     groups = found.groups
     lines = {

@@ -4,7 +4,7 @@ from html import escape
 
 from coterie.heterogeneity.indices import INDICES
 from coterie.inspect.answers import Answer, answers
-from coterie.inspect.figures import client_gains, client_map, curves, pilot_arms, similarity
+from coterie.inspect.figures import client_gains, inspection_curves, inspection_map, pilot_arms, similarity
 from coterie.inspect.inspection import Inspection
 from coterie.report.page import Block, Html, Section, page, paragraph
 
@@ -28,8 +28,8 @@ def sections(found: Inspection) -> list[Section]:
         told.append(paragraph(f"Left out, for want of samples or of an answer: {len(found.left_out)} clients.", "note"))
     made = [
         Section("The answers", told, "answers", "Answers"),
-        Section("The clients", [similarity(found), client_map(found)], "clients", "Clients"),
-        Section("The groups", [curves(found)], "groups", "Groups"),
+        Section("The clients", [similarity(found), inspection_map(found)], "clients", "Clients"),
+        Section("The groups", [inspection_curves(found)], "groups", "Groups"),
     ]
     if found.pilot is not None:
         made.append(Section("The pilot", [pilot_arms(found.pilot), *client_gains(found)], "help", "Pilot"))

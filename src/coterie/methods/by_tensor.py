@@ -7,7 +7,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Trained
 from coterie.core.method import Context
-from coterie.core.mixing import Mixing, Part
+from coterie.core.mixing import MixedTensor, Mixing
 
 Weigh = Callable[[Floats, Floats], Doubles]  # (n, s) replies and (s,) model before of one tensor -> (n,) weights that sum to one
 
@@ -25,5 +25,5 @@ def tensor_mixing(weigh: Weigh, trained: Trained, before: Floats, ctx: Context, 
     for s in slices:
         moved = step if s.kind == "weight" else 1.0
         row = weights[s.begin] if s.kind == "weight" else usual
-        parts.append(Part(s.begin, s.end, moved * row[None, :], np.array([[1.0 - moved]])))
+        parts.append(MixedTensor(s.begin, s.end, moved * row[None, :], np.array([[1.0 - moved]])))
     return Mixing.by_tensor(trained.clients, tuple(parts), averages=step <= 1.0)

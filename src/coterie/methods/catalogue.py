@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from coterie.core.method import Method
-from coterie.core.specs import Registry, Spec, split
+from coterie.core.specs import Registry, Spec, split_at
 from coterie.methods.at_rate import AtRate
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
@@ -71,7 +71,7 @@ wrappers.add("server", ServerOptimised)
 
 def build(text: str) -> Method[Any]:
     """The method that a spec names, with its wrappers applied from left to right."""
-    first, *rest = split(text, "+")
+    first, *rest = split_at(text, "+")
     method = methods.build(first)
     for wrapper in rest:
         method = wrappers.build(wrapper, method=method)

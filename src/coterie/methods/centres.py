@@ -22,7 +22,7 @@ from coterie.grouping.controls import controlled
 from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.centre_distances import Compared, distances_to, points_of
 from coterie.methods.grouped import GroupedMethod, Groups, within_groups
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Centres(Groups):
 class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
     """Centres from one round of local training; newcomers are compared with them as they were then."""
 
-    groups: Number = setting(3, "Centres (K).", least=1)
+    groups: GroupNumber = setting(3, "Centres (K).", least=1)
     warmup: int | None = setting(None, "Epochs of the first round; the plan's unless given.", least=1)
     warmup_by: Literal["all", "cohort"] = setting("all", "Who trains in the first round.")
     weighting: Weighting = setting("uniform", "How much a client counts in its centre (Eq. 9).")

@@ -22,7 +22,7 @@ from coterie.grouping.clusterers import canonical, inertia, kmeans, nearest, sil
 from coterie.grouping.controls import controlled
 from coterie.grouping.similarity import dots, ternary_cosines
 from coterie.methods.grouped import GroupedMethod, Groups, mean_model
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Directed(Groups):
 class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
     """Groups by the directions of pre-trained updates; newcomers may arrive in any round and join by theirs."""
 
-    groups: Number = setting(3, "Groups (m).", least=1)
+    groups: GroupNumber = setting(3, "Groups (m).", least=1)
     alpha: int = setting(20, "Clients that pre-train, for each group.", least=1)
     pretrain: int = setting(1, "Epochs of pre-training.", least=1)
     pretrain_steps: int | None = setting(None, "Steps of pre-training instead; 50 is the authors' later choice.", least=1)

@@ -19,7 +19,7 @@ from coterie.grouping.controls import controlled, joining
 from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.averaging import weights_of
 from coterie.methods.grouped import GroupedMethod, Groups, within_groups
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Experts(Groups):
 class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
     """Clusters by the cosines of what clients send back after one round in which everybody trains."""
 
-    groups: Number = setting(3, "Experts.", least=1)
+    groups: GroupNumber = setting(3, "Experts.", least=1)
     warmup: int = setting(5, "Epochs of the clustering round.", least=1)
     on: Literal["updates", "weights"] = setting("updates", "What is compared; weights are the paper's letter.")
     start_from: Literal["w0", "fresh", "first_round"] = setting("w0", "Where experts begin.")

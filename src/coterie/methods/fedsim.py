@@ -18,7 +18,7 @@ from coterie.core.states import Models
 from coterie.grouping.clusterers import agglomerative, canonical, kmeans, spectral
 from coterie.grouping.controls import Assign, controlled
 from coterie.grouping.similarity import coordinates, distances, gaussian, gram, sketch
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 from coterie.methods.one_model import SharedModel
 
 
@@ -33,7 +33,7 @@ class Guided(Models):
 class FedSim(SharedModel[Guided], ChoosesGroups):
     """One model; in each round the cohort's clusters, which live for that round only, decide who counts how much."""
 
-    clusters: Number = setting(5, "Clusters a round.", least=1)
+    clusters: GroupNumber = setting(5, "Clusters a round.", least=1)
     reducer: Literal["pca", "random_projection"] | None = setting("pca", "How gradients are made short before they are clustered.")
     variance: float = setting(0.95, "The share of variance that PCA keeps.", above=0, most=1)
     dimensions: int = setting(64, "Dimensions of a random projection.", least=1)

@@ -11,7 +11,7 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.methods.centres import Centres
 from coterie.methods.fesem import FeSEM
-from coterie.methods.matching import aligned, chain, cost
+from coterie.methods.matching import aligned, chain, unmatched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class MatchedFeSEM(FeSEM):
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
         layers = chain(ctx.layout)
-        costs = [[cost(vector, centre, layers, ctx.layout) for centre in centres] for vector in vectors]
+        costs = [[unmatched(vector, centre, layers, ctx.layout) for centre in centres] for vector in vectors]
         return np.array(costs).reshape(len(vectors), len(centres))
 
     def aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:

@@ -16,7 +16,7 @@ from coterie.grouping.similarity import coordinates, distances, gram
 from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
 from coterie.methods.grouped import within_groups
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class FLHC(ClusteredOnce, ChoosesGroups):
     """FedAvg for `warmup` rounds, agglomerative clustering of everybody's update in the next, FedAvg in each cluster from then on."""
 
     warmup: int = setting(10, "Rounds of FedAvg before the clustering.", least=0)
-    groups: Number = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", least=1)
+    groups: GroupNumber = setting("auto", "Groups; auto: by the threshold where one is given, else by the choice.", least=1)
     threshold: float | None = setting(None, "Cut the tree at this distance.", above=0)
     linkage: Linkage = setting("ward", "How the distance of two clusters is counted.")
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")

@@ -19,14 +19,14 @@ from coterie.grouping.controls import largest, truth_of
 from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.grouped import GroupedMethod, Groups, lowest_loss, within_groups
-from coterie.methods.number import ChoosesGroups, Number
+from coterie.methods.number import ChoosesGroups, GroupNumber
 
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(GroupedMethod[Groups], ChoosesGroups):
     """Clients take the model with the lowest loss, train it, and those who took the same are averaged."""
 
-    groups: Number = setting(3, "Models.", least=1)
+    groups: GroupNumber = setting(3, "Models.", least=1)
     weighting: Weighting = setting("uniform", "How much a client counts: by its samples, or as much as any other.")
     probe: int = setting(100, "Clients whose updates auto reads the number from, where its choice reads points.", least=1)
 

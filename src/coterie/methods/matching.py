@@ -19,7 +19,7 @@ _CHAINED = re.compile(r"(.*\.)?\d+|first|second|dense|logits")  # Sequential, Mo
 
 
 @dataclass(frozen=True)
-class Layer:
+class NeuronLayer:
     """A dense or convolutional layer: the weights (out, in, ...), and all that has one number for each of its neurons."""
 
     weight: Slice
@@ -30,16 +30,16 @@ class Layer:
         return self.weight.shape[0]
 
 
-def chain(layout: Layout) -> tuple[Layer, ...]:
+def chain(layout: Layout) -> tuple[NeuronLayer, ...]:
     """The model as a plain chain of layers, from the shapes and names of its slices; an error where it is not one."""
-    layers: list[Layer] = []
-    owner: dict[str, Layer] = {}  # by the name of the module: a batch norm belongs to the layer before it
+    layers: list[NeuronLayer] = []
+    owner: dict[str, NeuronLayer] = {}  # by the name of the module: a batch norm belongs to the layer before it
     for piece in layout.slices:
         module, _, leaf = piece.name.rpartition(".")
         if len(piece.shape) >= 2 and leaf == "weight" and piece.kind == "weight" and _CHAINED.fullmatch(module):
             if layers and piece.shape[1] % layers[-1].neurons:
                 raise _not_a_chain(piece)
-            layers.append(Layer(piece))
+            layers.append(NeuronLayer(piece))
             owner[module] = layers[-1]
         elif len(piece.shape) == 1 and layers and (module in owner or piece.kind == "weight"):
             layer = owner.setdefault(module, layers[-1])
@@ -51,7 +51,7 @@ def chain(layout: Layout) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def aligned(vector: Floats, reference: Floats, layers: tuple[Layer, ...]) -> Floats:
+def aligned(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...]) -> Floats:
     """The same function with its hidden neurons in the order that matches the reference's best, layer by layer."""
     result = vector.copy()
     order: Ints | None = None  # order[p] is the neuron of the layer before that stands for the reference's neuron p
@@ -68,7 +68,7 @@ def aligned(vector: Floats, reference: Floats, layers: tuple[Layer, ...]) -> Flo
     return result
 
 
-def cost(vector: Floats, reference: Floats, layers: tuple[Layer, ...], layout: Layout) -> float:
+def unmatched(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...], layout: Layout) -> float:
     """What is left after matching: the squared distance of the aligned model from the reference, the paper's matching score."""
     left = aligned(vector, reference, layers).astype(np.float64) - reference
     return float((left[layout.compared] ** 2).sum())
@@ -81,7 +81,7 @@ def _inputs(weight: Array, order: Ints | None) -> Array:
     return np.asarray(weight.reshape(len(weight), len(order), -1)[:, order].reshape(weight.shape))
 
 
-def _features(incoming: Array, vector: Floats, layer: Layer) -> Doubles:
+def _features(incoming: Array, vector: Floats, layer: NeuronLayer) -> Doubles:
     """(out, f) what neurons are matched on: incoming weights, and trained numbers of their own."""
     own = [_tensor(vector, piece)[:, None] for piece in layer.own if piece.kind == "weight"]
     return np.concatenate([incoming.reshape(len(incoming), -1), *own], axis=1).astype(np.float64)

@@ -12,7 +12,7 @@ from coterie.grouping.choice.asked import from_structure
 from coterie.grouping.choice.points import from_points
 from coterie.methods.trial import trial
 
-Number = int | Literal["auto"]
+GroupNumber = int | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class ChoosesGroups:
     choice: How = setting("structure", "How auto finds the number of groups.")
     most: int = setting(10, "The most groups that auto may find.", least=1)
 
-    def asked_number(self, said: Number, model: Floats, init: InitialModels, ctx: Context, name: str = "groups") -> Round[int | None]:
+    def asked_number(self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups") -> Round[int | None]:
         """The number of groups where it is said or asked for; None where it has to be read from points."""
         if said != "auto":
             return said

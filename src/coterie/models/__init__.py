@@ -1,8 +1,8 @@
 """The models of the papers, and the way to a user's own."""
 
-from coterie.models.catalogue import Row, build, describe, models
+from coterie.models.catalogue import ModelListed, build, describe, models
 from coterie.models.cnn import Cnn
 from coterie.models.lstm import Recurrent
 from coterie.models.mlp import Mlp
 
-__all__ = ["Cnn", "Mlp", "Recurrent", "Row", "build", "describe", "models"]
+__all__ = ["Cnn", "Mlp", "ModelListed", "Recurrent", "build", "describe", "models"]

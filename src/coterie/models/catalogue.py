@@ -30,7 +30,7 @@ def build(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     return models.build(parsed, input_shape, outputs)
 
 
-class Row(NamedTuple):
+class ModelListed(NamedTuple):
     """One line of the listing of models."""
 
     name: str
@@ -38,9 +38,9 @@ class Row(NamedTuple):
     about: str
 
 
-def describe() -> list[Row]:
+def describe() -> list[ModelListed]:
     """What there is to choose from, in alphabetical order."""
-    return [Row(name, _settings(name), (inspect.getdoc(models[name]) or "").partition("\n")[0]) for name in models]
+    return [ModelListed(name, _settings(name), (inspect.getdoc(models[name]) or "").partition("\n")[0]) for name in models]
 
 
 def _settings(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.models.initial import glorot
 
 SMALLEST = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
@@ -58,7 +58,7 @@ class Cnn(nn.Module):
 def cnn(_input_shape: tuple[int, ...], _outputs: int, variant: Literal["mcmahan", "fedsim", "fedsim_table"] = "mcmahan") -> Cnn:
     """Two convolutions with pools and a dense layer, for images (H, W) or (C, H, W)."""
     if variant not in ARCHITECTURES:
-        raise UserError(f"Model 'cnn': variant={variant!r} is not known: {nearest(str(variant), ARCHITECTURES)}")
+        raise UserError(f"Model 'cnn': variant={variant!r} is not known: {suggestion(str(variant), ARCHITECTURES)}")
     return Cnn(_image(_input_shape), _outputs, ARCHITECTURES[variant])
 
 

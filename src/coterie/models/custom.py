@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Spec
 
 
@@ -44,7 +44,7 @@ def _find(name: str) -> Callable[..., Any]:
         raise UserError(f"Model {name!r}: module {path!r} cannot be imported: {_first_line(error)}.") from error
     if not hasattr(module, attribute):
         public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
-        raise UserError(f"Model {name!r}: module {path!r} has no {attribute!r}: {nearest(attribute, public)}")
+        raise UserError(f"Model {name!r}: module {path!r} has no {attribute!r}: {suggestion(attribute, public)}")
     factory = getattr(module, attribute)
     if not callable(factory):
         raise UserError(f"Model {name!r} is of type {type(factory).__name__}: name a function or class that returns a torch.nn.Module.")

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+Weighted = TypeVar("Weighted", nn.Linear, nn.Conv2d)
 
 
-def glorot(layer: Layer) -> Layer:
+def glorot(layer: Weighted) -> Weighted:
     """Give the layer its initial values, and hand it back."""
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
@@ -23,6 +23,6 @@ def glorot_limit(fan_in: int, fan_out: int) -> float:
     return float((6.0 / (fan_in + fan_out)) ** 0.5)
 
 
-def uniform(tensor: Tensor, limit: float) -> Tensor:
+def fill_uniformly(tensor: Tensor, limit: float) -> Tensor:
     """Fill with draws from [-limit, limit]."""
     return nn.init.uniform_(tensor, -limit, limit)

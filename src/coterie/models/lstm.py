@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from coterie.models.initial import glorot, glorot_limit, uniform
+from coterie.models.initial import fill_uniformly, glorot, glorot_limit
 from coterie.models.settings import check_counts
 from coterie.models.vocabulary import Embedding, embedding_for
 
@@ -18,7 +18,7 @@ GATES = {"lstm": 4, "rnn": 1}
 Cell = Literal["lstm", "rnn"]
 
 
-class Layer(nn.Module):
+class RecurrentLayer(nn.Module):
     """One recurrent layer with one bias set per gate; the gates are stacked as torch stacks them: input, forget, cell, output."""
 
     def __init__(self, cell: Cell, inputs: int, hidden: int) -> None:
@@ -27,8 +27,8 @@ class Layer(nn.Module):
         gates = GATES[cell] * hidden
         # TensorFlow's cell draws both matrices as one kernel, so they share its Glorot bound
         limit = glorot_limit(inputs + hidden, gates)
-        self.weight_input = nn.Parameter(uniform(torch.empty(gates, inputs), limit))
-        self.weight_hidden = nn.Parameter(uniform(torch.empty(gates, hidden), limit))
+        self.weight_input = nn.Parameter(fill_uniformly(torch.empty(gates, inputs), limit))
+        self.weight_hidden = nn.Parameter(fill_uniformly(torch.empty(gates, hidden), limit))
         bias = torch.zeros(gates)
         if cell == "lstm":
             bias[hidden : 2 * hidden] = 1.0  # the originals add 1 to the forget gate, so that a fresh cell remembers
@@ -76,7 +76,7 @@ class Recurrent(nn.Module):
         self.relu = relu
         self.one_logit = one_logit and outputs == 2
         self.embedding = embedding
-        self.layers = nn.ModuleList(Layer(cell, hidden if i else inputs, hidden) for i in range(layers))
+        self.layers = nn.ModuleList(RecurrentLayer(cell, hidden if i else inputs, hidden) for i in range(layers))
         self.dense = glorot(nn.Linear(hidden, dense)) if dense else None
         self.logits = glorot(nn.Linear(dense or hidden, 1 if self.one_logit else outputs))
 

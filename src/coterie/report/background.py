@@ -24,7 +24,7 @@ def settings_blocks(subject: Subject, comparison: Comparison) -> tuple[list[Bloc
         *((name.replace("_", " "), str(value)) for name, value in vars(plan).items() if name not in ("rounds", "evaluate_every", "local")),
         *((f"local {name.replace('_', ' ')}", str(value)) for name, value in vars(local).items()),
     ]
-    methods = [(subject.name(label), label) for label in subject.looks]
+    methods = [(subject.name(label), label) for label in subject.styles]
     blocks: list[Block] = [words_table(rows), Html("<h3>Methods in full</h3>"), words_table(methods)]
     if chosen := comparison.tuning.get(folder.name if (folder := records.evidence.folder) is not None else ""):
         rates = [(label, _chosen(found)) for label, found in chosen.items()]

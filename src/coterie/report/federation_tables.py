@@ -10,19 +10,26 @@ from coterie.analysis import Finding, Findings
 from coterie.analysis.verdict import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
-from coterie.report.tables import Column, Sheet, number, points, span, text
+from coterie.report.tables import Column, ReportTable, number, points, span, text
 
 METHOD = Column("method", text("method"))
 SCORES = {"final": "final", "last10": "last 10", "mean": "mean", "validated": "validated", "max": "max"}
 
 
-def sheets_of(subject: Subject) -> dict[str, Sheet]:
+def tables_of(subject: Subject) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
-    made = [scores(subject), *decomposition(subject), clients_served(subject), *grouping(subject), cost(subject), clients(subject)]
-    return {sheet.name: sheet for sheet in made}
+    made = [
+        score_table(subject),
+        *decomposition_tables(subject),
+        clients_served(subject),
+        *grouping(subject),
+        cost_table(subject),
+        clients(subject),
+    ]
+    return {table.name: table for table in made}
 
 
-def scores(subject: Subject) -> Sheet:
+def score_table(subject: Subject) -> ReportTable:
     """Scores, and gains over the baseline with their tests."""
     findings = subject.findings
     names = list(next(iter(findings.methods.values())).scores)
@@ -60,10 +67,10 @@ def scores(subject: Subject) -> Sheet:
         f"{score_name(findings)}; p is Wilcoxon's, one-sided, after Holm's correction, of the methods under test; d is Cohen's, of paired "
         "differences."
     )
-    return Sheet(subject.id("scores"), caption, frame, tuple(columns))
+    return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 
 
-def decomposition(subject: Subject) -> list[Sheet]:
+def decomposition_tables(subject: Subject) -> list[ReportTable]:
     """The steps of each gain."""
     rows = []
     for label, finding in subject.methods.items():
@@ -89,10 +96,10 @@ def decomposition(subject: Subject) -> list[Sheet]:
         Column("95 % interval", span("low", "high", signed=True)),
     )
     caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain."
-    return [Sheet(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
+    return [ReportTable(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
 
 
-def clients_served(subject: Subject) -> Sheet:
+def clients_served(subject: Subject) -> ReportTable:
     """Clients that lose, and those served worst."""
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -120,10 +127,10 @@ def clients_served(subject: Subject) -> Sheet:
     caption = (
         "Share of clients that are served worse, and the accuracy in percent of the tenth of clients served worst and of the worst client."
     )
-    return Sheet(subject.id("fairness"), caption, _frame(subject, row), columns)
+    return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
 
 
-def grouping(subject: Subject) -> list[Sheet]:
+def grouping(subject: Subject) -> list[ReportTable]:
     """How good the groups are."""
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -156,10 +163,10 @@ def grouping(subject: Subject) -> list[Sheet]:
         "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
         "one round with the next and of two seeds (adjusted Rand index), and the share of runs that end with fewer groups than asked for."
     )
-    return [Sheet(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
+    return [ReportTable(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
 
 
-def cost(subject: Subject) -> Sheet:
+def cost_table(subject: Subject) -> ReportTable:
     """What runs cost, in all and up to the target accuracy, and how steady they are."""
     findings = subject.findings
 
@@ -193,10 +200,10 @@ def cost(subject: Subject) -> Sheet:
         f"Of a whole run, mean over seeds, and up to {100 * findings.target:.1f} % accuracy (median over the seeds that reach it); a pass "
         "is one client's way once through its data. Last, the mean change of accuracy from round to round, in points."
     )
-    return Sheet(subject.id("cost"), caption, _frame(subject, row), columns)
+    return ReportTable(subject.id("cost"), caption, _frame(subject, row), columns)
 
 
-def clients(subject: Subject) -> Sheet:
+def clients(subject: Subject) -> ReportTable:
     """Every client with every method: for further work, not for reading."""
     records = subject.findings.records
     pieces = []
@@ -207,7 +214,7 @@ def clients(subject: Subject) -> Sheet:
         piece = pd.DataFrame(columns | ({"true_group": records.truth} if records.truth is not None else {}))
         piece.insert(0, "label", label)
         pieces.append(piece)
-    return Sheet(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
+    return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
 
 
 def _seeds(findings: Findings) -> str:

@@ -27,7 +27,7 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     """
     require_altair()
     from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
-    from coterie.report.federation_tables import sheets_of
+    from coterie.report.federation_tables import tables_of
     from coterie.report.page import page
     from coterie.report.subject import Subject, slug
 
@@ -35,11 +35,11 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
     subjects = [Subject(findings, f"{slug(findings.data)}-" if several else "") for findings in comparison.federations]
-    sheets = [sheets_of(subject) for subject in subjects]
-    parts, faults = sections.sections_of(comparison, subjects, sheets)
+    made = [tables_of(subject) for subject in subjects]
+    parts, faults = sections.sections_of(comparison, subjects, made)
     try:
         (folder / "tables").mkdir(exist_ok=True)
-        tables = [path for own in sheets for sheet in own.values() for path in sheet.write(folder / "tables")]
+        tables = [path for own in made for table in own.values() for path in table.write(folder / "tables")]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
         saved = _save(folder / "figures", drawn, figures)
         path = folder / "report.html"

@@ -15,8 +15,8 @@ from coterie.report.charts.ranking import ranks
 from coterie.report.charts.weights import weight_figures
 from coterie.report.page import Block, Html, Section, paragraph
 from coterie.report.subject import Subject
-from coterie.report.tables import Sheet
-from coterie.report.text import Card, answer, cards
+from coterie.report.tables import ReportTable
+from coterie.report.text import Card, cards, headline
 
 TERMS = (
     "A point is one right answer in 100. A repetition (a seed) draws the first model, who takes part when, and the order of the data anew; "
@@ -44,10 +44,12 @@ def lead(subjects: Sequence[Subject]) -> str:
     return f"{what} compared with {subjects[0].baseline.name} on {where}. Everything was run {times}."
 
 
-def sections_of(comparison: Comparison, subjects: Sequence[Subject], sheets: Sequence[dict[str, Sheet]]) -> tuple[list[Section], list[str]]:
+def sections_of(
+    comparison: Comparison, subjects: Sequence[Subject], tables: Sequence[dict[str, ReportTable]]
+) -> tuple[list[Section], list[str]]:
     """All sections, and every file that could not be read."""
     evidence, faults = [], list(comparison.faults)
-    for subject, own in zip(subjects, sheets, strict=True):
+    for subject, own in zip(subjects, tables, strict=True):
         found, damaged = _evidence(comparison, subject, own, several=len(subjects) > 1)
         evidence += found
         faults += [*subject.weighing.faults, *damaged]
@@ -61,7 +63,7 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
     for subject in subjects:
         if len(subjects) > 1:
             blocks.append(Html(f"<h3>{escape(subject.findings.data)}</h3>"))
-        blocks.append(paragraph(answer(subject), "answer"))
+        blocks.append(paragraph(headline(subject), "answer"))
         blocks += [paragraph(sentence) for sentence in unfinished(subject.findings)]
         blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
     blocks.append(
@@ -74,9 +76,9 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
     return Section("Verdict", blocks, "verdict", "Verdict")
 
 
-def _evidence(comparison: Comparison, subject: Subject, sheets: dict[str, Sheet], several: bool) -> tuple[list[Section], list[str]]:
+def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, ReportTable], several: bool) -> tuple[list[Section], list[str]]:
     def shown(*names: str) -> list[Block]:
-        return [sheets[subject.id(name)].html() for name in names if subject.id(name) in sheets]
+        return [tables[subject.id(name)].html() for name in names if subject.id(name) in tables]
 
     settings, faults = settings_blocks(subject, comparison)
     parts: list[tuple[str, str, Iterable[Block]]] = [

@@ -10,7 +10,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from coterie.analysis import Findings
-from coterie.analysis.roles import Role, known, label_of, without_rate
+from coterie.analysis.roles import MethodRole, known, label_of, without_rate
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.server_optimised import ServerOptimised
@@ -36,7 +36,7 @@ RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, ligh
 
 ALONE = "Training alone"
 SOLID, DASHED, DOTTED, LONG = [1, 0], [6, 4], [2, 3], [12, 4]
-BASELINES: dict[Role, tuple[str, list[int]]] = {
+BASELINES: dict[MethodRole, tuple[str, list[int]]] = {
     "uniform": ("FedAvg, equal weights", DASHED),
     "local": (ALONE, DOTTED),
     "finetuned": ("FedAvg, fine-tuned", LONG),
@@ -50,7 +50,7 @@ CONTROLS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """A method's name and line in figures."""
 
     name: str
@@ -58,33 +58,33 @@ class Look:
     dash: list[int]
 
 
-def looks_of(findings: Findings) -> dict[str, Look]:
+def styles_of(findings: Findings) -> dict[str, LineStyle]:
     """By label. Methods under test are coloured in their order; names are short where that is not ambiguous."""
     roles = findings.roles
-    looks: dict[str, Look] = {}
+    styles: dict[str, LineStyle] = {}
     tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
     names = dict(zip(tested, _unique(tested), strict=True))
-    looks[roles.baseline] = Look(names[roles.baseline], GREY, SOLID)
+    styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
     for i, (label, colour) in enumerate(zip(roles.methods, cycle(METHODS))):
-        looks[label] = Look(names[label], colour, SOLID if i < len(METHODS) else DASHED)
+        styles[label] = LineStyle(names[label], colour, SOLID if i < len(METHODS) else DASHED)
         for how, control in roles.controls.get(label, {}).items():
             kind, dash = CONTROLS[how]
-            looks[control] = Look(f"{names[label]}, {kind}", colour, dash)
+            styles[control] = LineStyle(f"{names[label]}, {kind}", colour, dash)
     for label, role in roles.of.items():
         if role in BASELINES:
             name, dash = BASELINES[role]
-            looks[label] = Look(name if roles.first(role) == label else label_of(label), GREY, dash)
-    return {label: looks[label] for label in roles.of}
+            styles[label] = LineStyle(name if roles.first(role) == label else label_of(label), GREY, dash)
+    return {label: styles[label] for label in roles.of}
 
 
-def scales(looks: Sequence[Look]) -> "tuple[alt.Color, alt.StrokeDash]":
+def scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":
     """Colour and dashes of some methods, as one legend."""
     import altair as alt
 
-    names = [look.name for look in looks]
+    names = [style.name for style in styles]
     line = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=300)
-    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=[look.colour for look in looks]), legend=line)
-    return colour, alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=[look.dash for look in looks]), legend=line)
+    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=[style.colour for style in styles]), legend=line)
+    return colour, alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=[style.dash for style in styles]), legend=line)
 
 
 def switch(names: Sequence[str]) -> "alt.Parameter":

@@ -11,7 +11,7 @@ from coterie.analysis import Finding, Findings
 from coterie.analysis.agreement import agreements
 from coterie.analysis.weighing import Weighing, weighing_of
 from coterie.core.arrays import Doubles, Ints
-from coterie.report.style import Look, looks_of
+from coterie.report.style import LineStyle, styles_of
 
 CLIENTS = 300  # points drawn in one panel at most: more would be one on top of the other
 ROUNDS = 200  # rounds drawn in one curve at most
@@ -19,14 +19,14 @@ ROUNDS = 200  # rounds drawn in one curve at most
 
 @dataclass(frozen=True)
 class Subject:
-    """Findings with looks. `prefix` tells the figures of several federations apart."""
+    """Findings, with the style of each method. `prefix` tells the figures of several federations apart."""
 
     findings: Findings
     prefix: str = ""
 
     @cached_property
-    def looks(self) -> dict[str, Look]:
-        return looks_of(self.findings)
+    def styles(self) -> dict[str, LineStyle]:
+        return styles_of(self.findings)
 
     @cached_property
     def agreements(self) -> dict[str, Doubles]:
@@ -39,8 +39,8 @@ class Subject:
         return weighing_of(self.findings, self.seed)
 
     @property
-    def baseline(self) -> Look:
-        return self.looks[self.findings.roles.baseline]
+    def baseline(self) -> LineStyle:
+        return self.styles[self.findings.roles.baseline]
 
     @property
     def methods(self) -> dict[str, Finding]:
@@ -62,7 +62,7 @@ class Subject:
         return int(self.findings.scope.seeds[0])
 
     def name(self, label: str) -> str:
-        return self.looks[label].name
+        return self.styles[label].name
 
     def client(self, number: int) -> dict[str, str | int]:
         """What a reader who points at a client is told of it."""

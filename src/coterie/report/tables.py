@@ -24,7 +24,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ReportTable:
     """A table: unrounded values, and the columns of text that are shown, each made of one or several of them."""
 
     name: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.analysis import Finding
-from coterie.analysis.roles import Role
+from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import Outcome, origin_of, seeds_needed
 from coterie.core.arrays import Doubles
 from coterie.report.style import ALONE
@@ -22,7 +22,7 @@ TAGS: dict[Outcome, str] = {
     "unproven": "Looks better than {base}, not proven",
     "unjudged": "Cannot be judged",
 }
-RIVALS: dict[Role, str] = {"local": "Clients that train alone do", "finetuned": "Fine-tuning the shared model does"}
+RIVALS: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "Fine-tuning the shared model does"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def cards(subject: Subject) -> list[Card]:
     return [_card(subject, subject.findings.methods[label]) for label in subject.findings.roles.methods]
 
 
-def answer(subject: Subject) -> str:
+def headline(subject: Subject) -> str:
     """The one sentence to take home. A method is only best where it is clearly better than simpler things, too."""
     findings, base = subject.findings, subject.baseline.name
     own = {label: findings.methods[label].outcome for label in findings.roles.methods}
@@ -67,7 +67,7 @@ def _without_winner(outcomes: set[Outcome], base: str) -> str:
     if outcomes == {"unjudged"}:
         return "This study cannot say which method is better: it takes several repetitions."
     if "unproven" in outcomes:
-        return f"Some methods look better than {base}, but the study is too small to prove it."
+        return f"Some methods style better than {base}, but the study is too small to prove it."
     return f"No method that was compared is clearly better than {base}."
 
 

@@ -1,5 +1,5 @@
 """Reproductions: a paper's table or figure run again under its own protocol, with controls, ours beside theirs, and a verdict."""
 
-from coterie.reproduce.file import Claim, Reproduction, catalogue, find, read
+from coterie.reproduce.file import Claim, Reproduction, catalogue, find, read_reproduction
 
-__all__ = ["Claim", "Reproduction", "catalogue", "find", "read"]
+__all__ = ["Claim", "Reproduction", "catalogue", "find", "read_reproduction"]

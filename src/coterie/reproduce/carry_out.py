@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from coterie.reproduce.claims import assess
 from coterie.reproduce.file import Reproduction
-from coterie.reproduce.judge import judge
 from coterie.reproduce.page import Reproduced
-from coterie.reproduce.run import run
+from coterie.reproduce.run import run_parts
 from coterie.reproduce.values import values_of
 from coterie.run.callbacks import Callback
 
@@ -22,6 +22,6 @@ def reproduce(
     callbacks: Iterable[Callback] = (),
 ) -> Reproduced:
     """Run what is not yet in `out`, and judge."""
-    runs = run(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=callbacks)
+    runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=callbacks)
     values = {done.part.name: values_of(done, study.target) for done in runs}
-    return Reproduced(study, runs, values, judge(study, runs, values))
+    return Reproduced(study, runs, values, assess(study, runs, values))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.reproduce.claims import StudyResult
 from coterie.reproduce.file import Reproduction
-from coterie.reproduce.judge import Ruling
 from coterie.reproduce.values import PartValues
 from coterie.statistics import t_bands
 
@@ -17,14 +17,14 @@ POINTS = 30  # of a curve: more do not show
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7f7f7f", "#000000"]  # told apart by everybody
 
 
-def draw(study: Reproduction, ruling: Ruling, values: Mapping[str, PartValues], folder: Path) -> list[str]:
+def draw_figures(study: Reproduction, result: StudyResult, values: Mapping[str, PartValues], folder: Path) -> list[str]:
     """Write what can be drawn and name the files."""
     try:
         import altair
         import vl_convert  # noqa: F401  (altair saves SVG with it)
     except ImportError:
         return []
-    charts = {study.name: _differences(altair, ruling), f"{study.name}-curves": _curves(altair, values)}
+    charts = {study.name: _differences(altair, result), f"{study.name}-curves": _curves(altair, values)}
     written = []
     for name, chart in charts.items():
         if chart is not None:
@@ -33,11 +33,11 @@ def draw(study: Reproduction, ruling: Ruling, values: Mapping[str, PartValues], 
     return written
 
 
-def _differences(alt: Any, ruling: Ruling) -> Any:
+def _differences(alt: Any, result: StudyResult) -> Any:
     """Each difference with its interval, and the paper's number as a diamond."""
     rows = [
         {"claim": j.claim.says, "ours": j.ours, "low": j.low, "high": j.high, "theirs": j.claim.paper}
-        for j in ruling.judgements
+        for j in result.results
         if j.claim.kind == "difference" and isfinite(j.low) and j.claim.score != "server_ms"
     ]
     if not rows:

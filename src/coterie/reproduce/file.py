@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.run.study_file import FileStudy, study_of
 
-Kind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
-RULES: dict[Kind, str] = {
+ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
+RULES: dict[ClaimKind, str] = {
     "difference": "the 95 % interval over seeds of one method minus the other lies on the paper's side of 0 and Wilcoxon's one-sided p, "
     "after Holm's correction over the claims of the study, is below 0.05 (sign 0: the interval lies within the tolerance of 0)",
     "level": "the mean over seeds is within the tolerance of the paper's number",
@@ -37,7 +37,7 @@ class Needs(_Strict):
     minutes: float = 1.0
 
 
-class Part(_Strict):
+class StudyPart(_Strict):
     """One row of the table: the study with some settings changed. `redrawn` draws the data anew for each seed."""
 
     name: str = "all"
@@ -60,7 +60,7 @@ class Claim(_Strict):
     """One thing the paper says, or (`control`) one thing that has to be so if the paper's explanation is right."""
 
     says: str
-    kind: Kind = "difference"
+    kind: ClaimKind = "difference"
     part: str = "all"
     parts: list[str] = []  # of a trend, in order
     one: str  # a method, or the name of what was measured
@@ -79,7 +79,7 @@ class Claim(_Strict):
         return -1 if self.paper is not None and self.paper < 0 else 1
 
 
-class Tables(_Strict):
+class ReproductionFile(_Strict):
     """A whole file."""
 
     title: str
@@ -91,30 +91,30 @@ class Tables(_Strict):
     target: float | None = None  # percent: the accuracy that the score "rounds_to" means
     last_only: list[str] = []  # costly controls, judged after the last round only: they have the scores final, macro and worst
     study: dict[str, Any] = {}
-    parts: list[Part] = [Part()]
+    parts: list[StudyPart] = [StudyPart()]
     published: list[Paper] = []
     claims: list[Claim] = Field(min_length=1)
 
 
-class Reproduction(Tables):
+class Reproduction(ReproductionFile):
     """A file that has been read, with its name."""
 
     name: str
     path: Path
 
-    def settings_of(self, part: Part, **changes: Any) -> FileStudy:
+    def settings_of(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""
         return study_of(self.path, self.study, {**part.change, **changes})
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> StudyPart:
         return next(part for part in self.parts if part.name == name)
 
 
-def read(path: Path) -> Reproduction:
+def read_reproduction(path: Path) -> Reproduction:
     """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
     try:
         tree = tomllib.loads(path.read_text())
-        Tables.model_validate(tree)
+        ReproductionFile.model_validate(tree)
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
         raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
@@ -130,7 +130,7 @@ def read(path: Path) -> Reproduction:
     for claim in found.claims:
         for name in claim.parts or [claim.part]:
             if name not in names:
-                raise UserError(f"The study file {path} has a claim about the part {name!r}: {nearest(name, names)}")
+                raise UserError(f"The study file {path} has a claim about the part {name!r}: {suggestion(name, names)}")
         if claim.kind in ("level", "at_least", "at_most", "rounds") and claim.paper is None:
             raise UserError(f"The study file {path} has the claim {claim.says!r} of kind {claim.kind} without a number: add 'paper'.")
     return found
@@ -154,5 +154,5 @@ def find(name: str, extra: Path | None = None) -> Path:
         return Path(name)
     known = catalogue(extra)
     if name not in known:
-        raise UserError(f"There is no study {name!r}: {nearest(name, known)}")
+        raise UserError(f"There is no study {name!r}: {suggestion(name, known)}")
     return known[name]

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from coterie.core.errors import UserError
-from coterie.reproduce.figure import draw
+from coterie.reproduce.claims import ClaimResult, StudyResult
+from coterie.reproduce.figure import draw_figures
 from coterie.reproduce.file import RULES, Reproduction
-from coterie.reproduce.judge import Judgement, Ruling
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 
@@ -29,7 +29,7 @@ class Reproduced:
     study: Reproduction
     runs: list[PartRun]
     values: dict[str, PartValues]
-    ruling: Ruling
+    result: StudyResult
 
     @property
     def seeds(self) -> int:
@@ -37,12 +37,12 @@ class Reproduced:
         return max((len(found) for values in self.values.values() for found in values.numbers.values()), default=0)
 
 
-def write(outcome: Reproduced, folder: Path, command: str) -> Path:
+def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
     """NAME.md, NAME.csv and NAME*.svg in a folder; the page's path."""
     name = outcome.study.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        figures = draw(outcome.study, outcome.ruling, outcome.values, folder)
+        figures = draw_figures(outcome.study, outcome.result, outcome.values, folder)
         csv = _frame(outcome)
         if len(csv):
             csv.to_csv(folder / f"{name}.csv", index=False)
@@ -53,28 +53,28 @@ def write(outcome: Reproduced, folder: Path, command: str) -> Path:
     return path
 
 
-def cells(judgement: Judgement) -> list[str]:
+def cells(result: ClaimResult) -> list[str]:
     """A claim as a row: what it says, theirs, ours with its interval, p, seeds, outcome."""
-    claim = judgement.claim
-    theirs = f"{claim.paper:{_form(judgement)}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
+    claim = result.claim
+    theirs = f"{claim.paper:{_form(result)}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
     if claim.kind in ("at_least", "at_most", "rounds"):
         theirs = f"{'≤' if claim.kind == 'at_most' else '≥'} {claim.paper:g}"
     if claim.control and claim.paper is None:
         theirs = ""
-    if judgement.outcome == "not run":
-        return [claim.says, theirs, "", "", "", f"not run: {judgement.why_not}"]
-    form = _form(judgement)
-    ours = f"{judgement.ours:{form}}" if isfinite(judgement.ours) else "–"
-    if isfinite(judgement.low):
-        ours += f" ({judgement.low:{form}} to {judgement.high:{form}})"
-    p = "" if not isfinite(judgement.p) else "< 0.001" if judgement.p < 0.001 else f"{judgement.p:.3f}"
-    return [claim.says, theirs, ours, p, str(judgement.seeds), judgement.outcome]
+    if result.outcome == "not run":
+        return [claim.says, theirs, "", "", "", f"not run: {result.why_not}"]
+    form = _form(result)
+    ours = f"{result.ours:{form}}" if isfinite(result.ours) else "–"
+    if isfinite(result.low):
+        ours += f" ({result.low:{form}} to {result.high:{form}})"
+    p = "" if not isfinite(result.p) else "< 0.001" if result.p < 0.001 else f"{result.p:.3f}"
+    return [claim.says, theirs, ours, p, str(result.seeds), result.outcome]
 
 
-def _form(judgement: Judgement) -> str:
-    if judgement.claim.kind in ("difference", "trend"):
+def _form(result: ClaimResult) -> str:
+    if result.claim.kind in ("difference", "trend"):
         return "+.2f"
-    return ".1f" if judgement.claim.kind in ("rounds", "level") else ".2f"
+    return ".1f" if result.claim.kind in ("rounds", "level") else ".2f"
 
 
 def _frame(outcome: Reproduced) -> pd.DataFrame:
@@ -96,11 +96,11 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
     study = outcome.study
     yield f"# {study.title}\n"
     yield f"{study.paper}, {study.where}. {study.asks}\n"
-    yield f"**Verdict: {outcome.ruling.sentence}.**\n"
-    yield from _table(["the paper says", "theirs", "ours (95 % interval)", "p", "seeds", "outcome"], map(cells, outcome.ruling.claims))
-    if outcome.ruling.controls:
+    yield f"**Verdict: {outcome.result.sentence}.**\n"
+    yield from _table(["the paper says", "theirs", "ours (95 % interval)", "p", "seeds", "outcome"], map(cells, outcome.result.claims))
+    if outcome.result.controls:
         yield "\nWhat the controls say:\n"
-        yield from _table(["control", "number", "ours (95 % interval)", "p", "seeds", "outcome"], map(cells, outcome.ruling.controls))
+        yield from _table(["control", "number", "ours (95 % interval)", "p", "seeds", "outcome"], map(cells, outcome.result.controls))
     for figure in figures:
         yield f"\n![{study.title}]({figure})"
     yield from _scores(outcome)

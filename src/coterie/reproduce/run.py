@@ -8,7 +8,7 @@ from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.reproduce.file import Part, Reproduction
+from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.measures import MEASURES, Measured
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
@@ -19,7 +19,7 @@ from coterie.run.study import Study
 class PartRun:
     """What a part left behind: the evidence of one study, or of one a seed, or what was measured; or why there is nothing."""
 
-    part: Part
+    part: StudyPart
     studies: tuple[Evidence, ...] = ()  # redrawn data: one for each seed
     last: tuple[Evidence, ...] = ()  # of controls judged after the last round only
     measured: tuple[Measured, ...] = ()
@@ -27,7 +27,7 @@ class PartRun:
     settings: Settings | None = None  # as they were run
 
 
-def run(
+def run_parts(
     study: Reproduction,
     *,
     out: Path,
@@ -50,14 +50,14 @@ def run(
     return found
 
 
-def _settings(study: Reproduction, part: Part, seeds: str | None, rounds: int | None) -> Settings:
+def _settings(study: Reproduction, part: StudyPart, seeds: str | None, rounds: int | None) -> Settings:
     settings = study.settings_of(part).settings
     if rounds is not None:
         settings = replace(settings, plan=replace(settings.plan, rounds=min(rounds, settings.plan.rounds)))
     return settings if seeds is None else replace(settings, seeds=parse_seeds(seeds))
 
 
-def _lacking(study: Reproduction, part: Part, anyway: bool) -> str:
+def _lacking(study: Reproduction, part: StudyPart, anyway: bool) -> str:
     if anyway or not (study.needs.gpu or part.gpu):
         return ""
     import torch  # here: listing studies need not wait for it
@@ -67,7 +67,9 @@ def _lacking(study: Reproduction, part: Part, anyway: bool) -> str:
     return "needs a GPU (--anyway runs it on the processor)"
 
 
-def _run_part(study: Reproduction, part: Part, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]) -> PartRun:
+def _run_part(
+    study: Reproduction, part: StudyPart, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]
+) -> PartRun:
     draws = [replace(settings, seeds=(seed,), draws=(seed,)) for seed in settings.seeds] if part.redrawn else [settings]
     execution = study.settings_of(part).execution
     last: list[Evidence] = []

@@ -26,7 +26,7 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.options import plan_of
 from coterie.run.study import Study
-from coterie.run.tuning import Entry, at_rate, choose_rates, grid_of, with_validation
+from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
 
 FORMAT = 2
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
@@ -109,14 +109,14 @@ def compare(
     return open_comparison(out)
 
 
-def with_controls(entries: Sequence[Entry], known_groups: bool, finetune: int) -> list[Entry]:
+def with_controls(entries: Sequence[Labelled], known_groups: bool, finetune: int) -> list[Labelled]:
     """The methods with what tells a gain from similarity apart: baselines first, then each method followed by its own controls.
 
     A method that groups gets random groups of the same sizes and, where the true groups are known, those. What is there already is not
     added again.
     """
     baselines: list[Method[Any]] = [FedAvg(), FedAvg(weighting="uniform"), LocalOnly(), FineTuned(method=FedAvg(), epochs=finetune)]
-    wanted: list[Entry] = [(spec_of(method), method) for method in baselines]
+    wanted: list[Labelled] = [(spec_of(method), method) for method in baselines]
     for label, method in entries:
         wanted.append((label, method))
         if assigned(method) == "similar":
@@ -138,14 +138,14 @@ class _Run:
     callbacks: tuple[Callback, ...]
     budget: Budget | None
 
-    def carry_out(self, entries: Sequence[Entry]) -> None:
+    def carry_out(self, entries: Sequence[Labelled]) -> None:
         if self.request.controls:
             entries = with_controls(entries, self.federation.groups is not None, self.request.finetune)
         if self.request.rates:
             entries = self._tuned(entries)
         self._study(entries, self.request.seeds, self.out / self.name)
 
-    def _tuned(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _tuned(self, entries: Sequence[Labelled]) -> list[Labelled]:
         """Every method at the rate that does best on validation parts."""
         first = max(self.request.seeds) + 1
         folder = self.out / "tuning" / self.name
@@ -153,7 +153,7 @@ class _Run:
         found = choose_rates(evidence, entries, self.request.rates, folder.with_name(f"{self.name}.json"))
         return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
 
-    def _study(self, entries: Sequence[Entry], seeds: tuple[int, ...], folder: Path) -> Evidence:
+    def _study(self, entries: Sequence[Labelled], seeds: tuple[int, ...], folder: Path) -> Evidence:
         request = self.request
         settings = Settings(
             methods=tuple(label for label, _ in entries),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.settings import kinds_of
@@ -32,7 +32,7 @@ def plan_of(said: Mapping[str, Any], plan: Plan | None, local: Local | None) -> 
     """A plan from a whole one, a whole local training or short names; what is said twice, or is no setting, is refused."""
     for name in said:
         if name not in (*PLAN, *LOCAL):
-            raise UserError(f"There is no setting {name!r}: {nearest(name, (*PLAN, *LOCAL))}")
+            raise UserError(f"There is no setting {name!r}: {suggestion(name, (*PLAN, *LOCAL))}")
     if plan is not None:
         twice = [*said, *(["local"] if local is not None else [])]
         if twice:

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence.settings import Settings, parse_seeds
@@ -119,7 +119,7 @@ def _check(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
         key = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             tables: dict[str, type[BaseModel]] = {"local": LocalTable, "execution": ExecutionTable}
-            known = nearest(str(fault["loc"][-1]), tables.get(str(fault["loc"][0]), StudyTable).model_fields)
+            known = suggestion(str(fault["loc"][-1]), tables.get(str(fault["loc"][0]), StudyTable).model_fields)
             raise UserError(f"The study file {path} has an unknown key {key!r}: {known}") from None
         if fault["type"] == "missing":
             raise UserError(f"The study file {path} lacks the key {key!r}: add it.") from None

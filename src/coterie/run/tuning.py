@@ -23,7 +23,7 @@ from coterie.methods.at_rate import AtRate
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
 SHARE = 0.1  # of each client's samples, for validation, where the spec does not say
 
-Entry = tuple[str, Method[Any]]  # a label and the method it names
+Labelled = tuple[str, Method[Any]]  # a label and the method it names
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ def with_validation(data: str) -> str:
     return "/".join(map(str, steps))
 
 
-def grid_of(entries: Sequence[Entry], rates: Sequence[float]) -> list[Entry]:
+def grid_of(entries: Sequence[Labelled], rates: Sequence[float]) -> list[Labelled]:
     """Every method at every rate, method by method."""
     return [at_rate(entry, rate) for entry in entries for rate in rates]
 
 
-def at_rate(entry: Entry, rate: float) -> Entry:
+def at_rate(entry: Labelled, rate: float) -> Labelled:
     """A method at a learning rate of its own."""
     label, method = entry
     return f"{label}+{Spec('rate', (), {'lr': float(rate)})}", AtRate(method=method, lr=float(rate))
 
 
-def choose_rates(evidence: Evidence, entries: Sequence[Entry], rates: Sequence[float], save: Path) -> dict[str, Tuned]:
+def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Sequence[float], save: Path) -> dict[str, Tuned]:
     """The best rate for each method, from the evidence of the grid; written down beside it."""
     records = checked(records_of(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Gradients, Trained
-from coterie.core.layout import Layout, Role, Slice
+from coterie.core.layout import Layout, Slice, TensorKind
 from coterie.core.local import Local
 from coterie.core.method import Context
 from coterie.core.plan import Plan
@@ -17,7 +17,7 @@ from coterie.core.states import Models
 T = TypeVar("T")
 
 
-def layout(*tensors: tuple[int, Role]) -> Layout:
+def layout(*tensors: tuple[int, TensorKind]) -> Layout:
     """Tensors of these lengths and kinds, one after the other."""
     ends = np.cumsum([length for length, _ in tensors])
     slices = [Slice(f"t{i}", (n,), int(e) - n, kind) for i, ((n, kind), e) in enumerate(zip(tensors, ends, strict=True))]
@@ -49,12 +49,12 @@ def gradients(clients: Sequence[int], vectors: Any, losses: Sequence[float]) -> 
     return Gradients(np.array(clients), np.array(vectors, dtype=np.float32), sizes, np.array(losses, dtype=np.float64))
 
 
-def nobody(reply: Any) -> Any:
+def emptied(reply: Any) -> Any:
     """The same reply without a client in it."""
     return reply.take(np.zeros(0, dtype=np.int64))
 
 
-def answer(script: Generator[Ask[Any], Any, T], *replies: Any) -> tuple[T, list[Any]]:
+def dialogue(script: Generator[Ask[Any], Any, T], *replies: Any) -> tuple[T, list[Any]]:
     """Give a generator these replies, one an ask; what it returns, and what it asked."""
     asks: list[Any] = [next(script)]
     for number, reply in enumerate(replies):

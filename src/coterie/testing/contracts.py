@@ -1,6 +1,6 @@
 """The checks that every method, now and later, must pass. Coterie's own tests run them over the whole catalogue.
 
-A new method gets them all by being in the catalogue; one that is not may be checked by ``check(Subject(make))`` for each check in CHECKS.
+A new method gets them all by being in the catalogue; one that is not may be checked by ``check(Checked(make))`` for each check in CHECKS.
 """
 
 import inspect
@@ -27,11 +27,11 @@ from coterie.methods.fedavg import FedAvg
 from coterie.run.drive import drive
 from coterie.run.lanes import lanes_of
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, context, corrupt, loop, play, unmoved
+from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, corrupt, loop, play, round_context, unmoved
 
 
 @dataclass(frozen=True)
-class Subject:
+class Checked:
     """A method under test: how to make it afresh, and what is peculiar to it."""
 
     make: Callable[[], Method[Any]]
@@ -60,14 +60,14 @@ def assert_finite(history: History) -> None:
     assert all(np.isfinite(array).all() for array in held)
 
 
-def asked_in(subject: Subject, round_: int) -> tuple[Ids, int]:
+def asked_in(subject: Checked, round_: int) -> tuple[Ids, int]:
     """The clients that a round asks, and how many questions it has for them."""
     asks = [s.ask for s in usual(subject.make())[1] if s.round_ == round_]
     clients = np.unique(np.concatenate([ask.clients for ask in asks if isinstance(ask, ModelAsk)] or [np.zeros(0, np.int64)]))
     return clients, len(asks)
 
 
-def check_is_a_frozen_record_of_settings(subject: Subject) -> None:
+def check_is_a_frozen_record_of_settings(subject: Checked) -> None:
     """A frozen dataclass of keyword settings: two made alike are equal."""
     method = subject.make()
     assert is_dataclass(method)
@@ -77,7 +77,7 @@ def check_is_a_frozen_record_of_settings(subject: Subject) -> None:
     assert hash(method) == hash(subject.make())
 
 
-def check_sees_a_roster_and_replies_only(subject: Subject) -> None:
+def check_sees_a_roster_and_replies_only(subject: Checked) -> None:
     """Its generators are given a state and a context, nothing else."""
     kind = type(subject.make())
     assert list(inspect.signature(kind.start).parameters) == ["self", "init", "ctx"]
@@ -85,14 +85,14 @@ def check_sees_a_roster_and_replies_only(subject: Subject) -> None:
     assert list(inspect.signature(kind.serve).parameters) == ["self", "state", "clients", "ctx"]
 
 
-def check_same_seed_same_bytes(subject: Subject) -> None:
+def check_same_seed_same_bytes(subject: Checked) -> None:
     """A seed gives the same states to the bit, another seed others."""
     first, again, other = usual(subject.make())[0], subject.play(), subject.play(seed=1)
     assert first.data == again.data
     assert first.data[-1] != other.data[-1]
 
 
-def check_trains(subject: Subject) -> None:
+def check_trains(subject: Checked) -> None:
     """Guards the other checks: two rounds that change nothing would pass most of them."""
     history, _ = usual(subject.make())
     assert history.data[1] != history.data[0]
@@ -100,12 +100,12 @@ def check_trains(subject: Subject) -> None:
     assert_finite(history)
 
 
-def check_order_of_arrival_is_irrelevant(subject: Subject) -> None:
+def check_order_of_arrival_is_irrelevant(subject: Checked) -> None:
     """Replies that come in backwards leave the same states."""
     assert subject.play(engine=Altered(backwards)).data == usual(subject.make())[0].data
 
 
-def check_absent_is_as_if_not_picked(subject: Subject) -> None:
+def check_absent_is_as_if_not_picked(subject: Checked) -> None:
     """Clients that answer nothing in a round (the start is round 0) leave what the run leaves in which they could not be picked."""
     clients, _ = asked_in(subject, 1)
     whole = usual(subject.make())[0].data
@@ -118,7 +118,7 @@ def check_absent_is_as_if_not_picked(subject: Subject) -> None:
     assert silent.data != whole
 
 
-def check_each_ask_may_lose_replies(subject: Subject) -> None:
+def check_each_ask_may_lose_replies(subject: Checked) -> None:
     """A client may answer one ask of a round and miss the next."""
     clients, asks = asked_in(subject, 1)
     for number in range(asks):
@@ -126,7 +126,7 @@ def check_each_ask_may_lose_replies(subject: Subject) -> None:
             assert_finite(subject.play(engine=Altered(absent(gone, (1,), number))))
 
 
-def check_empty_cohort_leaves_the_state(subject: Subject) -> None:
+def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
     """A round in which nobody answers changes nothing and mixes nothing."""
     everybody = worlds.world().problem.roster.clients
     for history in (
@@ -137,7 +137,7 @@ def check_empty_cohort_leaves_the_state(subject: Subject) -> None:
         assert history.records[2].notes.mixing is None
 
 
-def check_state_survives_as_bytes(subject: Subject) -> None:
+def check_state_survives_as_bytes(subject: Checked) -> None:
     """A run that goes on from a state read back leaves the same states."""
     whole, _ = usual(subject.make(), 3)
     for done in (0, 2):
@@ -146,13 +146,13 @@ def check_state_survives_as_bytes(subject: Subject) -> None:
         assert subject.play(rounds=3, begin=(state, done)).data == whole.data[done + 1 :]
 
 
-def check_state_in_state_out(subject: Subject) -> None:
+def check_state_in_state_out(subject: Checked) -> None:
     """A round makes a new state and leaves the old one as it was: a checkpoint in another thread may still be writing it."""
     history, _ = usual(subject.make(), 3)
     assert [to_bytes(state) for state in history.states] == history.data
 
 
-def check_matrix_is_what_happened(subject: Subject) -> None:
+def check_matrix_is_what_happened(subject: Checked) -> None:
     """The recorded matrix, applied to the replies and the models before, gives the models after; its rows sum to one."""
     history, asked = usual(subject.make(), 3)
     replies = {s.round_: loop().run([s])[0] for s in asked if isinstance(s.ask, Train)}
@@ -169,7 +169,7 @@ def check_matrix_is_what_happened(subject: Subject) -> None:
             assert mix(mixing, trained.vectors, old).tobytes() == new.tobytes()
 
 
-def check_nonsense_is_refused(subject: Subject) -> None:
+def check_nonsense_is_refused(subject: Checked) -> None:
     """NaN, infinity or the wrong length: refused with a reason, and the run is the one in which the client did not answer."""
     clients, _ = asked_in(subject, 1)
     bad, without = int(clients[-1]), absent(clients[-1:], (1,))
@@ -196,7 +196,7 @@ def check_nonsense_is_refused(subject: Subject) -> None:
         assert history.data == expected, reason
 
 
-def check_odd_cohorts(subject: Subject) -> None:
+def check_odd_cohorts(subject: Checked) -> None:
     """One client, a cohort of one, identical clients, updates of zero, a world of dropouts and stragglers: defined cases."""
     everybody = replace(PLAN, cohort=None)
     assert_finite(subject.play(world=worlds.lonely_world(), plan=everybody))
@@ -210,7 +210,7 @@ def check_odd_cohorts(subject: Subject) -> None:
         assert not alike or any(np.allclose(before, after, rtol=1e-6, atol=1e-6) for before in alike)
 
 
-def check_batch_norm(subject: Subject) -> None:
+def check_batch_norm(subject: Checked) -> None:
     """A model with statistics and counters stays valid: no running variance turns negative, whatever moves the weights."""
     plan = replace(PLAN, cohort=3, local=Local(epochs=2, batch_size=None, lr=0.1))
     world = worlds.batch_norm_world()
@@ -220,7 +220,7 @@ def check_batch_norm(subject: Subject) -> None:
     assert all((array[:, variance.begin : variance.end] > 0).all() for array in models(history.states[-1]))
 
 
-def check_serves_every_client(subject: Subject) -> None:
+def check_serves_every_client(subject: Checked) -> None:
     """All clients, some, one, none, in any order, newcomers too; the same client gets the same model each time."""
     state = usual(subject.make())[0].states[-1]
     before = to_bytes(state)
@@ -235,9 +235,9 @@ def check_serves_every_client(subject: Subject) -> None:
     assert to_bytes(state) == before
 
 
-def _served(subject: Subject, state: Any, world: World, clients: Ids) -> dict[int, Floats]:
+def _served(subject: Checked, state: Any, world: World, clients: Ids) -> dict[int, Floats]:
     """The model each client is served; for a mixture, all the models it is made of."""
-    serving: Serving = carry(subject.make().serve(state, clients, context(world, round_=2)), world, round_=2)
+    serving: Serving = carry(subject.make().serve(state, clients, round_context(world, round_=2)), world, round_=2)
     assert serving.clients.tolist() == clients.tolist()
     assert serving.rows.shape == clients.shape
     low = 0 if serving.combiner is None else -1
@@ -247,7 +247,7 @@ def _served(subject: Subject, state: Any, world: World, clients: Ids) -> dict[in
     return {int(c): serving.models if r < 0 else serving.models[r] for c, r in zip(clients, serving.rows, strict=True)}
 
 
-def check_named_models_and_groups(subject: Subject) -> None:
+def check_named_models_and_groups(subject: Checked) -> None:
     """Models for the central test set have names of their own; every client has a group or none."""
     method, state = subject.make(), usual(subject.make())[0].states[-1]
     named, groups = method.central(state), method.members(state)
@@ -259,14 +259,14 @@ def check_named_models_and_groups(subject: Subject) -> None:
         assert groups.min() >= -1
 
 
-def check_newcomers_may_join(subject: Subject) -> None:
+def check_newcomers_may_join(subject: Checked) -> None:
     """The roster only grows: a round after two clients have joined works on the state of the round before."""
     state = usual(subject.make())[0].states[1]
     plan = replace(PLAN, cohort=None)
     assert_finite(subject.play(world=worlds.newcomer_world(), plan=plan, rounds=3, begin=(state, 1)))
 
 
-def check_company_changes_nothing(subject: Subject) -> None:
+def check_company_changes_nothing(subject: Checked) -> None:
     """A second method or a second seed in the same study leaves this one's bits alone."""
     plan = replace(PLAN, evaluate_every=1)
     alone = _states(subject.make(), plan, others=(), seeds=(0,))
@@ -290,4 +290,4 @@ def _states(method: Method[Any], plan: Plan, others: tuple[Method[Any], ...], se
     return data
 
 
-CHECKS: tuple[Callable[[Subject], None], ...] = tuple(value for name, value in dict(globals()).items() if name.startswith("check_"))
+CHECKS: tuple[Callable[[Checked], None], ...] = tuple(value for name, value in dict(globals()).items() if name.startswith("check_"))

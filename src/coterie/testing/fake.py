@@ -17,7 +17,7 @@ from coterie.core.acceptance import assemble
 from coterie.engines.engine import Engine, Stamped
 
 # (ask, client) -> the fields of this client's row of the reply, or None when it does not answer
-Answer = Callable[[Any, int], Mapping[str, Any] | None]
+ClientAnswer = Callable[[Any, int], Mapping[str, Any] | None]
 
 
 class FakeEngine(Engine):
@@ -25,7 +25,7 @@ class FakeEngine(Engine):
 
     name = "fake"
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ClientAnswer) -> None:
         self.answer = answer
         self.calls: list[list[Stamped]] = []
 

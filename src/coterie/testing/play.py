@@ -172,6 +172,6 @@ def carry(script: Round[T], world: World | None = None, *, seed: int = 0, round_
     return answer(script, engine or loop(world), seed=seed, round_=round_)
 
 
-def context(world: World | None = None, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
+def round_context(world: World | None = None, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
     """The context of one round."""
     return (world or worlds.world()).problem.context(plan, seed, round_)

@@ -12,7 +12,7 @@ from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, level_for
 from coterie.engines.vectorised.route import train
 from coterie.engines.vectorised.state import Optimizer
-from coterie.engines.vectorised.trial import trial
+from coterie.engines.vectorised.trial import why_not_stacked
 from coterie.engines.world import World
 from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
@@ -139,22 +139,22 @@ def test_convolutions_may_be_products() -> None:
     )
     job = job_for(task)
     assert worst(route(task, convolutions="products").train(job), oracle(task, job)) < 1e-5
-    assert trial(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
+    assert why_not_stacked(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
     dilated = nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2, padding="same", groups=2), nn.Flatten(), nn.Linear(90, CLASSES))
-    assert trial(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
+    assert why_not_stacked(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
 
 
 @pytest.mark.parametrize("model", [Smooth(), Partly(), "mclr", "mlp(8, 8)"])
 def test_the_trial_lets_plain_modules_pass(model: str | nn.Module) -> None:
-    assert trial(noise_world(model, (6,), [3, 2])) is None
+    assert why_not_stacked(noise_world(model, (6,), [3, 2])) is None
 
 
 def test_the_trial_recognises_what_cannot_be_stacked() -> None:
     dropout = noise_world(nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, CLASSES)), (6,), [9, 9])
-    assert "random" in str(trial(dropout))
+    assert "random" in str(why_not_stacked(dropout))
     batch_norm = noise_world(normed(), (6,), [9, 9])
-    assert "differ from the loop's" in str(trial(batch_norm))
-    assert trial(batch_norm, exact=True) is None
+    assert "differ from the loop's" in str(why_not_stacked(batch_norm))
+    assert why_not_stacked(batch_norm, exact=True) is None
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -165,7 +165,7 @@ def test_the_trial_recognises_what_cannot_be_stacked() -> None:
             result: Tensor = self.head(self.cells(x)[0][:, -1])
             return result
 
-    assert "cannot map" in str(trial(noise_world(Recurrent(), (3, 2), [9, 9])))
+    assert "cannot map" in str(why_not_stacked(noise_world(Recurrent(), (3, 2), [9, 9])))
 
 
 def test_levels_and_capacities_are_few_and_enough() -> None:

@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
-from coterie.data.files import read_text, unpack
+from coterie.data.files import file_bytes, read_text
 from coterie.data.images import decode, resized, stacked, tar_members
 from coterie.data.sets.facts import data_set
 from coterie.data.sets.mnist import pixels_of
@@ -67,7 +67,7 @@ def read_medic(root: Path, task: str) -> Table:
             labels.append(row[task])
     y, classes = coded(labels)
     owners, names = coded(events)
-    images = stacked((decode(unpack(file), str(file), STORED) for file in files), len(files), str(folder))
+    images = stacked((decode(file_bytes(file), str(file), STORED) for file in files), len(files), str(folder))
     return Table(y, classes, images, None, np.array(part), owners, names)
 
 

@@ -10,7 +10,7 @@ from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import Finish
 from coterie.data.federation import TEST, TRAIN, Samples
-from coterie.data.files import read_npz, read_text, unpack
+from coterie.data.files import file_bytes, read_npz, read_text
 from coterie.data.images import decode, resized, stacked, tar_members, zip_members
 from coterie.data.sets.facts import data_set
 from coterie.data.sets.mnist import pixels_of
@@ -59,7 +59,7 @@ def read_cifar100(root: Path) -> Table:
     names = tuple(read_text(folder / "fine_label_names.txt").split())
     blocks = []
     for part in ("train", "test"):
-        raw = np.frombuffer(unpack(folder / f"{part}.bin"), np.uint8)
+        raw = np.frombuffer(file_bytes(folder / f"{part}.bin"), np.uint8)
         if len(raw) % CIFAR_RECORD:
             raise UserError(f"{folder / f'{part}.bin'} is cut short: {len(raw)} bytes are not a whole number of images; fetch it again.")
         blocks.append(raw.reshape(-1, CIFAR_RECORD))

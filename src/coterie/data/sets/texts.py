@@ -14,7 +14,7 @@ from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import NOWHERE, TEST, TRAIN, Samples
-from coterie.data.files import read_json, read_text
+from coterie.data.files import read_json_data, read_text
 from coterie.data.leaf import read_leaf
 from coterie.data.sets.facts import data_set
 from coterie.data.table import PARTS, Table
@@ -32,7 +32,7 @@ OPINION = ("0", "1")
 def read_banking77(root: Path) -> Table:
     """train.csv and test.csv with text and category, and the list of categories."""
     folder = root / "banking77"
-    classes = tuple(read_json(folder / "categories.json"))
+    classes = tuple(read_json_data(folder / "categories.json"))
     number = {name: i for i, name in enumerate(classes)}
     texts: list[str] = []
     y, part = [], []
@@ -134,7 +134,7 @@ def shakespeare(length: int = 80, every: int = 1, test: float = 0.2, *, _data_di
         raise UserError(f"{who}: test={test:g} should be a share between 0 and 1.")
 
     def made(table: Table) -> Table:
-        return spelled(table, length) if "fetched" in table.facts else windows(table, length, every, test)
+        return spelled(table, length) if "fetched" in table.facts else letter_windows(table, length, every, test)
 
     return SHAKESPEARE.samples(made, _data_dir, length=length, every=every, test=test)
 
@@ -160,7 +160,7 @@ def spelled(table: Table, length: int) -> Table:
     return replace(table, values=values, texts=None)
 
 
-def windows(table: Table, length: int, every: int, test: float) -> Table:
+def letter_windows(table: Table, length: int, every: int, test: float) -> Table:
     """Every role's words as runs of letters and the letter after each; roles too short for one training sample are left out."""
     assert table.texts is not None
     x, y, part, owners = [], [], [], []

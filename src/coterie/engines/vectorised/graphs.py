@@ -20,7 +20,7 @@ LEVELS = 8  # of the active prefix: an eighth of the rows at most is idle
 WARM = 2  # real steps before a capture: libraries make their handles and workspaces at their first calls
 WORTH = 12  # steps at one level that repay a capture, which costs about as much as a few of them
 
-Step = Callable[[Stack, Shared, Tensor, Tensor, Tensor], None]  # stack, shared, samples (k, B), counts (k,), clock
+StackStep = Callable[[Stack, Shared, Tensor, Tensor, Tensor], None]  # stack, shared, samples (k, B), counts (k,), clock
 
 
 def capacity_for(trainings: int) -> int:
@@ -38,7 +38,7 @@ def level_for(active: int, capacity: int) -> int:
 class CapturedSteps:
     """A stack at a fixed place, and its captured steps by level."""
 
-    def __init__(self, stack: Stack, shared: Shared, width: int, step: Step) -> None:
+    def __init__(self, stack: Stack, shared: Shared, width: int, step: StackStep) -> None:
         self._stack, self._shared, self._step = stack, shared, step
         capacity, device = len(stack.settings[0]), stack.settings[0].device
         self._samples = torch.zeros((capacity, width), dtype=torch.int32, device=device)

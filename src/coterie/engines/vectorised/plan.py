@@ -18,7 +18,7 @@ NARROW = 32  # batches up to this size share a stack whatever their padding: so 
 
 
 @dataclass(frozen=True)
-class Table:
+class StepTable:
     """Which samples each step of each stacked training takes: padded, and ready to go to the device in one piece."""
 
     samples: npt.NDArray[np.int32]  # (T, capacity, B) sample numbers; padding repeats a sample of the same batch
@@ -61,7 +61,7 @@ def buckets(job: FusedJob) -> Ints:
     return (2**exponents).astype(np.int64)
 
 
-def segments(steps: Ints) -> list[Segment]:
+def shrinking_prefixes(steps: Ints) -> list[Segment]:
     """The shrinking prefix of a stack whose trainings are sorted by steps, descending."""
     ends = np.unique(steps)  # ascending
     active = np.array([np.count_nonzero(steps >= end) for end in ends], dtype=np.int64)
@@ -70,7 +70,7 @@ def segments(steps: Ints) -> list[Segment]:
     return [Segment(int(b), int(e), int(a), int(after)) for b, e, a, after in zip(begins, ends, active, left, strict=True)]
 
 
-def table(job: FusedJob, trainings: Ints, capacity: int) -> Table:
+def table(job: FusedJob, trainings: Ints, capacity: int) -> StepTable:
     """The steps of these trainings (sorted by steps, descending); rows beyond them, up to the capacity, stand idle on sample 0."""
     steps = job.steps()[trainings]
     width = int(widths(job)[trainings].max())
@@ -89,7 +89,7 @@ def table(job: FusedJob, trainings: Ints, capacity: int) -> Table:
         samples[steps[row] :, row] = own[0]
         counts[: steps[row], row] = size
         counts[batches - 1 : steps[row] : batches, row] = size - short
-    return Table(samples, counts)
+    return StepTable(samples, counts)
 
 
 def _shuffles(key: np.uint64, epochs: int, n: int) -> Ints:

@@ -115,7 +115,7 @@ class Vectorised:
         stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule)
         table = plan.table(job, trainings, capacity)
         samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
-        segments = plan.segments(job.steps()[trainings])
+        segments = plan.shrinking_prefixes(job.steps()[trainings])
         if self.captures:
             return self._captured_steps(stack, shared, rule, samples.shape[2]).walk(segments, samples, counts)
         clock = torch.zeros((), dtype=torch.float64, device=self.device)

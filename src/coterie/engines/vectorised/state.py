@@ -9,7 +9,7 @@ from torch import Tensor
 
 Optimizer = Literal["sgd", "adam"]
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch.optim.Adam's
-Rows = slice | Tensor
+RowChoice = slice | Tensor
 Shared = dict[str, Tensor]  # parts of the model that all the trainings have in common, by name
 
 
@@ -36,7 +36,7 @@ class Stack:
     linear: list[Tensor]
     settings: list[Tensor]  # lr, momentum, weight_decay, mu, each (m, 1)
 
-    def cut(self, rows: Rows) -> "Stack":
+    def cut(self, rows: RowChoice) -> "Stack":
         """These rows: views for a range, copies for numbers."""
         return self._map(lambda tensor: tensor[rows])
 

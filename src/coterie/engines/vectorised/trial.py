@@ -22,7 +22,7 @@ TOLERANCE = 1e-4  # of how far a part of the model has moved
 ROUNDING = 1e-6  # of its largest weight: what float32 may lose on the way
 
 
-def trial(
+def why_not_stacked(
     world: World,
     *,
     device: torch.device | str = "cpu",

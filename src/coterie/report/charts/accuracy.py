@@ -7,7 +7,7 @@ import altair as alt
 from coterie.analysis.verdict import score_name
 from coterie.report.charts.common import INTERVAL, accuracy_axis, inline, lines, rounds_axis, side_by_side, told
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import CONTROLS, GREY, OKABE_ITO, SOLID, Look, scales
+from coterie.report.style import CONTROLS, GREY, OKABE_ITO, SOLID, LineStyle, scales
 from coterie.report.subject import ROUNDS, Subject, percent, thinned
 
 SWITCH = "Click a name to switch it off or on."
@@ -22,8 +22,8 @@ def accuracy_figures(subject: Subject) -> list[Figure]:
 def curves(subject: Subject) -> Figure:
     """Mean accuracy by round with its 95 % band, for methods and baselines."""
     rows = [row for label in subject.shown for row in _curve(subject, label)]
-    looks = [subject.looks[label] for label in subject.shown]
-    chart = lines(rows, looks, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(height=360)
+    styles = [subject.styles[label] for label in subject.shown]
+    chart = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(height=360)
     seeds = len(subject.findings.seeds)
     band = f"lines are means over {seeds} seeds, bands their 95 % intervals" if seeds > 1 else "one seed, so no intervals"
     note = f"Share of all clients' test samples that are answered rightly, after each round; {band}. {SWITCH}"
@@ -44,8 +44,8 @@ def controls(subject: Subject) -> list[Figure]:
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
     dashes = dict(CONTROLS.values())
-    looks = [Look(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
-    panel = lines(rows, looks, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(width=PANEL, height=220)
+    styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
+    panel = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(width=PANEL, height=220)
     chart = side_by_side(panel, [subject.name(label) for label in roles.controls])
     note = (
         "The same method when similarity decides who shares a model, when chance decides (groups of the same sizes) and, where they are "
@@ -62,8 +62,8 @@ def scores(subject: Subject) -> Figure:
         mean, low, high = percent([own.mean, own.low, own.high])
         means.append({"method": name, "accuracy": mean, "low": low, "high": high})
         dots += [{"method": name, "accuracy": value} for value in percent(own.values) if value is not None]
-    order = [look.name for look in subject.looks.values()]
-    colour = scales(list(subject.looks.values()))[0].legend(None)
+    order = [style.name for style in subject.styles.values()]
+    colour = scales(list(subject.styles.values()))[0].legend(None)
     y = alt.Y("method:N", sort=order, title=None)
     x = alt.X("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     data = inline(means)

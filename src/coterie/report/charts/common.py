@@ -5,17 +5,17 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
-from coterie.report.style import GREY, Look, faded, scales, switch
+from coterie.report.style import GREY, LineStyle, faded, scales, switch
 
-Rows: TypeAlias = list[dict[str, Any]]
+Records: TypeAlias = list[dict[str, Any]]
 Layers: TypeAlias = alt.LayerChart | alt.FacetChart
 
 
 def lines(
-    rows: Rows, looks: Sequence[Look], x: alt.X, y: alt.Y, tooltip: list[alt.Tooltip], *, band: bool = False, dots: bool = False
+    rows: Records, styles: Sequence[LineStyle], x: alt.X, y: alt.Y, tooltip: list[alt.Tooltip], *, band: bool = False, dots: bool = False
 ) -> Layers:
     """A line for each method, with a legend whose names switch it off and on; `band` from `low` to `high`; the mouse finds every point."""
-    shown, (colour, dash) = switch([look.name for look in looks]), scales(looks)
+    shown, (colour, dash) = switch([style.name for style in styles]), scales(styles)
     bands = [alt.Chart().mark_area().encode(x=x, y="low:Q", y2="high:Q", color=colour, opacity=faded(shown, 0.15, 0.0))] if band else []
     line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash, opacity=faded(shown))
     seen = faded(shown, 0.55, 0.0) if dots else alt.value(0.0)
@@ -35,7 +35,7 @@ def zero(axis: str) -> alt.Chart:
     return line
 
 
-def inline(rows: Rows) -> alt.InlineData:
+def inline(rows: Records) -> alt.InlineData:
     """Rows as part of the chart; Altair's limit for data frames does not concern them."""
     return alt.InlineData(values=rows)
 

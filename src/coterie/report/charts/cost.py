@@ -26,11 +26,11 @@ def cost(subject: Subject) -> Figure:
                     **{k: float(f"{v:.4g}") for k, v in amounts.items()},
                 }
             )
-    looks = [subject.looks[label] for label in subject.shown]
-    colour = alt.Color("method:N", scale=alt.Scale(domain=[look.name for look in looks], range=[look.colour for look in looks]))
+    styles = [subject.styles[label] for label in subject.shown]
+    colour = alt.Color("method:N", scale=alt.Scale(domain=[style.name for style in styles], range=[style.colour for style in styles]))
     shapes = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down"]
     shape = alt.Shape(
-        "method:N", scale=alt.Scale(domain=[look.name for look in looks], range=[shapes[i % len(shapes)] for i in range(len(looks))])
+        "method:N", scale=alt.Scale(domain=[style.name for style in styles], range=[shapes[i % len(shapes)] for i in range(len(styles))])
     )
     y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
     charts = []

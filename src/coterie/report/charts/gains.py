@@ -61,10 +61,10 @@ def gains(subject: Subject) -> list[Figure]:
             rows.append({"method": subject.name(label), "share": at, "gain": values[i], "client": ids[order[i]]})
     if not rows:
         return []
-    looks = [subject.looks[label] for label in labels]
+    styles = [subject.styles[label] for label in labels]
     x = alt.X("share:Q", title="clients, from the one that loses most to the one that gains most, %", scale=alt.Scale(domain=[0, 100]))
     y = alt.Y("gain:Q", title=f"gain over {subject.baseline.name}, points")
-    drawn = lines(rows, looks, x, y, told("client:N", "method:N", ("gain:Q", "gain, points")), dots=True)
+    drawn = lines(rows, styles, x, y, told("client:N", "method:N", ("gain:Q", "gain, points")), dots=True)
     chart = alt.layer(zero("y"), drawn).properties(height=340)
     note = (
         f"Clients below zero are served worse than by {subject.baseline.name}. Each line sorts the clients anew. Hover over a point to see "

@@ -6,7 +6,7 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.analysis.agreement import order_of
 from coterie.core.arrays import Array, Ids
-from coterie.report.charts.tables import Kind, Table, draw
+from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import colours, shades, shrunk
 from coterie.report.style import GROUPS, NOBODY, RAMP
@@ -20,12 +20,12 @@ def groups_over_rounds(subject: Subject) -> list[Figure]:
         order = order_of(agreement, records.truth)
         history = _history(subject, label)  # (rounds, clients)
         rounds = thinned(len(history), ROUNDS)
-        tables.append(Table(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
+        tables.append(Heatmap(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
     if not tables:
         return []
     numbers = range(1 + max(int(table.values.max()) for table in tables))
     scale = alt.Scale(domain=["none", *map(str, numbers)], range=[NOBODY, *(GROUPS[i % len(GROUPS)] for i in numbers)])
-    kind = Kind(
+    kind = HeatmapStyle(
         row="clients",
         column="round",
         value="group",
@@ -36,7 +36,7 @@ def groups_over_rounds(subject: Subject) -> list[Figure]:
     seed = records.settings.seeds[subject.seed]
     sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
     note = f"Seed {seed}. Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
-    return [Figure(subject.id("groups"), "The groups over the rounds", note, draw(tables, kind), several=True)]
+    return [Figure(subject.id("groups"), "The groups over the rounds", note, heatmaps(tables, kind), several=True)]
 
 
 def agreement_matrix(subject: Subject) -> list[Figure]:
@@ -45,10 +45,10 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
     for label, agreement in subject.agreements.items():
         order = order_of(agreement, records.truth)
         ids = [records.ids[i] for i in order]
-        tables.append(Table(subject.name(label), agreement[np.ix_(order, order)], ids, ids))
+        tables.append(Heatmap(subject.name(label), agreement[np.ix_(order, order)], ids, ids))
     if not tables:
         return []
-    kind = Kind(
+    kind = HeatmapStyle(
         row="clients",
         column="clients",
         value="together, %",
@@ -62,7 +62,7 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
         "round: of the rounds in which both took part), from white, never, to dark blue, always. Blocks along the diagonal are groups that "
         "come back."
     )
-    return [Figure(subject.id("agreement"), "Which clients are found similar", note, draw(tables, kind), several=True)]
+    return [Figure(subject.id("agreement"), "Which clients are found similar", note, heatmaps(tables, kind), several=True)]
 
 
 def steady(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:

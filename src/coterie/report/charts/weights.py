@@ -5,7 +5,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles
 from coterie.report.charts.common import lines, rounds_axis, told
-from coterie.report.charts.tables import Kind, Table, draw
+from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import shades, shrunk
 from coterie.report.style import RAMP
@@ -27,10 +27,10 @@ def _shares(subject: Subject, shown: list[str]) -> list[Figure]:
     for label in labels:
         table = subject.weighing.shares[label][1:]  # nothing is mixed at the start
         rounds = thinned(len(table), ROUNDS)
-        tables.append(Table(subject.name(label), table[rounds][:, order].T, [records.ids[i] for i in order], (rounds + 1).tolist()))
+        tables.append(Heatmap(subject.name(label), table[rounds][:, order].T, [records.ids[i] for i in order], (rounds + 1).tolist()))
     if not most or not tables:
         return []
-    kind = Kind(
+    kind = HeatmapStyle(
         row="clients",
         column="round",
         value="weight, %",
@@ -46,14 +46,14 @@ def _shares(subject: Subject, shown: list[str]) -> list[Figure]:
         f"Seed {records.settings.seeds[subject.seed]}. A client's share of the model that it helps to make, from white (none: it was not "
         f"picked) to dark blue ({100 * most:.0f} %). Clients with the most training samples are at the top."
     )
-    return [Figure(subject.id("weights"), "Weights over the rounds", note, draw(tables, kind), several=True)]
+    return [Figure(subject.id("weights"), "Weights over the rounds", note, heatmaps(tables, kind), several=True)]
 
 
 def _spread(subject: Subject, shown: list[str]) -> list[Figure]:
     rows = [row for label in shown for row in _curve(subject.name(label), subject.weighing.spread[label])]
-    looks = [subject.looks[label] for label in shown]
+    styles = [subject.styles[label] for label in shown]
     y = alt.Y("clients:Q", title="clients that make a model", scale=alt.Scale(zero=True))
-    chart = lines(rows, looks, rounds_axis(), y, told("method:N", "round:Q", "clients:Q")).properties(height=240)
+    chart = lines(rows, styles, rounds_axis(), y, told("method:N", "round:Q", "clients:Q")).properties(height=240)
     note = (
         "How widely a model's weight is spread: the number of clients with equal weights that would spread it as widely (1 / sum of "
         "squared weights), mean over models and seeds."

@@ -8,25 +8,26 @@ from pathlib import Path
 from coterie.core.arrays import Floats, Ints
 from coterie.core.compiled import compiled
 from coterie.engines.fused.cpu.primitives import claim, raised
-from coterie.engines.fused.cpu.training import Space, Tables, flatten, train_one
+from coterie.engines.fused.cpu.training import KernelJob, Space, flatten_model, train_one
 
-Work = Callable[[Tables, Ints, Space, Ints, Ints, Floats], None]
+Kernel = Callable[[KernelJob, Ints, Space, Ints, Ints, Floats], None]
 
 
 @lru_cache(maxsize=1)
-def kernel() -> Work:
+def kernel() -> Kernel:
     """The worker as machine code."""
-    # numba looks only at this file to see whether what it kept is stale, but a number of the enclosing scope is part of its key.
-    sources = _version()
 
-    def work(t: Tables, queue: Ints, space: Space, next_in_queue: Ints, stop: Ints, vectors: Floats) -> None:
+    def work(t: KernelJob, queue: Ints, space: Space, next_in_queue: Ints, stop: Ints, vectors: Floats) -> None:
         """Take trainings from the queue until it is empty or the flag is raised."""
         ticket = claim(next_in_queue)
-        while sources >= 0 and ticket < len(queue) and not raised(stop):
+        while ticket < len(queue) and not raised(stop):
             train_one(t, queue[ticket], space, stop)
-            flatten(t.plan, space.weights, vectors, queue[ticket])
+            flatten_model(t.plan, space.weights, vectors, queue[ticket])
             ticket = claim(next_in_queue)
 
+    # numba looks only at this file to see whether what it kept is stale, and stumbles over types that are no longer there: what another
+    # version of the sources has left is kept under another name.
+    work.__qualname__ = f"work_{_version():x}"
     return compiled(work)
 
 

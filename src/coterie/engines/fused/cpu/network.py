@@ -32,16 +32,16 @@ PADDING = np.float32(-1e30)  # of the logits: a class that is not there
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compiled(function: F) -> F:
+def kernel_part(function: F) -> F:
     """Machine code without the GIL. Sums keep the order in which they are written, and NaN and infinity mean what they do elsewhere."""
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # only other kernels call it
     return cast(F, njit(nogil=True, error_model="numpy", fastmath={"contract"}, **options)(function))
 
 
-padded = compiled(row_length)
+padded = kernel_part(row_length)
 
 
-@compiled
+@kernel_part
 def dense(
     count: int, inputs: int, outputs: int, x: Floats, x_at: int, w: Floats, w_at: int, bias_at: int, out: Floats, out_at: int
 ) -> None:
@@ -61,7 +61,7 @@ def dense(
         row += rows
 
 
-@compiled
+@kernel_part
 def combine(
     rows: int, length: int, terms: int, x: Floats, x_at: int, factors: Floats, factor_at: int, term_stride: int, row_stride: int,
     out: Floats, out_at: int, then: int, lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
@@ -77,7 +77,7 @@ def combine(
         row += strip
 
 
-@compiled
+@kernel_part
 def gather(x: Floats, samples: Ints, batch: Floats) -> None:
     """Copy the rows of a chunk to where the vector units can read them."""
     width = x.shape[1]
@@ -85,7 +85,7 @@ def gather(x: Floats, samples: Ints, batch: Floats) -> None:
         copy(x, samples[s] * width, batch, s * padded(width), width)
 
 
-@compiled
+@kernel_part
 def forward(plan: Ints, count: int, batch: Floats, weights: Floats, acts: Floats) -> None:
     """Logits, and on the way the hidden activations."""
     for layer in range(len(plan)):
@@ -98,7 +98,7 @@ def forward(plan: Ints, count: int, batch: Floats, weights: Floats, acts: Floats
                 hidden[j] = ZERO if hidden[j] <= 0 else hidden[j]
 
 
-@compiled
+@kernel_part
 def output_deltas(classes: int, at: int, labels: Ints, samples: Ints, scale: np.float32, acts: Floats, deltas: Floats) -> None:
     """Softmax minus one at the label, over the size of the batch."""
     stride = padded(classes)
@@ -108,7 +108,7 @@ def output_deltas(classes: int, at: int, labels: Ints, samples: Ints, scale: np.
         deltas[row + labels[samples[s]]] -= scale
 
 
-@compiled
+@kernel_part
 def hidden_deltas(plan: Ints, layer: int, count: int, weights: Floats, acts: Floats, deltas: Floats) -> None:
     """Pull the deltas of a layer back to the one below it, before the layer's weights move."""
     inputs, outputs, source, target = plan[layer, IN], plan[layer, OUT], plan[layer, ACTS], plan[layer - 1, ACTS]
@@ -122,7 +122,7 @@ def hidden_deltas(plan: Ints, layer: int, count: int, weights: Floats, acts: Flo
         pulled[j] = ZERO if hidden[j] <= 0 else pulled[j]
 
 
-@compiled
+@kernel_part
 def collect(
     plan: Ints, layer: int, count: int, batch: Floats, acts: Floats, deltas: Floats, ones: Floats, out: Floats, then: int,
     lr: np.float32, decay: np.float32, mu: np.float32, anchor: Floats,
@@ -134,7 +134,7 @@ def collect(
     combine(ONE, outputs, count, deltas, source, ones, NONE, NONE, NONE, out, plan[layer, BIAS], then, lr, decay, mu, anchor)
 
 
-@compiled
+@kernel_part
 def descend(
     weights: Floats, gradient: Floats, velocity: Floats, anchor: Floats, linear: Floats,
     lr: np.float32, momentum: np.float32, decay: np.float32, mu: np.float32,
@@ -155,7 +155,7 @@ def descend(
             weights[j] -= lr * gradient[j]
 
 
-@compiled
+@kernel_part
 def step(
     plan: Ints, x: Floats, y: Ints, samples: Ints, chunk: int, batch: Floats, acts: Floats, deltas: Floats, ones: Floats,
     weights: Floats, gradient: Floats, velocity: Floats, anchor: Floats, linear: Floats,

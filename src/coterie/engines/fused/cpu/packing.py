@@ -9,19 +9,19 @@ import numpy.typing as npt
 
 from coterie.core.arrays import Array, Floats, Ints
 from coterie.engines.fused.cpu.network import PADDING
-from coterie.engines.fused.cpu.training import Space, Tables
+from coterie.engines.fused.cpu.training import KernelJob, Space
 from coterie.engines.fused.cpu.vectors import LANES, row_length
 from coterie.engines.job import FusedJob
 
 CHUNK = 64  # samples of a batch that are worked on together: of a wide input, as many as a core's second cache holds
-Number = TypeVar("Number", bound=np.generic)
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 _kept = local()
 
 
-def tables(job: FusedJob, steps: Ints, chunk: int) -> Tables:
+def tables(job: FusedJob, steps: Ints, chunk: int) -> KernelJob:
     """The job for the kernel."""
-    return Tables(
+    return KernelJob(
         plan=_read(_plan(job.sizes, chunk), np.int64),
         x=_read(job.x, np.float32),
         y=_read(job.y, np.int64),
@@ -90,7 +90,7 @@ def _plan(sizes: tuple[int, ...], chunk: int) -> Ints:
     return np.array(rows, dtype=np.int64)
 
 
-def _read(array: Array, kind: type[Number]) -> npt.NDArray[Number]:
+def _read(array: Array, kind: type[Scalar]) -> npt.NDArray[Scalar]:
     """A view that can only be read, so that the kernel is compiled once, not again for data that cannot be written."""
     view = np.ascontiguousarray(array, dtype=kind).view()
     view.setflags(write=False)

@@ -6,14 +6,14 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints, Words
 from coterie.core.rng import GOLDEN, MIX_1, MIX_2
-from coterie.engines.fused.cpu.network import BIAS, FLAT, IN, OUT, WEIGHT, compiled, padded, step
+from coterie.engines.fused.cpu.network import BIAS, FLAT, IN, OUT, WEIGHT, kernel_part, padded, step
 from coterie.engines.fused.cpu.primitives import copy, raised
 
 _GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
-class Tables(NamedTuple):
+class KernelJob(NamedTuple):
     """A `FusedJob` as the kernel takes it: no None (an array without rows instead), and the steps counted."""
 
     plan: Ints
@@ -51,7 +51,7 @@ class Space(NamedTuple):
     counts: Ints
 
 
-@compiled
+@kernel_part
 def scramble(z: np.uint64) -> np.uint64:
     """`rng.scramble`."""
     z = (z ^ (z >> _SHIFTS[0])) * _MIX_1
@@ -59,7 +59,7 @@ def scramble(z: np.uint64) -> np.uint64:
     return z ^ (z >> _SHIFTS[2])
 
 
-@compiled
+@kernel_part
 def shuffle(key: np.uint64, n: int, words: Words, order: Ints, counts: Ints) -> None:
     """`rng.shuffle` into order[:n]. The words are spread evenly, so a bucket for each leaves next to nothing to sort."""
     bits = 1
@@ -84,7 +84,7 @@ def shuffle(key: np.uint64, n: int, words: Words, order: Ints, counts: Ints) -> 
         words[place], order[place] = word, index
 
 
-@compiled
+@kernel_part
 def spread(plan: Ints, models: Floats, i: int, out: Floats) -> None:
     """Row i of `models`, a flat model, into padded rows. The padding is cleared as well: a training that diverged has left NaN there."""
     out[:] = 0
@@ -96,8 +96,8 @@ def spread(plan: Ints, models: Floats, i: int, out: Floats) -> None:
         copy(models, at + outputs * inputs, out, plan[layer, BIAS], outputs)
 
 
-@compiled
-def flatten(plan: Ints, rows: Floats, models: Floats, i: int) -> None:
+@kernel_part
+def flatten_model(plan: Ints, rows: Floats, models: Floats, i: int) -> None:
     """Padded rows back into a flat model: row i of `models`."""
     begin = i * models.shape[1]
     for layer in range(len(plan)):
@@ -107,8 +107,8 @@ def flatten(plan: Ints, rows: Floats, models: Floats, i: int) -> None:
         copy(rows, plan[layer, BIAS], models, at + outputs * inputs, outputs)
 
 
-@compiled
-def train_one(t: Tables, i: int, space: Space, stop: Ints) -> None:
+@kernel_part
+def train_one(t: KernelJob, i: int, space: Space, stop: Ints) -> None:
     """All steps of training i, from `t.models` into `space.weights`. The same bits whatever else the job holds."""
     begin, n = t.offsets[i], t.offsets[i + 1] - t.offsets[i]
     lr, momentum = np.float32(t.lr[i]), np.float32(t.momentum[i])

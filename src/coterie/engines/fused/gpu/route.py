@@ -13,7 +13,7 @@ import torch
 
 from coterie.core.arrays import Floats, Ints
 from coterie.engines.fused.gpu.layout import packed, unpack, width
-from coterie.engines.fused.gpu.tables import Piece, Stack, pieces, stack
+from coterie.engines.fused.gpu.tables import PackedModels, Piece, pieces, stack
 from coterie.engines.job import FusedJob
 
 ON_CHIP = 1 << 14  # numbers in a tile that, with its velocity, a multiprocessor's registers hold
@@ -65,7 +65,7 @@ def _fetched(vectors: torch.Tensor) -> Floats:
     return torch.empty(vectors.shape, dtype=torch.float32, pin_memory=True).copy_(vectors).numpy()
 
 
-def _launch(sizes: tuple[int, ...], x: torch.Tensor, models: Stack, piece: Piece) -> None:
+def _launch(sizes: tuple[int, ...], x: torch.Tensor, models: PackedModels, piece: Piece) -> None:
     tile = 1 << int(sizes[0]).bit_length()  # the features and the one that meets the bias, rounded up
     if len(sizes) == 2 and tile * width(sizes[1]) <= ON_CHIP:
         from coterie.engines.fused.gpu.softmax import train_softmax

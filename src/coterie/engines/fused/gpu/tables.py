@@ -15,7 +15,7 @@ LONGEST_STREAM = 1 << 25  # samples in a piece of the work: about 2 GiB while th
 LONGEST_TURN = 1 << 20  # samples of one training in a piece: about a second of a softmax regression
 
 
-class Stack(NamedTuple):
+class PackedModels(NamedTuple):
     """The models of all trainings on the device, in the kernels' layout, and what pulls at them."""
 
     weights: torch.Tensor  # (n, packed)
@@ -34,13 +34,13 @@ class Piece(NamedTuple):
     labels: torch.Tensor
 
 
-def stack(job: FusedJob, device: torch.device) -> Stack:
+def stack(job: FusedJob, device: torch.device) -> PackedModels:
     """Put the job's models on the device."""
     models = pack(job.sizes, _sent(job.models, device))
     weights = models[_sent(job.start, device)]
     has_linear = np.zeros(len(job.start)) if job.linear is None else job.linear.any(1)
     reals = np.stack([job.lr, job.momentum, job.weight_decay, job.mu, has_linear], 1).astype(np.float32)
-    return Stack(
+    return PackedModels(
         weights=weights,
         velocity=torch.zeros_like(weights),
         anchors=models if job.anchors is None else pack(job.sizes, _sent(job.anchors, device)),

@@ -15,7 +15,7 @@ CELLS, ROWS = 2500, 100  # rectangles in one panel at most, and rows: less than 
 
 
 @dataclass(frozen=True)
-class Table:
+class Heatmap:
     """One panel: rows are clients, from the top; columns are clients or rounds."""
 
     title: str
@@ -25,7 +25,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeatmapStyle:
     """What the tables of a figure have in common: what their rows, columns and values are called, and how values become colours."""
 
     row: str
@@ -37,7 +37,7 @@ class Kind:
     height: int = 300
 
 
-def draw(tables: Sequence[Table], kind: Kind) -> alt.ConcatChart:
+def heatmaps(tables: Sequence[Heatmap], kind: HeatmapStyle) -> alt.ConcatChart:
     """The tables side by side."""
     small = all(table.values.size <= CELLS and len(table.rows) <= ROWS for table in tables)
     panels = [_cells(table, kind) if small else _image(table, kind) for table in tables]
@@ -45,7 +45,7 @@ def draw(tables: Sequence[Table], kind: Kind) -> alt.ConcatChart:
     return chart
 
 
-def _cells(table: Table, kind: Kind) -> alt.Chart:
+def _cells(table: Heatmap, kind: HeatmapStyle) -> alt.Chart:
     data = [
         {"row": row, "column": column, "value": kind.show(table.values[i, j])}
         for i, row in enumerate(table.rows)
@@ -68,7 +68,7 @@ def _cells(table: Table, kind: Kind) -> alt.Chart:
     return chart
 
 
-def _image(table: Table, kind: Kind) -> Layers:
+def _image(table: Heatmap, kind: HeatmapStyle) -> Layers:
     height, width = table.values.shape
     first = 0 if isinstance(table.columns[0], str) else int(table.columns[0])
     last = width if isinstance(table.columns[0], str) else int(table.columns[-1])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.reproduce.file import Claim, Part, Reproduction
-from coterie.reproduce.judge import Ruling, judge
+from coterie.reproduce.claims import StudyResult, assess
+from coterie.reproduce.file import Claim, Reproduction, StudyPart
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 
@@ -24,15 +24,15 @@ def values(**rows: Any) -> PartValues:
     return part
 
 
-def ruling(claims: list[Claim], parts: Mapping[str, PartValues], why: Mapping[str, str] | None = None) -> Ruling:
-    made = [Part(name=name) for name in parts]
+def ruling(claims: list[Claim], parts: Mapping[str, PartValues], why: Mapping[str, str] | None = None) -> StudyResult:
+    made = [StudyPart(name=name) for name in parts]
     study = Reproduction(title="", paper="", where="", asks="", parts=made, claims=claims, name="t", path=Path("t.toml"))
     runs = [PartRun(part, why_not=(why or {}).get(part.name, "")) for part in made]
-    return judge(study, runs, parts)
+    return assess(study, runs, parts)
 
 
 def outcome(claim: dict[str, Any], **rows: Any) -> str:
-    return ruling([Claim(says="it", one="a", **claim)], {"all": values(**rows)}).judgements[0].outcome
+    return ruling([Claim(says="it", one="a", **claim)], {"all": values(**rows)}).results[0].outcome
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_number_is_judged_against_the_papers(kind: str, paper: float, expected
 def test_a_trend_is_a_correlation_with_the_order_of_the_parts(sign: Any, expected: str) -> None:
     parts = {name: values(a=level + NOISE) for name, level in (("x", 1.0), ("y", 2.0), ("z", 3.0))}
     claim = Claim(says="it", kind="trend", parts=["x", "y", "z"], one="a", sign=sign)
-    judgement = ruling([claim], parts).judgements[0]
+    judgement = ruling([claim], parts).results[0]
     assert judgement.outcome == expected
     assert judgement.ours == pytest.approx(1.0)
 
@@ -90,7 +90,7 @@ def test_rounds_counts_the_rounds_with_significance() -> None:
         "b": {seed: np.zeros(4) for seed in range(10)},
     }
     for paper, expected in ((75.0, "holds"), (76.0, "not shown")):
-        judgement = ruling([Claim(says="it", kind="rounds", one="a", two="b", paper=paper)], {"all": part}).judgements[0]
+        judgement = ruling([Claim(says="it", kind="rounds", one="a", two="b", paper=paper)], {"all": part}).results[0]
         assert (judgement.ours, judgement.outcome) == (75.0, expected)
 
 
@@ -101,7 +101,7 @@ def test_many_claims_need_more_evidence_than_one() -> None:
     claim = Claim(says="it", one="a", two="b")
     assert ruling([claim], part).verdict == "holds"
     crowd = ruling([claim] * 30, part)
-    assert crowd.judgements[0].p == pytest.approx(30 * 2 / 1024)
+    assert crowd.results[0].p == pytest.approx(30 * 2 / 1024)
     assert crowd.verdict == "does not hold"
 
 
@@ -136,5 +136,5 @@ def test_the_verdict_counts_what_was_run() -> None:
 def test_seeds_are_paired_by_number() -> None:
     part = values(a=[10, 20, 30, 40, 50, 60], b=[0, 0, 0, 0, 0, 0])
     part.numbers["b", "mean"] = {seed: 10.0 * seed for seed in range(5, -1, -1)}  # in another order
-    judgement = ruling([Claim(says="it", one="a", two="b")], {"all": part}).judgements[0]
+    judgement = ruling([Claim(says="it", one="a", two="b")], {"all": part}).results[0]
     assert (judgement.ours, judgement.low, judgement.high) == (10.0, 10.0, 10.0)
