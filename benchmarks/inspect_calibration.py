@@ -12,17 +12,18 @@ import argparse
 import json
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from benchmarks.made_federations import Gaussians
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.data.catalogue import load
-from coterie.data.federation import Federation, Parts
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import parse_seeds
@@ -31,8 +32,8 @@ from coterie.grouping.choice.probes import Probes, probe
 from coterie.inspect.differ import beyond_labels, differ
 from coterie.run.drive import answer
 
-Made = str | tuple[int, int, float]  # a spec, or clients, samples and shift of `gaussians`
-SCENARIOS = {
+Spec = str | Gaussians
+SCENARIOS: dict[str, Spec] = {
     "rotated": "digits/rotated(clients=40,groups=4)",
     "labelswap": "digits/labelswap(clients=20,groups=4)",
     "labelswap, 40 clients": "digits/labelswap(clients=40,groups=4)",
@@ -42,44 +43,28 @@ SCENARIOS = {
     "dirichlet(.1)": "digits/dirichlet(alpha=0.1,clients=40)",
     "dirichlet(.3)": "digits/dirichlet(alpha=0.3,clients=40)",
     "dirichlet(1)": "digits/dirichlet(alpha=1,clients=40)",
+    "synthetic(0,0)": "synthetic(0,0,clients=100)",
+    "t3, 2 directions": Gaussians(clients=40, groups=0, tails="t3", directions=2, shift=2.0),
+    "t3, 20 directions": Gaussians(clients=40, groups=0, tails="t3", shift=2.0),
+    "t3, lognormal sizes": Gaussians(clients=40, groups=0, tails="t3", directions=2, shift=2.0, sizes="lognormal"),
+    "normal, lognormal sizes": Gaussians(clients=40, groups=0, directions=2, shift=2.0, sizes="lognormal"),
+    "groups, one far": Gaussians(clients=40, far=4.0, shift=1.5),
+    "groups, lognormal sizes": Gaussians(clients=40, shift=1.5, sizes="lognormal"),
+    "synthetic, three label orders": "synthetic(iid,clients=300)/labelswap(groups=3)",
 }
-POWERLAW = {"powerlaw": "mnist/powerlaw(clients=1000)"}
-POWER_DIGITS = {
+POWERLAW: dict[str, Spec] = {"powerlaw": "mnist/powerlaw(clients=1000)"}
+POWER_DIGITS: dict[str, Spec] = {
     **{f"rotated, {n} clients": f"digits/rotated(clients={n},groups=4)" for n in (8, 12, 20, 80, 160)},
     **{f"labelswap, {n} clients": f"digits/labelswap(clients={n},groups=4)" for n in (8, 12, 28, 80)},
     **{f"labelswap, {p} pair(s)": f"digits/labelswap(clients=40,groups=2,pairs={p})" for p in (1, 2, 3, 5)},
     **{f"rotated, {g} groups": f"digits/rotated(clients=40,groups={g})" for g in (2, 6, 8, 10)},
 }
 # The digits are shared out, so more clients have fewer samples. Gaussian classes vary one thing at a time: clients, samples, shift.
-POWER_MADE = {
-    **{f"gaussian, {n} clients": (n, 40, 1.25) for n in (6, 12, 24, 48, 96)},
-    **{f"gaussian, {m} samples": (24, m, 1.25) for m in (10, 20, 80, 160)},
-    **{f"gaussian, shift {d}": (24, 40, d) for d in (0.0, 0.5, 0.75, 1.0, 1.5, 2.0)},
+POWER_MADE: dict[str, Spec] = {
+    **{f"gaussian, {n} clients": Gaussians(clients=n) for n in (12, 24, 48, 96)},
+    **{f"gaussian, {m} samples": Gaussians(samples=m) for m in (10, 20, 80, 160)},
+    **{f"gaussian, shift {d}": Gaussians(shift=d) for d in (0.0, 0.5, 0.75, 1.0, 1.5, 2.0)},
 }
-CLASSES, FEATURES, GROUPS = 5, 20, 3
-
-
-def gaussians(clients: int, samples: int, shift: float, seed: int) -> Federation:
-    """Three groups; in each, class c is a unit normal about a centre of its own, `shift` (a length) away from the class's common centre."""
-    rng = generator(key(seed, "gaussians"))
-    away = rng.standard_normal((GROUPS, CLASSES, FEATURES))
-    away *= shift / np.linalg.norm(away, axis=2, keepdims=True)
-    centres = 2 * rng.standard_normal((CLASSES, FEATURES)) + away
-    groups = np.arange(clients) % GROUPS
-    y = rng.integers(CLASSES, size=(clients, samples))
-    x = centres[groups[:, None], y] + rng.standard_normal((clients, samples, FEATURES))
-    rows = np.arange(clients * samples).reshape(clients, samples)
-    return Federation(
-        name="gaussians",
-        x=x.reshape(-1, FEATURES).astype(np.float32),
-        y=y.ravel().astype(np.int64),
-        classes=tuple("abcde"),
-        ids=tuple(f"client-{i}" for i in range(clients)),
-        train=Parts.of(list(rows)),
-        test=Parts.of(list(rows[:, :0])),
-        groups=groups,
-        data_seed=seed,
-    )
 
 
 def main() -> None:
@@ -97,18 +82,18 @@ def main() -> None:
 
         power_figure(options.lines, options.figure)
         return
-    known: dict[str, Made] = {**POWER_DIGITS, **POWER_MADE} if options.power else {**SCENARIOS, **(POWERLAW if options.data_dir else {})}
+    known = {**POWER_DIGITS, **POWER_MADE} if options.power else {**SCENARIOS, **(POWERLAW if options.data_dir else {})}
     wanted = options.only.split(";") if options.only else list(known)
     for name in wanted:
         print(json.dumps(row(name, known[name], parse_seeds(options.seeds), options.data_dir, not options.no_labels)), flush=True)
 
 
-def row(name: str, spec: Made, seeds: tuple[int, ...], data_dir: Path | None, labels: bool) -> dict[str, Any]:
+def row(name: str, spec: Spec, seeds: tuple[int, ...], data_dir: Path | None, labels: bool) -> dict[str, Any]:
     began, found = perf_counter(), [one(spec, seed, data_dir, labels) for seed in seeds]
     print(f"{name}: {(perf_counter() - began) / len(seeds):.2f} s a seed", file=sys.stderr)
     return {
         "name": name,
-        "spec": spec,
+        "spec": spec if isinstance(spec, str) else asdict(spec),
         "seeds": len(seeds),
         **{yes: sum(f[yes] for f in found) for yes in ("differ", "beyond_labels", "distinct", "company", "right_number")},
         "numbers": dict(sorted(Counter(f["k"] for f in found if f["distinct"]).items())),
@@ -118,8 +103,8 @@ def row(name: str, spec: Made, seeds: tuple[int, ...], data_dir: Path | None, la
     }
 
 
-def one(spec: Made, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
-    federation = load(spec, seed, data_dir) if isinstance(spec, str) else gaussians(*spec, seed)
+def one(spec: Spec, seed: int, data_dir: Path | None, labels: bool) -> dict[str, Any]:
+    federation = load(spec, seed, data_dir) if isinstance(spec, str) else spec.draw(seed)
     world = World.of(federation, "mclr")
     problem = world.problem
     ctx = problem.context(Plan(), seed, 0)

@@ -68,3 +68,13 @@ def test_the_core_needs_torch_in_two_files_only() -> None:
             if heavy & {name.split(".")[0] for name in names}:
                 found.add(path.name)
     assert found == {"model.py", "parameters.py"}
+
+
+def test_no_two_things_have_one_name() -> None:
+    """A class, or a function that other files import, is found by its name alone."""
+    owners: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: files for name, files in owners.items() if len(files) > 1} == {}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.inspect.differ import Difference, beyond_labels, differ, either
+from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
 from grouping.choice.made_probes import made, proportions_alone
 
 
@@ -24,8 +24,10 @@ def test_label_proportions_alone_do_not_count_as_beyond_labels() -> None:
     assert beyond_labels(probes, rng).p > 0.05
 
 
-def test_clients_differ_when_either_test_says_so() -> None:
-    whole, within = Difference(0.4, 0.1, 20), Difference(0.01, 0.3, 20)
-    assert either(whole, within) == Difference(0.02, 0.1, 20)
-    assert either(whole, None) == whole
-    assert either(whole, Difference(0.9, 0.0, 20)).p == 0.8
+def test_clients_differ_when_any_test_says_so() -> None:
+    whole = Difference(0.4, 0.1, 20)
+    assert any_of(whole, 0.01) == Difference(0.02, 0.1, 20)
+    assert any_of(whole) == whole
+    assert any_of(whole, 0.9).p == 0.8
+    assert any_of(whole, 0.9, 0.01).p == pytest.approx(0.03)
+    assert any_of(whole, float("nan"), 0.01).p == pytest.approx(0.02)  # a test that could not be made is none

@@ -28,7 +28,7 @@ def inspect(
     seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    draws: Annotated[int, typer.Option(help="Draws of one population to compare with.")] = 199,
+    draws: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
     pilot: Annotated[bool, typer.Option("--pilot/--no-pilot", help="Whether to try the groups out in a short training.")] = True,
     rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 10,
@@ -43,7 +43,7 @@ def inspect(
 
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
-    plan = InspectPlan(labels=labels, draws=draws, pilot=PilotPlan(rounds, local, randoms) if pilot else None)
+    plan = InspectPlan(labels=labels, pilot=PilotPlan(rounds, local, randoms) if pilot else None, **options.given(draws=draws))
     known = options.given(model=model, data_seed=data_seed)
     found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), **known)
     console = Console(stderr=as_json)

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.grouping.choice.distinct import LEVEL
+from coterie.grouping.choice.cuts import LEVEL
+from coterie.grouping.choice.distinct import LEAST_CLIENTS, Grouped
+from coterie.grouping.choice.steadiness import AGREE, RECUR
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 
 FEW = 5  # clients named in a sentence
-MANY_ALONE = 3  # a group of one client in so many groups, and the answer says so
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,31 @@ def answers(found: Inspection) -> list[Answer]:
 def _differ(found: Inspection) -> Answer:
     d = found.differ
     where = " as a whole or within a class" if found.beyond_labels is not None else ""
+    counts = " or their label counts are further apart" if found.labels is not None else ""
     evidence = (
         f"The two halves of a client agree with a correlation of {d.agreement:.2f} (0 is chance); that they are more alike{where} than "
-        f"halves of different clients: {_p(d.p)}."
+        f"halves of different clients{counts}: {_p(d.p)}.{_labels(found)}"
     )
-    return Answer("Do clients differ more than chance?", "yes" if d.p <= LEVEL else "not that one can see", evidence)
+    return Answer("Do clients differ more than chance?", _verdict(d.p, found), evidence)
+
+
+def _labels(found: Inspection) -> str:
+    """What the label counts tell, however few the clients are."""
+    spread = found.labels
+    if spread is None:
+        return ""
+    low, high = (f"{100 * share:.0f} % of {found.ids[row]}" for share, row in (spread.low, spread.high))
+    differ = "differ" if spread.p <= LEVEL else "do not differ more than by chance"
+    return (
+        f" Label proportions {differ} ({_p(spread.p)}, Cramér's V {spread.association:.2f}): class {found.classes[spread.label]} is {high} "
+        f"and {low}."
+    )
+
+
+def _verdict(p: float, found: Inspection) -> str:
+    if p <= LEVEL:
+        return "yes"
+    return "too few clients to tell" if len(found.ids) < LEAST_CLIENTS else "not that one can see"
 
 
 def _beyond(found: Inspection) -> Answer | None:
@@ -44,35 +65,51 @@ def _beyond(found: Inspection) -> Answer | None:
     evidence = f"Within a class, the halves of a client agree with a correlation of {d.agreement:.2f}, {_p(d.p)}."
     if np.isnan(d.p):
         return Answer("Beyond their label proportions?", "cannot be told", "No class is held by two clients in both halves.")
-    return Answer("Beyond their label proportions?", "yes" if d.p <= LEVEL else "not that one can see", evidence)
+    return Answer("Beyond their label proportions?", _verdict(d.p, found), evidence)
 
 
 def _groups(found: Inspection) -> Answer:
     g = found.groups
     question = "Distinct groups, or a continuum?"
     if np.isnan(g.p):
-        return Answer(question, "too few clients to tell", f"{len(found.ids)} clients; at least 4 are needed, and 20 to see much.")
-    stable = f"the {g.k} groups found on either half agree to {g.stability[g.k - 2]:.2f} (adjusted Rand index)"
-    against = f"against one population of the same spread, {_p(g.p)}"
+        evidence = f"{len(found.ids)} clients; at least {LEAST_CLIENTS} are needed, and 20 to see much.{_labels(found)}"
+        return Answer(question, "too few clients to tell", evidence)
+    at = g.cut - 2
+    stable = (
+        f"the groups found on either half agree to {g.stability[at]:.2f} (adjusted Rand index), and among two thirds of the clients the "
+        f"worst of them is found again to {g.recurrence[at]:.2f} (Jaccard index)"
+    )
     if g.distinct:
         where = "" if g.view == "all" else " beyond label proportions"
-        sizes = np.bincount(g.labels)
-        alone = int(np.sum(sizes == 1))
-        apart = f", {alone} of them a single client" if MANY_ALONE * alone >= g.k else ""
-        told = " A few clients stand apart from all others, which need not be groups." if apart else ""
-        evidence = f"Sizes {', '.join(map(str, sizes))}; {against}; {stable}.{told}{_outliers(found)}"
-        return Answer(question, f"{g.k} distinct groups{where}{apart}", evidence)
+        sizes = ", ".join(map(str, np.bincount(g.labels)))
+        evidence = f"Sizes {sizes}; {_against(g.p)}; {stable}.{_outliers(found)}"
+        return Answer(question, f"{g.k} distinct groups{where}", evidence)
+    none = _why_none(g)
     if g.overlapping:
-        evidence = (
-            f"The same classes come together in client after client ({_p(g.p_company)}), but groups are no more distinct than chance:"
-        )
-        return Answer(question, "structure, but groups overlap", f"{evidence} {against}; {stable}.{_outliers(found)}")
-    return Answer(question, "a continuum, as far as one can see", f"No distinct groups {against}; {stable}.{_outliers(found)}")
+        evidence = f"The same classes come together in client after client ({_p(g.p_company)}), but {none}"
+        return Answer(question, "structure, but groups overlap", f"{evidence}; at {g.k} groups, {stable}.{_outliers(found)}")
+    return Answer(
+        question, "a continuum, as far as one can see", f"{none[0].upper()}{none[1:]}; at {g.k} groups, {stable}.{_outliers(found)}"
+    )
+
+
+def _why_none(g: Grouped) -> str:
+    """Why no groups are told: they do not stand out, or what stands out does not hold."""
+    if g.p_any > LEVEL:
+        return f"no number of groups is more distinct than chance: {_against(g.p_any)}"
+    return (
+        f"what stands out ({_against(g.p_any)}) is not groups that hold: they are not found again on the other half (agreement under "
+        f"{AGREE:g}) or among other clients (under {RECUR:g}), are mostly single clients, or are as many as were looked for"
+    )
+
+
+def _against(p: float) -> str:
+    return f"against one population of the same spread, {_p(p)}"
 
 
 def _outliers(found: Inspection) -> str:
     rows = found.groups.outliers
-    return f" Far from their group: {_named([found.ids[r] for r in rows])}." if len(rows) else ""
+    return f" By themselves, or far from their group: {_named([found.ids[r] for r in rows])}." if len(rows) else ""
 
 
 def _pilot(found: Inspection) -> Answer | None:

@@ -42,14 +42,14 @@ def beyond_labels(probes: Probes, rng: np.random.Generator) -> Difference:
     return _tested(blocks, len(probes.clients), rng)
 
 
-def either(whole: Difference, within: Difference | None) -> Difference:
-    """Clients differ if they do as a whole or within a class, where the chance of drawing labels does not drown the rest.
+def any_of(whole: Difference, *others: float) -> Difference:
+    """Clients differ if they do as a whole or by any other test (given by its p): within a class, where the chance of drawing labels does
+    not drown the rest; in label counts, where few clients can tell.
 
-    Two tests, so twice the smaller p (Bonferroni); the agreement stays that of the whole.
+    So many tests, so many times the smallest p (Bonferroni); the agreement stays that of the whole.
     """
-    if within is None or np.isnan(within.p):
-        return whole
-    return replace(whole, p=min(1.0, 2 * min(whole.p, within.p)))
+    told = [p for p in (whole.p, *others) if not np.isnan(p)]
+    return replace(whole, p=min(1.0, len(told) * min(told)))
 
 
 @dataclass(frozen=True)

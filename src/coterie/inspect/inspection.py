@@ -21,7 +21,8 @@ from coterie.grouping.choice.distinct import DRAWS, Grouped, groups_of
 from coterie.grouping.choice.probes import FEWEST, enough, probe
 from coterie.heterogeneity.indices import from_counts, from_updates, gini
 from coterie.heterogeneity.pni import ask_pni
-from coterie.inspect.differ import Difference, beyond_labels, differ, either
+from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
+from coterie.inspect.labels import LabelSpread, label_spread
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
@@ -38,7 +39,9 @@ class InspectPlan:
 
     def __post_init__(self) -> None:
         if self.draws < 19:
-            raise UserError(f"Inspecting cannot use draws={self.draws}: 19 is the least that can speak at the level of .05, 199 is usual.")
+            raise UserError(
+                f"Inspecting cannot use draws={self.draws}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
+            )
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Inspection:
     sizes: Ids  # (n,) training samples
     differ: Difference
     beyond_labels: Difference | None  # None: labels were not to leave the clients
+    labels: LabelSpread | None  # the same, or a single class
+    classes: tuple[str, ...]
     groups: Grouped
     similarity: Doubles  # (n, n) cosines of clients in the directions that both halves share
     indices: Mapping[str, float]
@@ -69,15 +74,16 @@ class Inspection:
         return dict(plain(tree))
 
 
-def inspection(init: InitialModels, classes: int, names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
+def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
     clients, model = ctx.roster.available, init()
-    probes = yield from probe(model, clients, classes, ctx, labels=plan.labels)
+    probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels)
     if not enough(probes):
         raise UserError(f"Fewer than two clients have {2 * FEWEST} training samples and answered: there is nothing to compare.")
     found = yield from ask_pni(clients, init)
     first = differ(probes, ctx.rng("inspect differ"))
     second = beyond_labels(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
+    held = label_spread(probes.counts.sum(axis=0), ctx.rng("inspect labels")) if plan.labels else None
     groups = groups_of(probes, ctx.rng("inspect groups"), plan.draws)
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
     indices = {"gini": gini(ctx.roster.sizes[clients]), "pni": found.literal, "pni_normalised": found.normalised}
@@ -94,8 +100,10 @@ def inspection(init: InitialModels, classes: int, names: tuple[str, str], ctx: C
         ids=tuple(ids[c] for c in probes.clients),
         left_out=tuple(ids[c] for c in probes.left_out),
         sizes=ctx.roster.sizes[probes.clients],
-        differ=either(first, second),
+        differ=any_of(first, *(test.p for test in (second, held) if test is not None)),
         beyond_labels=second,
+        labels=held,
+        classes=classes,
         groups=groups,
         similarity=_cosines(groups.coordinates),
         indices=indices,
@@ -122,7 +130,7 @@ def inspect_data(
         plan = InspectPlan(labels=plan.labels, validation=False, draws=plan.draws, pilot=plan.pilot)
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
-    script = inspection(problem.initial(seed), len(federation.classes), (federation.name, model), ctx, plan)
+    script = inspection(problem.initial(seed), federation.classes, (federation.name, model), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
         return answer(script, engine, seed=seed)
 

@@ -36,9 +36,9 @@ def test_plain_groups_are_claimed_with_what_they_were_read_from() -> None:
     assert (found.k, found.how) == (3, "structure")
     assert found.p is not None
     assert found.p <= 0.05
-    assert {name: len(curve) for name, curve in found.curves.items()} == {"common": 6, "expected": 6}  # for 1 to 6 groups
+    assert {name: len(curve) for name, curve in found.curves.items()} == {"share": 7, "expected": 7}  # for 1 to 6 groups, and one more
     assert all(np.isnan(curve[0]) and np.isfinite(curve[1:]).all() for curve in found.curves.values())
-    assert found.curves["common"][2] > found.curves["expected"][2]
+    assert found.curves["share"][2] > found.curves["expected"][2]
 
 
 def test_one_population_is_one_group() -> None:

@@ -5,9 +5,11 @@ import pytest
 from scipy.cluster import hierarchy
 from scipy.stats import dirichlet_multinomial
 
-from coterie.grouping.choice.distinct import outliers
-from coterie.grouping.choice.reference import OnePopulation, company, dirichlet, raked
-from coterie.grouping.choice.structure import agreement, how_many, noise_reach, shared_directions, structure
+from coterie.core.arrays import Array
+from coterie.grouping.choice.distinct import adopted, far_out, groups_of
+from coterie.grouping.choice.probes import Probes
+from coterie.grouping.choice.reference import OnePopulation, company, fitted_dirichlet, raked
+from coterie.grouping.choice.structure import half_correlation, how_many, noise_reach, shared_directions, structure
 from coterie.grouping.choice.views import Views, views_of
 from coterie.grouping.choice.ward import Ward
 from grouping.choice.made_probes import made, proportions_alone
@@ -49,24 +51,23 @@ def test_directions_are_counted_above_the_reach_of_noise(real: int) -> None:
 def test_agreement_of_halves() -> None:
     rng = np.random.default_rng(0)
     own, sizes = rng.normal(size=(100, 3)), np.full((2, 100), 5.0)
-    assert agreement(np.stack([own, own]), sizes) == pytest.approx(1)
-    assert abs(agreement(rng.normal(size=(2, 100, 3)), sizes)) < 0.2
+    assert half_correlation(np.stack([own, own]), sizes) == pytest.approx(1)
+    assert abs(half_correlation(rng.normal(size=(2, 100, 3)), sizes)) < 0.2
 
 
 def test_perfect_groups_account_for_everything() -> None:
     places = np.repeat(np.eye(3) * 10, 8, axis=0)
     points = np.stack([places, places]) + 1e-3 * np.random.default_rng(0).normal(size=(2, 24, 3))
     found = structure(points, np.full((2, 24), 20.0), 6, 2)
-    assert found.common[0] < 0.9
-    assert found.common[1] == pytest.approx(1, abs=1e-3)
-    assert found.within[1] == pytest.approx(1, abs=1e-3)
+    assert found.share[0] < 0.9
+    assert found.share[1] == pytest.approx(1, abs=1e-3)
 
 
 def test_the_dirichlet_distribution_is_found_again() -> None:
     true = np.array([0.5, 1.0, 2.0])
     rng = np.random.default_rng(0)
     counts = np.stack([rng.multinomial(50, row) for row in rng.dirichlet(true, size=2000)])
-    found = dirichlet(counts.astype(np.float64))
+    found = fitted_dirichlet(counts.astype(np.float64))
     assert found == pytest.approx(true, rel=0.1)
     likelihood = [dirichlet_multinomial(scale * found, 50).logpmf(counts).sum() for scale in (0.95, 1, 1.05)]
     assert max(likelihood) == likelihood[1]
@@ -129,9 +130,54 @@ def test_outliers_stand_out_in_both_halves() -> None:
     halves[:, 7] += 4  # in both
     halves[0, 15] += 4  # in one half up, in the other down: noise
     halves[1, 15] -= 4
-    assert outliers(halves, np.arange(20) // 10).tolist() == [7]
+    assert far_out(halves, np.arange(20) // 10).tolist() == [7]
 
 
 def test_a_view_beyond_labels_has_nothing_of_the_proportions() -> None:
     plain, beyond = views_of(proportions_alone()).points
     assert np.var(beyond) < np.var(plain) / 5
+
+
+def test_a_client_by_itself_joins_the_nearest_group() -> None:
+    points = np.array([[0.0], [0.1], [5.0], [5.1], [7.0]])
+    assert adopted(points, np.array([0, 0, 1, 1, 2])).tolist() == [0, 0, 1, 1, 1]
+    assert adopted(points, np.array([0, 0, 1, 1, 1])).tolist() == [0, 0, 1, 1, 1]
+
+
+def clients_at(places: Array, rng: np.random.Generator) -> Probes:
+    """Clients of one class whose own gradients lie there, with little noise."""
+    vectors = places[None, :, None, :] + 0.3 * rng.normal(size=(2, len(places), 1, places.shape[1]))
+    return made(vectors, np.full((2, len(places), 1), 20))
+
+
+@pytest.mark.parametrize("heavy", [True, False])
+def test_a_heavy_tail_is_not_groups_and_far_clients_are_named(heavy: bool) -> None:
+    rng = np.random.default_rng(3)
+    places = rng.standard_t(2, size=(40, 3)) if heavy else 9 * np.eye(3)[np.arange(40) % 3] + 0.5 * rng.normal(size=(40, 3))
+    places[7] *= 20
+    found = groups_of(clients_at(places, rng), rng, draws=39)
+    assert found.number == (1 if heavy else 3)
+    assert 7 in found.outliers
+    assert np.bincount(found.labels).min() > 1
+
+
+def test_groups_at_unequal_distances_are_all_counted() -> None:
+    rng = np.random.default_rng(0)
+    places = np.array([[0.0, 0, 0], [4, 0, 0], [0, 30, 0]])[np.arange(36) % 3] + 0.3 * rng.normal(size=(36, 3))
+    assert groups_of(clients_at(places, rng), rng, draws=39).number == 3
+
+
+def test_more_groups_than_may_be_told_are_no_verdict_at_the_edge() -> None:
+    rng = np.random.default_rng(0)
+    places = 9 * np.eye(6)[np.arange(48) % 6] + 0.3 * rng.normal(size=(48, 6))
+    assert groups_of(clients_at(places, rng), rng, draws=39).number == 6
+    found = groups_of(clients_at(places, rng), rng, draws=39, most=5)
+    assert found.number <= 5
+    assert len(found.share) == 5  # 2 to 6
+
+
+def test_seven_clients_are_too_few_to_tell() -> None:
+    rng = np.random.default_rng(0)
+    found = [groups_of(clients_at(9.0 * np.eye(2)[np.arange(n) % 2], rng), rng, draws=39) for n in (7, 8)]
+    assert [np.isnan(f.p) for f in found] == [True, False]
+    assert not found[0].distinct

@@ -15,5 +15,5 @@ def from_structure(model: Floats, ctx: Context, most: int) -> Round[Choice]:
     if not enough(probes):
         return Choice(1, "structure", p=float("nan"))
     found = groups_of(probes, ctx.rng("structure"), most=most)
-    curves = {name: (float("nan"), *map(float, values)) for name, values in (("common", found.common), ("expected", found.expected))}
-    return Choice(found.k if found.distinct else 1, "structure", curves, found.p)
+    curves = {name: (float("nan"), *map(float, values)) for name, values in (("share", found.share), ("expected", found.expected))}
+    return Choice(found.number, "structure", curves, found.p)

@@ -23,7 +23,7 @@ class OnePopulation:
     def __init__(self, views: Views, reach: float) -> None:
         """`reach` is that of noise in the last view."""
         self.views = views
-        self.concentration = dirichlet(views.counts.sum(axis=0))
+        self.concentration = fitted_dirichlet(views.counts.sum(axis=0))
         self.factor = _debiased(views.points[-1], views.sizes, reach)  # without labels: of all there is
 
     def draw(self, rng: np.random.Generator) -> tuple[tuple[Doubles, ...], Doubles]:
@@ -43,7 +43,7 @@ class OnePopulation:
         return (labels + beyond, beyond)[: len(views.names)], counts.sum(axis=0)
 
 
-def dirichlet(counts: Doubles) -> Doubles:
+def fitted_dirichlet(counts: Doubles) -> Doubles:
     """(C,) the concentration, in proportion to the class totals, under which these counts (n, C) are likeliest (Dirichlet-multinomial).
 
     One number is fitted, not one a class: how common a class is, the totals say already.

@@ -1,15 +1,17 @@
 """How well k groups account for what clients have in common with their own other half."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie.core.arrays import Doubles
+from coterie.grouping.choice.views import Views
 from coterie.grouping.choice.ward import Ward
 
-# Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. Chosen on
-# other seeds than docs/inspect.md reports.
+# Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
+# LONGEST were chosen on other seeds than docs/inspect.md reports.
 EVENED = 0.4
+LONGEST = 2.0  # times the median distance from the middle, to which clients farther out are drawn in
 PAIRINGS = 39
 
 
@@ -21,12 +23,40 @@ class Structure:
     halves: Doubles  # (2, n, r)
     tree: Ward  # of all samples
     half_trees: tuple[Ward, Ward]
-    common: Doubles  # (most - 1,) the share of the common variance that groups found on one half account for in the other
-    within: Doubles  # (most - 1,) the share of the variance that groups found on all samples account for in these
+    # (most - 1,) the share of the variance that groups account for: the mean of that in the samples they were found on, which is proud of
+    # its own noise, and that in the other half, which forgets how tight a group is.
+    share: Doubles
 
 
 def structure(points: Doubles, sizes: Doubles, most: int, kept: int) -> Structure:
     """Ward's groups of points (2, n, p), in the `kept` directions that both halves share most, every client shrunk by its own noise."""
+    everything, halves = placed(points, sizes, kept)
+    tree, trees = Ward.of(everything, most), [Ward.of(half, most) for half in halves]
+    across = np.mean([trees[h].explained(halves[h], halves[1 - h]) for h in (0, 1)], axis=0)
+    within = _share(tree.explained(everything, everything), float(np.sum(everything**2)))
+    return Structure(
+        coordinates=everything,
+        halves=halves,
+        tree=tree,
+        half_trees=(trees[0], trees[1]),
+        share=(within + _share(across, float(np.sum(halves[0] * halves[1])))) / 2,
+    )
+
+
+def gains(share: Doubles) -> Doubles:
+    """(..., most - 1) by how much one group more cuts down what is left unexplained, as the logarithm of the ratio.
+
+    Distinct groups are where this is high: the last of them leaves little. In a continuum every further group takes its part, the first
+    split as well as the next, whatever the tails or the shape; and groups far from each other do not drown those near each other, since
+    what is left counts and not what has been explained.
+    """
+    left = np.maximum(1 - share, 1e-3)  # no samples tell more than that
+    before = np.concatenate([np.ones_like(left[..., :1]), left[..., :-1]], axis=-1)
+    return np.asarray(np.log(before / left))
+
+
+def placed(points: Doubles, sizes: Doubles, kept: int) -> tuple[Doubles, Doubles]:
+    """Coordinates of all samples (n, r) and of the halves (2, n, r) in the `kept` directions that both halves share most."""
     weight = sizes[0] * sizes[1] / sizes.sum(axis=0)
     points = points - np.einsum("n,hnp->p", weight / weight.sum(), points) / 2
     spread, directions = shared_directions(points, weight, kept)
@@ -34,17 +64,35 @@ def structure(points: Doubles, sizes: Doubles, most: int, kept: int) -> Structur
     noise = np.mean(weight[:, None] * (scores[0] - scores[1]) ** 2, axis=0)  # (r,) of a single sample
     everything = np.einsum("hnr,hn->nr", scores, sizes) / sizes.sum(axis=0)[:, None] * shrinkage(spread, noise, sizes.sum(axis=0))
     evened = np.maximum(np.mean(everything**2, axis=0), 1e-300) ** (-EVENED / 2)
-    halves, everything = scores * shrinkage(spread, noise, sizes) * evened, everything * evened
-    tree, trees = Ward.of(everything, most), [Ward.of(half, most) for half in halves]
-    common = [trees[h].explained(halves[h], halves[1 - h]) for h in (0, 1)]
-    return Structure(
-        coordinates=everything,
-        halves=halves,
-        tree=tree,
-        half_trees=(trees[0], trees[1]),
-        common=_share(np.mean(common, axis=0), float(np.sum(halves[0] * halves[1]))),
-        within=_share(tree.explained(everything, everything), float(np.sum(everything**2))),
-    )
+    return everything * evened, scores * shrinkage(spread, noise, sizes) * evened
+
+
+def reins(points: Doubles, sizes: Doubles, kept: int) -> Doubles:
+    """(n,) the factors that draw clients far out in to LONGEST; 1 for all others.
+
+    A few clients far from all others, as heavy tails have them, would account for most of the variance and pass for groups. A group far
+    out keeps its place apart: it is drawn in as a whole.
+    """
+    distances = np.linalg.norm(placed(points, sizes, kept)[0], axis=1)
+    longest = LONGEST * np.median(distances)
+    if longest <= 0:  # most clients are in the middle: nobody can be told to be far out
+        return np.ones(len(distances))
+    return np.asarray(np.minimum(1.0, longest / np.maximum(distances, longest)))
+
+
+def reined(points: Doubles, sizes: Doubles, kept: int) -> tuple[Doubles, Doubles]:
+    """The points about their middle, with clients far out drawn in, and by how much they were."""
+    weight = sizes[0] * sizes[1] / sizes.sum(axis=0)
+    middle = np.einsum("n,hnp->p", weight / weight.sum(), points) / 2
+    factors = reins(points, sizes, kept)
+    return (points - middle) * factors[:, None], factors
+
+
+def reined_views(views: Views, rng: np.random.Generator) -> Views:
+    """The same federation with clients far out drawn in, in every view."""
+    kept = [how_many(points, views.sizes, noise_reach(points, views.sizes, rng)) for points in views.points]
+    drawn_in = [reined(points, views.sizes, k) for points, k in zip(views.points, kept, strict=True)]
+    return replace(views, points=tuple(points for points, _ in drawn_in), reins=tuple(factors for _, factors in drawn_in))
 
 
 def shared_directions(points: Doubles, weight: Doubles, kept: int) -> tuple[Doubles, Doubles]:
@@ -85,7 +133,7 @@ def common_covariance(points: Doubles, weight: Doubles) -> Doubles:
     return np.asarray((cross + cross.T) / 2)
 
 
-def agreement(points: Doubles, sizes: Doubles) -> float:
+def half_correlation(points: Doubles, sizes: Doubles) -> float:
     """The correlation of the halves over all clients and directions: 0 is chance, 1 no noise at all."""
     weight = sizes[0] * sizes[1] / sizes.sum(axis=0)
     own = [np.trace(common_covariance(np.stack([half, half]), weight)) for half in points]

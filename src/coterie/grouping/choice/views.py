@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import linalg
 
 from coterie.core.arrays import Doubles
 from coterie.grouping.choice.probes import Probes
@@ -19,6 +20,7 @@ from coterie.grouping.choice.probes import Probes
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too
 ROWS_A_DIRECTION = 2  # that tell how noise lies, at least: with fewer, directions are not scaled at all
 FEWEST_ROWS = 5  # clients that tell how a class scatters
+SAME = 1e-10  # of the highest variance, below which nothing varies: gradients are single precision
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Views:
     counts: Doubles  # (2, n, C)
     means: Doubles  # (C, p) the class means of the federation, not scaled
     noise: tuple[Doubles, ...]  # one a class: (r, p), a factor F of the covariance F'F of a single sample of the class, not scaled
+    reins: tuple[Doubles, ...]  # one a view: (n,) what clients far out were multiplied by, see `structure.reins`
 
 
 def views_of(probes: Probes) -> Views:
@@ -41,13 +44,36 @@ def views_of(probes: Probes) -> Views:
     means = np.einsum("hncq,hnc->cq", probes.vectors, counts) / np.maximum(counts.sum(axis=(0, 1)), 1)[:, None]
     expected = np.einsum("hnc,cq->hnq", counts / sizes[..., None], means)
     scaled = np.sqrt(sizes)[..., None] * np.stack([expected - centre, whole - expected])
-    basis = np.linalg.svd(scaled.reshape(-1, scaled.shape[-1]), full_matrices=False)[2][:DIRECTIONS].T  # (q, p)
+    basis = principal(scaled.reshape(-1, scaled.shape[-1]), DIRECTIONS)
     scatter = scatter_of(np.moveaxis(probes.vectors @ basis, 2, 0), counts)
     points = ((whole - centre) @ basis, (whole - expected) @ basis)
     even = evening(scatter, counts.sum(axis=(0, 1)))
     named = ("all", "beyond labels") if probes.labels else ("all",)
     noise = _as_loud(tuple(map(_factor, scatter)), points[1], counts)
-    return Views(named, tuple(view @ even for view in points[: len(named)]), sizes, counts, (means - centre) @ basis, noise)
+    return Views(
+        names=named,
+        points=tuple(view @ even for view in points[: len(named)]),
+        sizes=sizes,
+        counts=counts,
+        means=(means - centre) @ basis,
+        noise=noise,
+        reins=(np.ones(sizes.shape[1]),) * len(named),
+    )
+
+
+def principal(rows: Doubles, most: int) -> Doubles:
+    """(q, p) the principal directions of rows (m, q), the first first: at most so many, and none in which nothing varies.
+
+    From the smaller of the two matrices of inner products: only the highest variances are wanted, and these lose nothing by being squared.
+    """
+    wide = len(rows) < rows.shape[1]
+    products = rows @ rows.T if wide else rows.T @ rows
+    size = len(products)
+    values, vectors = linalg.eigh(products, subset_by_index=[max(size - most, 0), size - 1])
+    kept = values > SAME * max(values[-1], 1e-300)
+    kept[-1] = True  # one in any case
+    values, vectors = values[kept][::-1], vectors[:, kept][:, ::-1]
+    return np.asarray(rows.T @ vectors / np.sqrt(np.maximum(values, 1e-300)) if wide else vectors)
 
 
 def scatter_of(vectors: Iterable[Doubles], counts: Doubles) -> list[Doubles]:
