@@ -27,8 +27,8 @@ from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import parse_seeds
-from coterie.grouping.choice.distinct import Grouped, groups_of
-from coterie.grouping.choice.probes import Probes, probe
+from coterie.grouping.choice.structure.distinct import Grouped, groups_of
+from coterie.grouping.choice.structure.probes import Probes, probe
 from coterie.inspect.differ import beyond_labels, differ
 from coterie.run.drive import answer
 

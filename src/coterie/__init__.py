@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to what is loaded
-    from coterie.analysis import Comparison as Comparison
+    from coterie.analysis.comparison import Comparison as Comparison
     from coterie.core.asks import Error as Error
     from coterie.core.asks import Evaluate as Evaluate
     from coterie.core.asks import Gradient as Gradient
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.core.mixing import Mixing as Mixing
     from coterie.core.mixing import mix as mix
     from coterie.core.plan import Plan as Plan
+    from coterie.core.rules import LocalRule as LocalRule
+    from coterie.core.rules import Step as Step
     from coterie.core.serving import Mixture as Mixture
     from coterie.core.serving import NamedModels as NamedModels
     from coterie.core.serving import Serving as Serving
@@ -35,20 +37,35 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.evidence import Evidence as Evidence
     from coterie.evidence import digest as digest
     from coterie.methods.cfl import CFL as CFL
+    from coterie.methods.ditto import Ditto as Ditto
+    from coterie.methods.fedatt import FedAtt as FedAtt
     from coterie.methods.fedavg import FedAvg as FedAvg
+    from coterie.methods.feddane import FedDANE as FedDANE
     from coterie.methods.fedex import FedEx as FedEx
     from coterie.methods.fedgroup import FedGroup as FedGroup
     from coterie.methods.fedgroup import FedGrouProx as FedGrouProx
+    from coterie.methods.fedgroup import RandomCentres as RandomCentres
+    from coterie.methods.fedgroup import RandomNewcomers as RandomNewcomers
     from coterie.methods.fedprox import FedProx as FedProx
     from coterie.methods.fedsgd import FedSGD as FedSGD
     from coterie.methods.fedsim import FedSim as FedSim
     from coterie.methods.fesem import FeSEM as FeSEM
+    from coterie.methods.fesem_ma import MatchedFeSEM as MatchedFeSEM
     from coterie.methods.fine_tuned import FineTuned as FineTuned
     from coterie.methods.flhc import FLHC as FLHC
+    from coterie.methods.grouped import GroupedMethod as GroupedMethod
     from coterie.methods.ifca import IFCA as IFCA
+    from coterie.methods.ifca import HypoCluster as HypoCluster
     from coterie.methods.local_only import LocalOnly as LocalOnly
+    from coterie.methods.moon import Moon as Moon
+    from coterie.methods.neighbour_prox import NeighbourProx as NeighbourProx
+    from coterie.methods.one_model import OneModelMethod as OneModelMethod
+    from coterie.methods.reptile import FedDist as FedDist
+    from coterie.methods.reptile import FedDWS as FedDWS
+    from coterie.methods.robust import Robust as Robust
     from coterie.methods.scaffold import Scaffold as Scaffold
     from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
+    from coterie.methods.simagg import SimAgg as SimAgg
     from coterie.methods.simprox import SimProx as SimProx
     from coterie.run.callbacks import Callback as Callback
     from coterie.run.compare import compare as compare
@@ -61,7 +78,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
 __version__ = "0.1.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "coterie.analysis": ("Comparison",),
+    "coterie.analysis.comparison": ("Comparison",),
     "coterie.core.asks": (
         "Error",
         "Evaluate",
@@ -82,6 +99,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "mix",
     ),
     "coterie.core.plan": ("Plan",),
+    "coterie.core.rules": (
+        "LocalRule",
+        "Step",
+    ),
     "coterie.core.serving": (
         "Mixture",
         "NamedModels",
@@ -103,22 +124,41 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "digest",
     ),
     "coterie.methods.cfl": ("CFL",),
+    "coterie.methods.ditto": ("Ditto",),
+    "coterie.methods.fedatt": ("FedAtt",),
     "coterie.methods.fedavg": ("FedAvg",),
+    "coterie.methods.feddane": ("FedDANE",),
     "coterie.methods.fedex": ("FedEx",),
     "coterie.methods.fedgroup": (
         "FedGrouProx",
         "FedGroup",
+        "RandomCentres",
+        "RandomNewcomers",
     ),
     "coterie.methods.fedprox": ("FedProx",),
     "coterie.methods.fedsgd": ("FedSGD",),
     "coterie.methods.fedsim": ("FedSim",),
     "coterie.methods.fesem": ("FeSEM",),
+    "coterie.methods.fesem_ma": ("MatchedFeSEM",),
     "coterie.methods.fine_tuned": ("FineTuned",),
     "coterie.methods.flhc": ("FLHC",),
-    "coterie.methods.ifca": ("IFCA",),
+    "coterie.methods.grouped": ("GroupedMethod",),
+    "coterie.methods.ifca": (
+        "HypoCluster",
+        "IFCA",
+    ),
     "coterie.methods.local_only": ("LocalOnly",),
+    "coterie.methods.moon": ("Moon",),
+    "coterie.methods.neighbour_prox": ("NeighbourProx",),
+    "coterie.methods.one_model": ("OneModelMethod",),
+    "coterie.methods.reptile": (
+        "FedDWS",
+        "FedDist",
+    ),
+    "coterie.methods.robust": ("Robust",),
     "coterie.methods.scaffold": ("Scaffold",),
     "coterie.methods.server_optimised": ("ServerOptimised",),
+    "coterie.methods.simagg": ("SimAgg",),
     "coterie.methods.simprox": ("SimProx",),
     "coterie.run.callbacks": ("Callback",),
     "coterie.run.compare": ("compare",),

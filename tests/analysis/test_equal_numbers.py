@@ -17,7 +17,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 from typer.testing import CliRunner
 
-from coterie.analysis import Comparison, open_comparison
+from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.cli.app import app
 from coterie.core.method import Context, Round
 from coterie.core.plan import Plan

@@ -31,7 +31,6 @@ def test_a_client_without_samples_is_undefined_and_left_out_of_means() -> None:
     assert accuracy[0] == 0.75
     assert np.isnan(accuracy[1])
     assert metrics.mean(accuracy) == 0.75
-    assert metrics.weighted_mean(accuracy, actual.sum(1)) == 0.75
     assert metrics.worst(accuracy) == 0.75
     assert np.isnan(metrics.worst(np.array([np.nan])))
 
@@ -40,7 +39,3 @@ def test_bottom_decile_is_the_mean_of_the_worst_tenth() -> None:
     values = np.arange(20, dtype=np.float64)
     assert metrics.bottom_decile(values) == pytest.approx(0.5)  # the two worst of twenty: 0 and 1
     assert metrics.bottom_decile(np.array([0.3, np.nan, 0.9])) == pytest.approx(0.3)  # at least one client
-
-
-def test_weighted_mean_weighs_by_size() -> None:
-    assert metrics.weighted_mean(np.array([1.0, 0.0]), np.array([3, 1])) == 0.75

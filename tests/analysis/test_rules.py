@@ -1,5 +1,7 @@
 """The rules of a verdict, at their boundaries."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
@@ -68,6 +70,7 @@ def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
         (gain(1.0, 0.1, seeds=4), 0.0625, "unproven"),  # with four seeds no test can speak
         (gain(-1.0, 0.1), 1.0, "worse"),
         (gain(0.0, 0.1), 0.5, "unclear"),
+        (replace(gain(1.0, 0.1), low=-0.1), 0.02, "unclear"),  # a test that rejects is not enough where the interval holds 0
         (gain(1.0, seeds=1), float("nan"), "unjudged"),
         (paired(np.full(3, np.nan)), float("nan"), "unjudged"),
     ],

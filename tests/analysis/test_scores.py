@@ -7,7 +7,8 @@ import pytest
 
 from analysis.made_records import ALONE, AVG, GROUP, SIM, by_hand, flat
 from coterie.analysis.findings import findings_of
-from coterie.analysis.scores import LAST, all_scores, curve_scores, scope_of, scores_of
+from coterie.analysis.score_names import SCORES
+from coterie.analysis.scores import LAST, curve_scores, scope_of, scores_of
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.evidence.record import DIVERGED, LaneEnd
@@ -53,7 +54,7 @@ def test_a_run_that_diverged_has_no_score_at_all() -> None:
     scope = scope_of(records)
     assert (scope.seeds.tolist(), scope.last) == ([0, 1, 2], 4)
     found = scores_of(records, scope, 1)
-    assert set(found) == set(all_scores()) - {"auroc"}
+    assert set(found) == set(SCORES) - {"auroc"}
     for name, values in found.items():
         assert np.isfinite(values).tolist() == [True, False, True], name
     assert all(np.isfinite(values).all() for values in scores_of(records, scope, 0).values() if not np.isnan(values).all())

@@ -47,3 +47,11 @@ def test_a_method_that_always_diverges_cannot_be_judged() -> None:
     assert "fedgroup(groups=2) cannot be judged" in said[0]
     assert isnan(found.methods[GROUP].corrected_p)
     assert found.methods["fedprox"].corrected_p == pytest.approx(2**-6)  # what could not be tested does not weigh on the others
+
+
+def test_several_methods_are_corrected_for() -> None:
+    """Holm: the smallest p times the number of methods."""
+    found = findings_of(by_hand({AVG: flat(50), GROUP: flat(58), "fedprox": flat(53)}))
+    assert found.methods[GROUP].corrected_p == pytest.approx(2 * 2**-6)
+    assert found.methods["fedprox"].corrected_p == pytest.approx(2 * 2**-6)
+    assert isnan(found.methods[AVG].corrected_p)

@@ -1,4 +1,5 @@
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, assert_type
 
 import numpy as np
@@ -7,10 +8,26 @@ import pytest
 from coterie.core.asks import Ask, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.errors import UserError
 from coterie.core.local import Local
+from coterie.core.rules import LocalRule, Step
 from coterie.core.serving import COMBINED, Mixture, Serving
 
 CLIENTS = np.array([2, 5, 7])
 MODELS = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(LocalRule):
+    needs = ("centre",)
+
+    def objective(self, step: Step) -> Any:
+        raise NotImplementedError
+
+
+def test_an_ask_must_bring_what_its_rule_needs() -> None:
+    with pytest.raises(ValueError, match="the rule Pulled needs centre"):
+        Train(CLIENTS, MODELS, Local(rule=Pulled()))
+    brought = Train(CLIENTS, MODELS, Local(rule=Pulled()), extra={"centre": np.zeros((3, 4), np.float32)})
+    assert brought.take(np.array([0])).extra["centre"].shape == (1, 4)
 
 
 def script() -> Generator[Ask[Any], Any, int]:

@@ -29,6 +29,13 @@ def test_average_scales_weights_to_one() -> None:
     assert mix(mixing, np.array([[4.0], [8.0]], np.float32), np.ones((1, 1), np.float32)).tolist() == [[7.0]]
 
 
+def test_within_groups_everybody_counts_by_weight_and_an_empty_group_keeps_its_model() -> None:
+    mixing = Mixing.within(np.array([3, 5, 8]), np.array([0, 2, 0]), np.array([1, 7, 3]), before=3)
+    assert mixing.replies.tolist() == [[0.25, 0, 0.75], [0, 0, 0], [0, 1, 0]]
+    assert mixing.before.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert mix(mixing, np.array([[4.0], [2], [8]], np.float32), np.array([[1.0], [5], [9]], np.float32)).tolist() == [[7], [5], [2]]
+
+
 def test_a_row_does_not_depend_on_the_other_rows() -> None:
     rows = generator(1).random((3, 4))
     rows /= rows.sum(1, keepdims=True)

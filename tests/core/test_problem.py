@@ -14,13 +14,13 @@ from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.roster import Roster
 from coterie.engines.world import World
-from coterie.models.catalogue import build
+from coterie.models.catalogue import build_model
 from coterie.testing import worlds
 
 
 def test_a_server_and_a_site_start_from_the_same_numbers() -> None:
     """Both have the text, the shape of a sample and the number of outputs; neither needs the other's objects."""
-    server, site = (ModelSpec("mlp(7)", (5,), 3, build) for _ in range(2))
+    server, site = (ModelSpec("mlp(7)", (5,), 3, build_model) for _ in range(2))
     assert server.layout == site.layout
     assert server.initial(4)(1).tobytes() == site.initial(4)(1).tobytes()
     assert server.initial(4)(1).tobytes() != server.initial(5)(1).tobytes()
@@ -28,7 +28,7 @@ def test_a_server_and_a_site_start_from_the_same_numbers() -> None:
 
 
 def test_a_module_to_be_written_to_leaves_torchs_generator_alone() -> None:
-    spec = ModelSpec("mlp(7)", (5,), 3, build)
+    spec = ModelSpec("mlp(7)", (5,), 3, build_model)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     spec.module()
@@ -46,7 +46,7 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
 
 def test_a_problem_needs_no_data() -> None:
     roster = Roster.of(["a", "b", "c"], np.array([3, 4, 5]))
-    problem = Problem(ModelSpec("mclr", (5,), 3, build), lambda round_: roster)
+    problem = Problem(ModelSpec("mclr", (5,), 3, build_model), lambda round_: roster)
     assert problem.roster is roster
     assert problem.truth_at(3) is None
     ctx = problem.context(Plan(cohort=2), seed=1, round_=4)

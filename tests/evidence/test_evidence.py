@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from coterie.analysis.records import records_of
 from coterie.core.acceptance import nobody
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.errors import UserError
@@ -220,3 +222,20 @@ def test_a_round_whose_evaluation_nobody_answered_leaves_no_rows() -> None:
         assert clients["round"].to_pylist() == rounds
         assert clients["actual_2"].to_pylist() == [1] * len(rounds)
         assert clients.column_names[-9:] == [f"{name}_{c}" for name in ("hits", "predicted", "actual") for c in range(3)]
+
+
+def test_a_column_that_an_earlier_version_did_not_write_says_nothing(tmp_path: Path) -> None:
+    """A study that was begun before a column was added, and went on after it."""
+    written = carried_out(execution=replace(LOOP, checkpoint_every=1), out=tmp_path / "study")
+    first, last = (sorted((tmp_path / "study" / "segments").iterdir())[i] / "rounds.parquet" for i in (0, -1))
+    pq.write_table(pq.read_table(first).drop_columns(["passes"]), first)
+    table, whole = Evidence.open(tmp_path / "study").table("rounds"), written.table("rounds")
+    assert table.column_names == [*(name for name in whole.column_names if name != "passes"), "passes"]
+    assert 0 < table["passes"].null_count < len(table)
+    assert repr(table.drop_columns(["passes"]).to_pydict()) == repr(whole.drop_columns(["passes"]).to_pydict())
+    passes = records_of(Evidence.open(tmp_path / "study").of_draw(3)).costs["passes"]
+    assert np.isnan(passes).any()
+    assert np.isfinite(passes).any()
+    digest(Evidence.open(tmp_path / "study"))
+    pq.write_table(pq.read_table(last).drop_columns(["passes"]), last)
+    assert np.isnan(records_of(Evidence.open(tmp_path / "study").of_draw(3)).costs["passes"]).any()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.analysis import open_comparison
+from coterie.analysis.comparison import open_comparison
 from coterie.core.errors import UserError
 from coterie.evidence import Evidence, digest
 from coterie.evidence.format1 import renamed

@@ -215,7 +215,7 @@ def test_lanes_that_have_ended_stay_ended(tmp_path: Path) -> None:
     diverged, peeking = (result.problems[LaneKey(0, label, 0)] for label in settings.methods[1:])
     assert (diverged.status, diverged.round_ < 4) == (DIVERGED, True)
     assert (peeking.status, peeking.round_) == (FAILED, -1)
-    assert peeking.reason == "in round 0: PermissionError: a method may not look at test data while it trains"
+    assert peeking.reason == "in round 0: PermissionError: a method may not look at test data"
     before = digest(result.evidence)
     last = max(numbers(tmp_path / "s"))
     states(tmp_path / "s", last).unlink()

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from coterie.grouping.choice import asked, distinct
+from coterie.grouping.choice.structure import ask as asked
+from coterie.grouping.choice.structure import distinct
 
 
 @pytest.fixture(autouse=True)

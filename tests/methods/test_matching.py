@@ -10,7 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.mixing import Mixing, mix
 from coterie.core.parameters import layout_of, read, torch_seeded, write
 from coterie.methods.matching import aligned, chain, unmatched
-from coterie.models.catalogue import build
+from coterie.models.catalogue import build_model
 from coterie.models.cnn import Architecture, Cnn
 from coterie.models.mlp import Mlp
 from coterie.testing import worlds
@@ -138,7 +138,7 @@ def test_models_that_are_no_chain_are_refused() -> None:
             self.block = nn.Linear(4, 4)
             self.out = nn.Linear(4, 2)
 
-    for module in (Skipping(), nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 3)), build("lstm(vocabulary=9)", (5,), 2)):
+    for module in (Skipping(), nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 3)), build_model("lstm(vocabulary=9)", (5,), 2)):
         with pytest.raises(UserError, match="use fesem instead"):
             chain(layout_of(module))
     assert len(chain(worlds.batch_norm_world().model.layout)) == 2

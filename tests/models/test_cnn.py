@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.models import build
+from coterie.models import build_model
 
 
 def count(spec: str, shape: tuple[int, ...], outputs: int) -> int:
-    return sum(p.numel() for p in build(spec, shape, outputs).parameters())
+    return sum(p.numel() for p in build_model(spec, shape, outputs).parameters())
 
 
 def test_mcmahans_count() -> None:
@@ -30,16 +30,16 @@ def test_fedsims_counts() -> None:
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 9, 15), (2, 13, 8)])
 @pytest.mark.parametrize("variant", ["mcmahan", "fedsim", "fedsim_table"])
 def test_shapes(shape: tuple[int, ...], variant: str) -> None:
-    assert build(f"cnn({variant})", shape, 7)(torch.rand(2, *shape)).shape == (2, 7)
+    assert build_model(f"cnn({variant})", shape, 7)(torch.rand(2, *shape)).shape == (2, 7)
 
 
 def test_a_grey_image_may_leave_out_its_channel() -> None:
-    module, x = build("cnn", (8, 8), 3), torch.rand(2, 8, 8)
+    module, x = build_model("cnn", (8, 8), 3), torch.rand(2, 8, 8)
     assert torch.equal(module(x), module(x[:, None]))
 
 
 def test_initial_values_are_glorot_with_zero_bias() -> None:
-    for layer in build("cnn", (8, 8), 10).modules():
+    for layer in build_model("cnn", (8, 8), 10).modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             field = layer.weight[0, 0].numel() if isinstance(layer, nn.Conv2d) else 1
             limit = sqrt(6 / (field * (layer.weight.shape[0] + layer.weight.shape[1])))
@@ -62,4 +62,4 @@ def test_initial_values_are_glorot_with_zero_bias() -> None:
 )
 def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        build(spec, shape, 10)
+        build_model(spec, shape, 10)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.core.errors import UserError
-from coterie.models import Mlp, build
+from coterie.models import Mlp, build_model
 
 MODULE = """
 from math import prod
@@ -58,7 +58,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_of(spec: str, shape: tuple[int, ...] = (2, 3)) -> int:
-    return int(build(f"their_package.nets:{spec}", shape, 5)(torch.rand(1, *shape)).shape[-1])
+    return int(build_model(f"their_package.nets:{spec}", shape, 5)(torch.rand(1, *shape)).shape[-1])
 
 
 def test_factories() -> None:
@@ -69,9 +69,9 @@ def test_factories() -> None:
     assert outputs_of("shaped(outputs=9)") == 9
     assert outputs_of("keyword(3)", (3,)) == 5
     assert outputs_of("anything(more=2)", (6,)) == 7
-    own = build("their_package.nets:Own", (2,), 5)
+    own = build_model("their_package.nets:Own", (2,), 5)
     assert own.outputs == 5
-    assert isinstance(build("coterie.models:Mlp(sizes=(4, 3, 2))", (4,), 2), Mlp)
+    assert isinstance(build_model("coterie.models:Mlp(sizes=(4, 3, 2))", (4,), 2), Mlp)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_factories() -> None:
 )
 def test_errors_are_one_sentence(spec: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
-        build(spec, (4,), 2)
+        build_model(spec, (4,), 2)
     assert "\n" not in str(caught.value)
 
 
 def test_a_bug_in_the_factory_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match="a bug of the user"):
-        build("their_package.nets:broken", (4,), 2)
+        build_model("their_package.nets:broken", (4,), 2)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.models import Mlp, build
+from coterie.models import Mlp, build_model
 
 COUNTS = [
     # FedGroup's Table II
@@ -23,23 +23,23 @@ COUNTS = [
 
 @pytest.mark.parametrize(("spec", "shape", "outputs", "count"), COUNTS)
 def test_parameter_counts(spec: str, shape: tuple[int, ...], outputs: int, count: int) -> None:
-    module = build(spec, shape, outputs)
+    module = build_model(spec, shape, outputs)
     assert sum(p.numel() for p in module.parameters()) == count
     assert module(torch.rand(3, *shape)).shape == (3, outputs)
 
 
 def test_fused_kernels_find_what_they_read() -> None:
-    module = build("mlp(5, 4)", (2, 3), 2)
+    module = build_model("mlp(5, 4)", (2, 3), 2)
     assert type(module) is Mlp
     assert module.sizes == (6, 5, 4, 2)
     assert [tuple(p.shape) for p in module.parameters()] == [(5, 6), (5,), (4, 5), (4,), (2, 4), (2,)]
-    linear = build("mclr", (6,), 2)
+    linear = build_model("mclr", (6,), 2)
     assert type(linear) is Mlp
     assert linear.sizes == (6, 2)
 
 
 def test_the_forward_pass_is_the_formula() -> None:
-    module = build("mlp(4)", (2, 3), 2)
+    module = build_model("mlp(4)", (2, 3), 2)
     w1, b1, w2, b2 = module.parameters()
     x = torch.randn(5, 2, 3)
     expected = torch.clamp(x.flatten(1) @ w1.T + b1, min=0) @ w2.T + b2
@@ -47,7 +47,7 @@ def test_the_forward_pass_is_the_formula() -> None:
 
 
 def test_initial_values_are_glorot_with_zero_bias() -> None:
-    module = build("mlp(128)", (784,), 10)
+    module = build_model("mlp(128)", (784,), 10)
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             limit = sqrt(6 / (layer.in_features + layer.out_features))
@@ -57,14 +57,14 @@ def test_initial_values_are_glorot_with_zero_bias() -> None:
 
 
 def test_bare_mlp_has_128() -> None:
-    assert build("mlp", (784,), 10).sizes == (784, 128, 10)
+    assert build_model("mlp", (784,), 10).sizes == (784, 128, 10)
 
 
 @pytest.mark.parametrize("spec", ["mlp(0)", "mlp(-3)", "mlp(2.5)", "mlp(wide)", "mlp(true)", "mlp(8, 0)"])
 def test_hidden_widths_are_whole_numbers(spec: str) -> None:
     with pytest.raises(UserError, match=r"hidden.*=.* whole number"):
-        build(spec, (4,), 2)
+        build_model(spec, (4,), 2)
 
 
 def test_an_empty_batch_passes() -> None:
-    assert build("mlp(4)", (2, 3), 2)(torch.zeros(0, 2, 3)).shape == (0, 2)
+    assert build_model("mlp(4)", (2, 3), 2)(torch.zeros(0, 2, 3)).shape == (0, 2)

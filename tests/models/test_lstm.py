@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from coterie.core.errors import UserError
-from coterie.models import Recurrent, build
+from coterie.models import Recurrent, build_model
 from coterie.models.lstm import Cell, RecurrentLayer
 
 
@@ -19,22 +19,22 @@ def count(module: nn.Module) -> int:
 
 
 def recurrent(spec: str, shape: tuple[int, ...], outputs: int) -> Recurrent:
-    module = build(spec, shape, outputs)
+    module = build_model(spec, shape, outputs)
     assert isinstance(module, Recurrent)
     return module
 
 
 def test_fedgroups_count() -> None:
     # 4(300 + 100 + 1)100 + 4(100 + 100 + 1)100 + (100 + 1)30 + (30 + 1)
-    assert count(build("lstm", (25, 300), 2)) == 243_861
-    assert count(build("lstm", (25, 300), 1)) == 243_861
-    assert count(build("lstm(vocabulary=50)", (25,), 2)) == 243_861
-    assert count(build("lstm(vocabulary=50, train_embeddings=true)", (25,), 2)) == 243_861 + 50 * 300
-    assert count(build("lstm(one_logit=false)", (25, 300), 2)) == 243_861 + 31
+    assert count(build_model("lstm", (25, 300), 2)) == 243_861
+    assert count(build_model("lstm", (25, 300), 1)) == 243_861
+    assert count(build_model("lstm(vocabulary=50)", (25,), 2)) == 243_861
+    assert count(build_model("lstm(vocabulary=50, train_embeddings=true)", (25,), 2)) == 243_861 + 50 * 300
+    assert count(build_model("lstm(one_logit=false)", (25, 300), 2)) == 243_861 + 31
 
 
 def test_rnn_count() -> None:
-    assert count(build("rnn(128)", (6, 20), 8)) == (20 + 128 + 1) * 128 + 129 * 8
+    assert count(build_model("rnn(128)", (6, 20), 8)) == (20 + 128 + 1) * 128 + 129 * 8
 
 
 @pytest.mark.parametrize(("cell", "reference"), [("lstm", nn.LSTM), ("rnn", nn.RNN)])
@@ -55,13 +55,13 @@ def test_layers_equal_torchs(cell: Cell, reference: type[nn.LSTM] | type[nn.RNN]
 
 @pytest.mark.parametrize("outputs", [1, 2, 5])
 def test_shapes(outputs: int) -> None:
-    assert build("lstm(hidden=6, dense=3)", (4, 5), outputs)(torch.rand(3, 4, 5)).shape == (3, outputs)
-    assert build("lstm(hidden=6, layers=1, dense=0)", (4, 5), outputs)(torch.rand(3, 4, 5)).shape == (3, outputs)
-    assert build("rnn(6, vocabulary=9, width=5)", (4,), outputs)(torch.randint(9, (3, 4))).shape == (3, outputs)
+    assert build_model("lstm(hidden=6, dense=3)", (4, 5), outputs)(torch.rand(3, 4, 5)).shape == (3, outputs)
+    assert build_model("lstm(hidden=6, layers=1, dense=0)", (4, 5), outputs)(torch.rand(3, 4, 5)).shape == (3, outputs)
+    assert build_model("rnn(6, vocabulary=9, width=5)", (4,), outputs)(torch.randint(9, (3, 4))).shape == (3, outputs)
 
 
 def test_one_logit_beside_zero_is_sigmoid_cross_entropy() -> None:
-    module = build("lstm(hidden=6, dense=3)", (4, 5), 2)
+    module = build_model("lstm(hidden=6, dense=3)", (4, 5), 2)
     logits, y = module(torch.randn(8, 4, 5)), torch.arange(8) % 2
     assert torch.count_nonzero(logits[:, 0]) == 0
     assert torch.allclose(cross_entropy(logits, y), binary_cross_entropy_with_logits(logits[:, 1], y.float()), atol=1e-6)
@@ -78,11 +78,11 @@ def test_only_the_last_step_is_read_and_the_dense_layer_is_linear() -> None:
 
 
 def test_a_frozen_table_is_a_buffer_and_a_trained_one_a_parameter() -> None:
-    frozen = build("lstm(hidden=4, vocabulary=9, width=5)", (3,), 2)
+    frozen = build_model("lstm(hidden=4, vocabulary=9, width=5)", (3,), 2)
     assert dict(frozen.named_buffers()).keys() == {"embedding.table"}
     assert "embedding.table" in frozen.state_dict()
     assert "embedding.table" not in dict(frozen.named_parameters())
-    trained = build("lstm(hidden=4, vocabulary=9, width=5, train_embeddings=true)", (3,), 2)
+    trained = build_model("lstm(hidden=4, vocabulary=9, width=5, train_embeddings=true)", (3,), 2)
     assert dict(trained.named_parameters())["embedding.table"].shape == (9, 5)
     assert not list(trained.buffers())
 
@@ -91,9 +91,9 @@ def test_tokens_equal_their_embeddings(tmp_path: Path) -> None:
     table = np.random.default_rng(0).normal(size=(9, 5))
     np.save(tmp_path / "table.npy", table)
     torch.manual_seed(0)
-    by_token = build(f"lstm(hidden=4, embeddings={str(tmp_path / 'table.npy')!r})", (3,), 2)
+    by_token = build_model(f"lstm(hidden=4, embeddings={str(tmp_path / 'table.npy')!r})", (3,), 2)
     torch.manual_seed(0)
-    embedded = build("lstm(hidden=4)", (3, 5), 2)
+    embedded = build_model("lstm(hidden=4)", (3, 5), 2)
     tokens = torch.randint(9, (6, 3))
     expected = embedded(torch.from_numpy(table.astype(np.float32))[tokens])
     assert torch.equal(by_token(tokens), expected)
@@ -132,7 +132,7 @@ def test_initial_values() -> None:
 )
 def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        build(spec, shape, 2)
+        build_model(spec, shape, 2)
 
 
 def test_errors_of_a_table(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_errors_of_a_table(tmp_path: Path) -> None:
     text.write_text("one 0.1 0.2\n")
     for path in (flat, words, several):
         with pytest.raises(UserError, match="a row for each word"):
-            build(f"lstm(embeddings={str(path)!r})", (3,), 2)
+            build_model(f"lstm(embeddings={str(path)!r})", (3,), 2)
     with pytest.raises(UserError, match="cannot read embeddings"):
-        build(f"lstm(embeddings={str(text)!r})", (3,), 2)
+        build_model(f"lstm(embeddings={str(text)!r})", (3,), 2)
     with pytest.raises(UserError, match=r"vocabulary=5, but .* holds 4 words"):
-        build(f"lstm(vocabulary=5, embeddings={str(table)!r})", (3,), 2)
+        build_model(f"lstm(vocabulary=5, embeddings={str(table)!r})", (3,), 2)

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
-from coterie.models import build, describe, models
+from coterie.models import build_model, describe_model, models
 
 EVERY = [
     ("mclr", (6,)),
@@ -33,7 +33,7 @@ def test_every_model_is_in_the_battery() -> None:
 def test_same_seed_same_bits(spec: str, shape: tuple[int, ...]) -> None:
     def state(seed: int) -> dict[str, Tensor]:
         torch.manual_seed(seed)
-        return dict(build(spec, shape, 2).state_dict())
+        return dict(build_model(spec, shape, 2).state_dict())
 
     first, again, other = state(7), state(7), state(8)
     assert first.keys() == again.keys()
@@ -44,7 +44,7 @@ def test_same_seed_same_bits(spec: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("spec", "shape"), EVERY)
 def test_mapping_over_stacked_parameters_equals_the_loop(spec: str, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    modules = [build(spec, shape, 2) for _ in range(3)]
+    modules = [build_model(spec, shape, 2) for _ in range(3)]
     x, y = samples(spec, shape, 3, 4), torch.randint(2, (3, 4))
     stacked, buffers = stack_module_state(modules)
 
@@ -64,7 +64,7 @@ def test_mapping_over_stacked_parameters_equals_the_loop(spec: str, shape: tuple
 
 
 def test_clients_may_share_one_frozen_table() -> None:
-    modules = [build("lstm(hidden=6, vocabulary=9, width=3)", (5,), 2) for _ in range(3)]
+    modules = [build_model("lstm(hidden=6, vocabulary=9, width=3)", (5,), 2) for _ in range(3)]
     for module in modules[1:]:
         module.load_state_dict({**module.state_dict(), "embedding.table": modules[0].state_dict()["embedding.table"]})
     stacked, _ = stack_module_state(modules)
@@ -79,12 +79,12 @@ def test_clients_may_share_one_frozen_table() -> None:
 
 @pytest.mark.parametrize(("spec", "shape"), EVERY)
 def test_a_sample_does_not_see_its_neighbours(spec: str, shape: tuple[int, ...]) -> None:
-    module, x = build(spec, shape, 2), samples(spec, shape, 4)
+    module, x = build_model(spec, shape, 2), samples(spec, shape, 4)
     assert torch.allclose(module(x)[1:2], module(x[1:2]), atol=1e-6)
 
 
 def test_listing() -> None:
-    rows = {row.name: row for row in describe()}
+    rows = {row.name: row for row in describe_model()}
     assert list(rows) == ["cnn", "lstm", "mclr", "mlp", "rnn"]
     assert rows["mclr"].settings == ""
     assert rows["mlp"].settings == "*hidden"
@@ -106,4 +106,4 @@ def test_listing() -> None:
 )
 def test_errors(spec: str, outputs: int, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        build(spec, (4,), outputs)
+        build_model(spec, (4,), outputs)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from coterie.analysis import compare_evidence
+from coterie.analysis.comparison import compare_evidence
 from coterie.core.arrays import Array, Ids
 from coterie.core.asks import Evaluated
 from coterie.core.mixing import Mixing

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.analysis import Comparison
+from coterie.analysis.comparison import Comparison
 from coterie.cli import main
 from coterie.core.errors import UserError
 from coterie.core.local import Local

@@ -6,9 +6,9 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.core.specs import parse_path
-from coterie.data.catalogue import describe
+from coterie.data.catalogue import describe_data
 from coterie.methods.catalogue import build
-from coterie.models.catalogue import describe as describe_models
+from coterie.models.catalogue import describe_model as describe_models
 from coterie.reproduce import catalogue, find, read_reproduction
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -18,7 +18,7 @@ MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}
 @pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
 def test_a_study_names_what_exists(name: str) -> None:
     study = read_reproduction(find(name, STUDIES))
-    words, models = {entry.name for entry in describe()}, {row[0] for row in describe_models()}
+    words, models = {entry.name for entry in describe_data()}, {row[0] for row in describe_models()}
     rows = {}
     for part in study.parts:
         settings = study.settings_of(part).settings

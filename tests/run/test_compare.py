@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.analysis import open_comparison
+from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
 from coterie.core.errors import UserError
 from coterie.core.local import Local

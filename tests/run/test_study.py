@@ -192,6 +192,8 @@ def test_the_readme_example_returns_a_table() -> None:
     assert table["seeds"].tolist() == [2, 2]
     assert ((table["final"] > 0) & (table["final"] < 1)).all()
     assert len(result.rounds) == 2 * 2 * 4  # methods x seeds x rounds 0..3
+    size, clients = 650, len(result.evidence.ids)  # numbers of a model of 64 features and ten classes
+    assert table["MB/round"].tolist() == pytest.approx([4e-6 * clients * (size + size + 2)] * 2)  # a model each way, and two counts up
 
 
 def test_scores_follow_from_the_counts() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.analysis.findings import Finding, Findings, findings_of
 from coterie.analysis.records import records_of
 from coterie.analysis.roles import label_of
-from coterie.analysis.scores import Score
+from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
 from coterie.core.plain import plain, read_json
@@ -97,7 +97,7 @@ def compare_evidence(
     score: Score = "last10",
     baseline: str | None = None,
     target: float | None = None,
-    scores: Sequence[Score] = ("final", "last10", "mean", "validated"),
+    scores: Sequence[Score] = COMPARED,
     faults: Sequence[str] = (),
     tuning: dict[str, Any] | None = None,
 ) -> Comparison:

@@ -8,7 +8,8 @@ from coterie.analysis import metrics
 from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.records import Records
 from coterie.analysis.roles import Roles
-from coterie.analysis.scores import Scope, Score
+from coterie.analysis.score_names import Score
+from coterie.analysis.scores import Scope
 from coterie.core.arrays import Doubles
 
 

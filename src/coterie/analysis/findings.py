@@ -13,7 +13,8 @@ from coterie.analysis.groups import Grouping, grouping_of
 from coterie.analysis.records import Records
 from coterie.analysis.roles import MethodRole, Roles, label_of, roles_of
 from coterie.analysis.rules import Outcome, outcome_of
-from coterie.analysis.scores import HEADLINES, Scope, Score, scope_of, scores_of
+from coterie.analysis.score_names import COMPARED, Score
+from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.analysis.spending import Spending, spending_of
 from coterie.analysis.stability import Stability, stability_of
 from coterie.core.arrays import Doubles, Ints
@@ -99,7 +100,7 @@ def findings_of(
     score: Score = "last10",
     baseline: str | None = None,
     target: float | None = None,
-    scores: Sequence[Score] = HEADLINES,
+    scores: Sequence[Score] = COMPARED,
 ) -> Findings:
     """Compare the methods of one study. The target accuracy is the baseline's mean headline score unless given."""
     roles, scope = roles_of(records.settings.methods, baseline), scope_of(records)

@@ -47,12 +47,6 @@ def mean(values: Doubles, axis: int = -1) -> Doubles:
     return ratio(np.where(defined, values, 0.0).sum(axis), defined.sum(axis))
 
 
-def weighted_mean(values: Doubles, weights: Array, axis: int = -1) -> Doubles:
-    """The mean weighted by test size (micro over clients) of what is defined."""
-    weights = np.where(np.isfinite(values), weights, 0)
-    return ratio((np.where(weights > 0, values, 0.0) * weights).sum(axis), weights.sum(axis))
-
-
 def worst(values: Doubles, axis: int = -1) -> Doubles:
     """The lowest defined value: the worst-served client."""
     lowest = np.where(np.isfinite(values), values, np.inf).min(axis)

@@ -5,20 +5,22 @@ memory. A damaged file is named in `faults`, and what the others hold is still t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 
 from coterie.analysis import metrics
+from coterie.analysis.score_names import ByRound
 from coterie.core.arrays import Array, Doubles, Ids, Ints
 from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence, json_notes, method_places
-from coterie.evidence.record import RUNNING, LaneEnd
+from coterie.evidence.record import RUNNING, Cost, LaneEnd
 from coterie.evidence.settings import Settings
 
-COSTS = ("messages", "bytes_down", "bytes_up", "passes", "steps", "samples")
+COSTS = tuple(cost.name for cost in fields(Cost))
 Cluster = tuple[Ids, Ids]  # clients, and the label of each
 
 
@@ -66,6 +68,11 @@ class Records:
     def bottom_decile(self) -> Doubles:
         """(M, S, R) the mean over the tenth of the clients that is served worst."""
         return self._over_clients(lambda right, tested: metrics.bottom_decile(metrics.ratio(right, tested)))
+
+    def by_round(self) -> dict[ByRound, Doubles]:
+        """Every score that each round has, (M, S, R); those that were not measured are left out."""
+        found = {name: getattr(self, name) for name in get_args(ByRound)}
+        return {name: values for name, values in found.items() if values is not None}
 
     def by_client(self, method: int, rounds: slice) -> Doubles:
         """(S, N) each client's accuracy with one method, averaged over some of the evaluated rounds; nan without test samples."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEYS = ["method", "seed", "round"]
+COLUMNS = {"macro": "accuracy_macro"}  # where a column is not called as the score is
 BY_CLASS = ("precision", "recall", "f1")
 
 
@@ -29,14 +30,9 @@ def round_table(records: Records) -> "pd.DataFrame":
             "seed": np.asarray(settings.seeds)[s],
             "round": records.rounds[r],
             "accuracy": records.accuracy[m, s, r],
-            "accuracy_macro": records.macro[m, s, r],
-            "worst": records.worst[m, s, r],
-            "bottom_decile": records.bottom_decile[m, s, r],
-            "loss": records.loss[m, s, r],
+            **{COLUMNS.get(name, name): values[m, s, r] for name, values in records.by_round().items()},
         }
     )
-    if records.auroc is not None:
-        table["auroc"] = records.auroc[m, s, r]
     costs = {name: values[m, s, records.rounds[r]] for name, values in records.costs.items()}
     table = table.assign(**costs, discrepancy=records.discrepancy[m, s, records.rounds[r]], validation=records.validation[m, s, r])
     return table.merge(_by_class(records.evidence), on=KEYS, how="left", validate="one_to_one")

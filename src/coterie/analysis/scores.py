@@ -1,25 +1,20 @@
-"""Scores of runs, and which runs count: the only place where a score is computed.
+"""Scores of runs, and which runs count. What scores there are is in `score_names`, what is known of every round in `records`.
 
 A run is a curve of accuracies over its evaluated rounds. One that did not reach the last round (it diverged, or failed) has no score: its
 last number is not "final", and a mean over its early rounds flatters or slanders it.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from coterie.analysis import metrics
 from coterie.analysis.groups import agreement_with_truth
 from coterie.analysis.records import Records
+from coterie.analysis.score_names import Curve, Score
 from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.core.errors import UserError
 
-Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # of any curve of accuracies
-Last = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "ari"]  # after the last round
-Score = Literal[Curve, "validated", Last]
-HEADLINES: tuple[Score, ...] = ("final", "last10", "mean", "validated")  # max over rounds is chosen on test data: only when asked for
-NO_SHARE: tuple[Score, ...] = ("loss", "ari")  # scores that are not shares of right answers
 LAST = 10  # rounds in the "last 10" score
 
 
@@ -71,15 +66,8 @@ def scores_of(records: Records, scope: Scope, method: int) -> dict[Score, Double
     ended = np.isfinite(curve[:, -1])
     found: dict[Score, Doubles] = {name: values for name, values in curve_scores(curve).items()}  # noqa: C416  keys of a narrower type
     found["validated"] = _validated(curve, records.validation[method, scope.seeds, scope.rows])
-    found |= {
-        "macro": records.macro[method, scope.seeds, end],
-        "worst": records.worst[method, scope.seeds, end],
-        "bottom_decile": records.bottom_decile[method, scope.seeds, end],
-        "loss": records.loss[method, scope.seeds, end],
-        "ari": agreement_with_truth(records, scope.seeds, scope.last, records.settings.methods[method]),
-    }
-    if records.auroc is not None:
-        found["auroc"] = records.auroc[method, scope.seeds, end]
+    found |= {name: values[method, scope.seeds, end] for name, values in records.by_round().items()}
+    found["ari"] = agreement_with_truth(records, scope.seeds, scope.last, records.settings.methods[method])
     return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 
 
@@ -87,8 +75,3 @@ def _validated(curve: Doubles, validation: Doubles) -> Doubles:
     """The accuracy of the round in which validation accuracy is highest, the first of equals."""
     chosen = np.argmax(np.where(np.isfinite(validation), validation, -np.inf), axis=1)
     return np.where(np.isfinite(validation).any(axis=1), curve[np.arange(len(curve)), chosen], np.nan)
-
-
-def all_scores() -> tuple[str, ...]:
-    """The names of all scores."""
-    return tuple(name for part in get_args(Score) for name in (get_args(part) or (part,)))

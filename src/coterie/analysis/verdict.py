@@ -6,15 +6,8 @@ from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import origin_of, seeds_needed
+from coterie.analysis.score_names import SCORES
 from coterie.statistics import Paired
-
-NAMES = {
-    "final": "accuracy after the last round",
-    "last10": "mean accuracy of the last {} evaluated rounds",
-    "mean": "mean accuracy over the rounds",
-    "validated": "accuracy in the round that validation chooses",
-    "max": "highest accuracy of any round (chosen on test data)",
-}
 
 
 def verdicts(findings: Findings) -> list[str]:
@@ -82,7 +75,7 @@ def _gain(findings: Findings, finding: Finding, test: Paired) -> str:
 def score_name(findings: Findings) -> str:
     """What the headline score is, in words."""
     tail = findings.scope.tail
-    return NAMES[findings.score].format(tail.stop - tail.start)
+    return SCORES[findings.score].words.format(tail.stop - tail.start)
 
 
 def _origin(parts: Decomposition, gained: bool) -> str:

@@ -3,7 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from coterie.analysis import Comparison, Finding, Findings
+from coterie.analysis.comparison import Comparison
+from coterie.analysis.findings import Finding, Findings
 
 CAPTION = (
     "Accuracy and gain in points over the baseline on every client's own test part, with 95 % intervals over seeds; p is Wilcoxon's, "

@@ -57,9 +57,9 @@ def _get(wanted: str | None, console: "Console") -> None:
 
 
 def _list(console: "Console") -> None:
-    from coterie.data.catalogue import describe
+    from coterie.data.catalogue import describe_data
 
-    rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe()]
+    rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe_data()]
     console.print(listing(("name", "kind", "settings", "what it is"), rows), highlight=False)
     console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)", highlight=False)
 

@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from coterie.analysis.score_names import Headline
 from coterie.cli import options
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie compare --out' or 'coterie run --out' made.")],
     figures: Annotated[str, typer.Option(help="Also write every figure as pdf, svg or png, or several of them: pdf,png.")] = "",
-    score: Annotated[Literal["final", "last10", "mean", "validated", "max"], typer.Option(help="The headline score.")] = "last10",
+    score: Annotated[Headline, typer.Option(help="The headline score.")] = "last10",
     baseline: Annotated[str | None, typer.Option(help="What methods are compared with; FedAvg unless given.")] = None,
     target: Annotated[
         float | None, typer.Option(help="The accuracy (a share) that costs are counted up to; the baseline's unless given.")

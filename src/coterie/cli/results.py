@@ -4,10 +4,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from coterie.analysis.score_names import SCORES
 from coterie.run.result import Result
 
-PERCENT = {"final": "final", "±": "±", "last10": "last 10", "mean": "mean", "worst": "worst", "auroc": "AUROC"}
-PLAIN = {"ari": "ARI", "seeds": "seeds", "MB/round": "MB/round"}
+PRINTED = {name: told for name, told in SCORES.items() if told.printed}
+PERCENT: dict[str, str] = {"final": "final", "±": "±", **{name: told.title for name, told in PRINTED.items() if told.percent}}
+OTHERS: dict[str, str] = {name: told.title for name, told in PRINTED.items() if not told.percent}
+PLAIN = OTHERS | {"seeds": "seeds", "MB/round": "MB/round"}
 CAPTION = (
     "Accuracy in % on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
     "last 10 rounds and of all rounds, and of the worst-served client."

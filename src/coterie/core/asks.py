@@ -4,7 +4,8 @@ Replies are structs of arrays, one row a client, in ascending client number. A c
 absent: the reply simply has no row for it, and a method must give what the run without that client gives.
 
 A new ask is a pair of classes here: the reply says of each column what it is and what cannot be right in it, the ask how long a client's
-row must be. Assembly and acceptance read that, and need no change.
+row must be. Assembly, acceptance and cost read that, and need no change. It is carried out in `LoopEngine.answer` (the batched engine falls
+back on that), and joins the questions of tests/engines/test_engine.py.
 """
 
 from collections.abc import Generator, Mapping
@@ -144,6 +145,8 @@ class ModelAsk(Ask[R]):
     share: Share | None = field(default=None, kw_only=True)  # None: all samples
     alone: bool = field(default=False, kw_only=True)  # the client works for itself: neither the model nor the answer is sent
 
+    every_model: ClassVar[bool] = False  # whether each client is sent, and works through, all k models and not one of them
+
     def __post_init__(self) -> None:
         clients = np.asarray(self.clients, dtype=np.int64)
         models = np.atleast_2d(np.asarray(self.models, dtype=np.float32))
@@ -178,6 +181,12 @@ class Train(ModelAsk[Trained]):
     extra: Mapping[str, Floats] = field(default_factory=dict)  # (n, d) each: vectors that the local rule needs, by name
     kept: tuple[str, ...] = ()  # those of `extra` that clients keep from visit to visit: they are not sent, and not charged
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        missing = [name for name in self.local.rule.needs if name not in self.extra] if self.local.rule is not None else []
+        if missing:
+            raise ValueError(f"the rule {type(self.local.rule).__name__} needs {', '.join(missing)}: bring it along in `extra`")
+
     @property
     def kept_loops(self) -> tuple[str, ...]:
         """The further loops of the local rule whose results stay with the client."""
@@ -203,6 +212,7 @@ class Losses(ModelAsk[LossTable]):
     """The mean loss of every one of the k models on the client's own data."""
 
     reply = LossTable
+    every_model = True
 
     part: DataPart = field(default="train", kw_only=True)
 
@@ -215,6 +225,7 @@ class Error(ModelAsk[Errors]):
     """The errors of every one of the k models on the client's training data (for PNI)."""
 
     reply = Errors
+    every_model = True
 
     def row_shapes(self) -> Shapes:
         return {"labels": (len(self.models),), "probabilities": (len(self.models),), "sizes": ()}

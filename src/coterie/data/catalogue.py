@@ -151,7 +151,7 @@ class Listed:
     doc: str
 
 
-def describe() -> list[Listed]:
+def describe_data() -> list[Listed]:
     """All sources, then all partitions, then all scenarios, each with its settings and what it is."""
     return [_entry(name, registry) for registry in (sources, partitions, scenarios) for name in registry]
 

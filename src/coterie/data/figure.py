@@ -8,7 +8,7 @@ import numpy as np
 from coterie.core.arrays import Ints
 from coterie.core.errors import UserError
 from coterie.data.federation import Federation
-from coterie.data.files import missing_extra
+from coterie.data.files import missing_package
 from coterie.data.summary import Summary
 
 DOTS = 60  # clients up to which each has its own column of dots
@@ -26,7 +26,7 @@ def draw_partition(federation: Federation, path: Path) -> None:
         import altair
         import vl_convert  # noqa: F401  (altair writes files with it)
     except ImportError:
-        missing_extra("altair and vl-convert-python", "report", "Drawing a figure")
+        missing_package("altair vl-convert-python", "Drawing a figure")
     try:
         chart(altair, federation).save(str(path), scale_factor=2 if path.suffix == ".png" else 1)
     except OSError as error:

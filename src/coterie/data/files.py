@@ -74,9 +74,9 @@ def read_npz(path: Path, wanted: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
         raise UserError(f"{path} is not a NumPy archive that can be read ({error}): it is cut short or damaged.") from error
 
 
-def missing_extra(package: str, extra: str, what: str) -> NoReturn:
+def missing_package(package: str, what: str) -> NoReturn:
     """Say which optional package is needed."""
-    raise UserError(f"{what} needs the package {package}: install it with pip install 'coterie[{extra}]'.")
+    raise UserError(f"{what} needs the package {package}: install it with pip install {package}.")
 
 
 def _times(shape: Iterable[int]) -> str:

@@ -9,12 +9,11 @@ import numpy as np
 
 from coterie.core.arrays import Ints
 from coterie.core.errors import UserError
-from coterie.data.files import missing_extra
+from coterie.data.files import missing_package
 from coterie.data.images import pixels, stacked
 from coterie.data.table import PARTS, Table, coded
 
 BOTH = {"train": "train", "test": "test"}
-ALL = {"train": "train"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class Hub:
         try:
             datasets: Any = import_module("datasets")  # it has no types
         except ImportError:
-            missing_extra("datasets", "hub", f"Fetching {title}")
+            missing_package("datasets", f"Fetching {title}")
         datasets.disable_progress_bars()
         try:
             return datasets.load_dataset(self.repo, self.config, split=split, revision=self.revision)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.errors import UserError
-from coterie.data.files import missing_extra
+from coterie.data.files import missing_package
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,7 +26,7 @@ def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        missing_extra("pillow", "images", "Decoding images")
+        missing_package("pillow", "Decoding images")
     return Image
 
 

@@ -48,7 +48,7 @@ def leaf(
 
 
 def images(path: str, side: int = 32, grey: bool = False, clients: bool = True, *, _data_dir: Path | None = None) -> Samples:
-    """Your folder of images: CLIENT/CLASS/file, or CLASS/file with clients=false; needs the extra images."""
+    """Your folder of images: CLIENT/CLASS/file, or CLASS/file with clients=false."""
     where = find_path(path, _data_dir)
     files = sorted(file for file in where.rglob("*") if file.suffix.lower() in SUFFIXES)
     depth = 3 if clients else 2

@@ -15,7 +15,7 @@ from coterie.core.rng import word
 from coterie.core.roster import Roster
 from coterie.data.federation import Federation
 from coterie.engines.loss import Loss, cross_entropy
-from coterie.models.catalogue import build
+from coterie.models.catalogue import build_model
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: engines keep compiled things and tensors for each world
@@ -29,7 +29,7 @@ class World:
     @classmethod
     def of(cls, federation: Federation, model: str, loss: Loss = cross_entropy) -> "World":
         """The world of training the model that a spec names."""
-        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), build), loss)
+        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), build_model), loss)
 
     @cached_property
     def words(self) -> Words:

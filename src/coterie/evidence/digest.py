@@ -16,8 +16,8 @@ def digest(evidence: Evidence) -> str:
     """SHA-256 over the settings that are not defaults and every table except the timings.
 
     Rows are taken by draw, method, seed and round, so that it does not matter how lanes were spread over waves and segments, or in which
-    order a study grew. Columns that hold nothing are left out, so that one that a later version adds changes nothing. Files are hashed by
-    content, so neither does the version of the library that wrote them.
+    order a study grew. Columns are taken by name, and those that hold nothing are left out, so that one that a later version adds changes
+    nothing. Files are hashed by content, so neither does the version of the library that wrote them.
     """
     total = hashlib.sha256(as_json(evidence.settings.identity()).encode())
     for name in TABLES:
@@ -33,7 +33,7 @@ def digest(evidence: Evidence) -> str:
 def _add(total: "hashlib._Hash", table: pa.Table) -> None:
     if set(KEYS) <= set(table.column_names):
         table = table.take(pa.array(_order(table)))
-    for name in table.column_names:
+    for name in sorted(table.column_names):
         column = table[name].combine_chunks()
         if isinstance(column, pa.ChunkedArray) or pa.types.is_dictionary(column.type):
             column = column.cast(pa.string())

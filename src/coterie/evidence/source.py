@@ -60,14 +60,36 @@ class Folder(Source):
     folder: Path
 
     def batches(self, name: str, columns: list[str] | None, faults: list[str] | None) -> Iterator[pa.RecordBatch]:
+        schema = self._schema_or_none(name, faults)
         for segment in segments(self.folder):
-            yield from read_batches(segment / f"{name}.parquet", columns, faults)
+            for batch in read_batches(segment / f"{name}.parquet", columns, faults):
+                yield batch if schema is None else with_columns(batch, columns or schema.names, schema)
 
     def schema(self, name: str) -> pa.Schema | None:
-        return next((read_schema(segment / f"{name}.parquet") for segment in segments(self.folder)), None)
+        """The columns of the first segment and those that a later version added in the last."""
+        found = segments(self.folder)
+        ends = found if len(found) < 2 else (found[0], found[-1])
+        return pa.unify_schemas([read_schema(segment / f"{name}.parquet") for segment in ends]) if ends else None
+
+    def _schema_or_none(self, name: str, faults: list[str] | None) -> pa.Schema | None:
+        try:
+            return self.schema(name)
+        except UserError:
+            if faults is None:
+                raise
+            return None  # the batches themselves will name the file
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
         return {key_of(entry): LaneEnd(entry["last"], entry["status"], entry["reason"]) for entry in lane_entries(self.folder, faults)}
+
+
+def with_columns(batch: pa.RecordBatch, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with all these columns: one that an earlier version did not write yet says nothing in every row."""
+    if list(names) == batch.schema.names:
+        return batch
+    kinds = {name: schema.field(name).type if name in schema.names else pa.float64() for name in names}
+    columns = [batch.column(name) if name in batch.schema.names else pa.nulls(len(batch), kind) for name, kind in kinds.items()]
+    return pa.RecordBatch.from_arrays(columns, list(names))
 
 
 def segments(folder: Path) -> list[Path]:
@@ -107,7 +129,9 @@ def _damaged(path: Path, error: Exception) -> UserError:
 def read_batches(path: Path, columns: list[str] | None, faults: list[str] | None) -> Iterator[pa.RecordBatch]:
     """A Parquet file of the study piece by piece; one that is missing or damaged is named."""
     try:
-        yield from pq.ParquetFile(path).iter_batches(batch_size=PIECE, columns=columns)
+        file = pq.ParquetFile(path)
+        known = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+        yield from file.iter_batches(batch_size=PIECE, columns=known)
     except (OSError, pa.ArrowException) as error:
         if faults is None:
             raise _damaged(path, error) from error

@@ -17,7 +17,7 @@ class they hold) is in the roster table of the draw, once.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,10 @@ from coterie.core.arrays import Array
 from coterie.core.asks import Evaluated
 from coterie.core.plain import as_json, plain
 from coterie.data.federation import Federation
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.record import Cost, RoundRecord
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
 KEYS = ("draw", "method", "seed", "round")
-COUNTED = ("messages", "bytes_down", "bytes_up", "steps", "samples")
 
 
 def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False) -> dict[str, pa.Table]:
@@ -96,8 +95,8 @@ def roster_table(federation: Federation) -> pa.Table:
 def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     costs = [asdict(r.cost) for r in records]
     columns: dict[str, Any] = _keys([(r, 1) for r in records])
-    columns |= {name: np.array([c[name] for c in costs], dtype=np.int64) for name in COUNTED}
-    columns["passes"] = np.array([c["passes"] for c in costs], dtype=np.float64)
+    for cost in fields(Cost):
+        columns[cost.name] = np.array([c[cost.name] for c in costs], dtype=np.float64 if cost.type is float else np.int64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)

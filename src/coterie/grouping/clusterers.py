@@ -1,6 +1,7 @@
 """Grouping: from points, affinities or distances to labels. The algorithms are scikit-learn's and SciPy's; here are their edges.
 
-Labels are always numbered by first appearance, and never more of them are used than there are distinct clients.
+Labels are always numbered by first appearance, and never more of them are used than there are distinct clients. Everybody is in a group:
+a clusterer that leaves points out must put them somewhere itself. A new one goes into `cluster`, and FedSim can be told its name.
 """
 
 from typing import Literal
@@ -13,7 +14,9 @@ from sklearn.metrics import silhouette_score
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids
 from coterie.core.threads import one_thread
+from coterie.grouping.similarity import distances, gaussian
 
+Clusterer = Literal["kmeans", "spectral", "agglomerative"]
 Linkage = Literal["single", "complete", "average", "ward"]
 SAME = 1e-7  # points nearer than this share of the scale are one point: float32 vectors do not tell them apart
 
@@ -39,6 +42,17 @@ def distinct(points: Doubles, most: int) -> int:
             return count
         gap = np.minimum(gap, np.linalg.norm(points - points[farthest], axis=1))
     return most
+
+
+def cluster(points: Doubles, k: int, how: Clusterer, rng: np.random.Generator) -> Ids:
+    """At most k groups of points by the clusterer of this name."""
+    match how:
+        case "kmeans":
+            return kmeans(points, k, rng)
+        case "spectral":
+            return spectral(gaussian(distances(points @ points.T)), k, rng)
+        case "agglomerative":
+            return agglomerative(distances(points @ points.T), groups=k, linkage="ward")
 
 
 def kmeans(points: Doubles, k: int, rng: np.random.Generator, restarts: int = 10) -> Ids:

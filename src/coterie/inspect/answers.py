@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.grouping.choice.cuts import LEVEL
-from coterie.grouping.choice.distinct import LEAST_CLIENTS, Grouped
-from coterie.grouping.choice.steadiness import AGREE, RECUR
+from coterie.grouping.choice.structure.cuts import LEVEL
+from coterie.grouping.choice.structure.distinct import LEAST_CLIENTS, Grouped
+from coterie.grouping.choice.structure.steadiness import AGREE, RECUR
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ints
-from coterie.grouping.choice.probes import Probes
+from coterie.grouping.choice.structure.probes import Probes
 
 PERMUTATIONS = 999
 

@@ -17,8 +17,8 @@ from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
-from coterie.grouping.choice.distinct import DRAWS, Grouped, groups_of
-from coterie.grouping.choice.probes import FEWEST, enough, probe
+from coterie.grouping.choice.structure.distinct import DRAWS, Grouped, groups_of
+from coterie.grouping.choice.structure.probes import FEWEST, enough, probe
 from coterie.heterogeneity.indices import from_counts, from_updates, gini
 from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.differ import Difference, any_of, beyond_labels, differ

@@ -69,7 +69,7 @@ class MostConfident:
 
 @dataclass(frozen=True)
 class AccuracyGate:
-    """Experts weighted, class by class, by how often they were right when they said it (the authors' future work)."""
+    """Experts weighted, class by class, by how often they were right when they said it."""
 
     weights: Doubles  # (k, C)
 

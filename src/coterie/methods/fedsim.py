@@ -15,9 +15,9 @@ from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.grouping.clusterers import agglomerative, canonical, kmeans, spectral
+from coterie.grouping.clusterers import Clusterer, canonical, cluster
 from coterie.grouping.controls import Assign, controlled
-from coterie.grouping.similarity import coordinates, distances, gaussian, gram, sketch
+from coterie.grouping.similarity import coordinates, gram, sketch
 from coterie.methods.number import ChoosesGroups, GroupNumber
 from coterie.methods.one_model import SharedModel
 
@@ -37,7 +37,7 @@ class FedSim(SharedModel[Guided], ChoosesGroups):
     reducer: Literal["pca", "random_projection"] | None = setting("pca", "How gradients are made short before they are clustered.")
     variance: float = setting(0.95, "The share of variance that PCA keeps.", above=0, most=1)
     dimensions: int = setting(64, "Dimensions of a random projection.", least=1)
-    clusterer: Literal["kmeans", "spectral", "agglomerative"] = setting("kmeans", "How gradients are clustered.")
+    clusterer: Clusterer = setting("kmeans", "How gradients are clustered.")
     assign: Assign = setting("similar", "What decides on clusters: similarity, or a control.")
     across: Literal["uniform", "samples"] = setting("uniform", "How much a cluster counts.")
     mu: float = setting(0.0, "Above 0, clients train as in FedProx.", least=0)
@@ -65,7 +65,8 @@ class FedSim(SharedModel[Guided], ChoosesGroups):
         if not len(probes):
             return np.zeros(0, dtype=np.int64)
         points = self.reduced(probes, ctx)
-        labels = self.grouped(points, self.read_number(number, points, ctx), ctx)
+        # The *reduced* points are clustered; line 6 of Alg. 2 prints the unreduced ones.
+        labels = cluster(points, self.read_number(number, points, ctx), self.clusterer, ctx.rng("clusters"))
         labels = canonical(controlled(labels, probes.clients, self.assign, ctx, each_round=True))
         ctx.note("components", points.shape[1])
         ctx.note("clusters_found", int(labels.max()) + 1)  # fewer than asked for where the cohort or its differences are
@@ -79,15 +80,6 @@ class FedSim(SharedModel[Guided], ChoosesGroups):
         if self.reducer == "random_projection":
             return sketch(gradients, self.dimensions, ctx.rng("projection"))
         return coordinates(gram(gradients), self.variance if self.reducer == "pca" else None)
-
-    def grouped(self, points: Doubles, k: int, ctx: Context) -> Ids:
-        """(n,) at most k clusters of the *reduced* points (line 6 of Alg. 2 prints the unreduced ones)."""
-        if self.clusterer == "kmeans":
-            return kmeans(points, k, ctx.rng("clusters"))
-        apart = distances(points @ points.T)
-        if self.clusterer == "spectral":
-            return spectral(gaussian(apart), k, ctx.rng("clusters"))
-        return agglomerative(apart, groups=k, linkage="ward")
 
     def weights(self, labels: Ids, sizes: Ints) -> Doubles:
         """(n,) the client's share in its cluster's model times the cluster's share in the global one: Eq. 13 and 14 in one."""

@@ -8,8 +8,8 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.grouping.choice import How
-from coterie.grouping.choice.asked import from_structure
 from coterie.grouping.choice.points import from_points
+from coterie.grouping.choice.structure.ask import from_structure
 from coterie.methods.trial import trial
 
 GroupNumber = int | Literal["auto"]

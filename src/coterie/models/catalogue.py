@@ -20,7 +20,7 @@ models.add("lstm", lstm)
 models.add("rnn", rnn)
 
 
-def build(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+def build_model(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """The module a spec names, for samples of this shape; its initial values come from torch's global generator."""
     if outputs < 1:
         raise UserError(f"Model {spec!r} needs at least one output, not {outputs}.")
@@ -38,7 +38,7 @@ class ModelListed(NamedTuple):
     about: str
 
 
-def describe() -> list[ModelListed]:
+def describe_model() -> list[ModelListed]:
     """What there is to choose from, in alphabetical order."""
     return [ModelListed(name, _settings(name), (inspect.getdoc(models[name]) or "").partition("\n")[0]) for name in models]
 

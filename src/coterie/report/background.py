@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coterie.analysis import Comparison
+from coterie.analysis.comparison import Comparison
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.report.page import Block, Html, paragraph

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis import Finding, Findings
+from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.score_names import SCORES
 from coterie.analysis.verdict import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, number, points, span, text
 
 METHOD = Column("method", text("method"))
-SCORES = {"final": "final", "last10": "last 10", "mean": "mean", "validated": "validated", "max": "max"}
 
 
-def tables_of(subject: Subject) -> dict[str, ReportTable]:
+def federation_tables(subject: Subject) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
         score_table(subject),
@@ -55,7 +55,7 @@ def score_table(subject: Subject) -> ReportTable:
     defined = [name for name in names if frame[name].notna().any()]
     columns = [
         METHOD,
-        *(Column(SCORES[name], points(name)) for name in defined),
+        *(Column(SCORES[name].title, points(name)) for name in defined),
         Column("95 % interval", span("low", "high")),
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("gain_low", "gain_high", signed=True)),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coterie.core.errors import check_names
-from coterie.data.files import missing_extra
+from coterie.data.files import missing_package
 
 if TYPE_CHECKING:
     import altair as alt
@@ -88,4 +88,4 @@ def require_altair() -> None:
     """One sentence where the packages that draw are not installed."""
     for module, package in (("altair", "altair"), ("vl_convert", "vl-convert-python"), ("PIL", "pillow")):
         if find_spec(module) is None:
-            missing_extra(package, "report", "Making a report")
+            missing_package(package, "Making a report")

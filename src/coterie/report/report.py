@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.analysis import open_comparison
+from coterie.analysis.comparison import open_comparison
 from coterie.core.errors import UserError
 from coterie.report.figure import Figure, Format, require_altair
 
@@ -27,7 +27,7 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     """
     require_altair()
     from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
-    from coterie.report.federation_tables import tables_of
+    from coterie.report.federation_tables import federation_tables
     from coterie.report.page import page
     from coterie.report.subject import Subject, slug
 
@@ -35,7 +35,7 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
     subjects = [Subject(findings, f"{slug(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [tables_of(subject) for subject in subjects]
+    made = [federation_tables(subject) for subject in subjects]
     parts, faults = sections.sections_of(comparison, subjects, made)
     try:
         (folder / "tables").mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from coterie.analysis import Comparison
+from coterie.analysis.comparison import Comparison
 from coterie.analysis.verdict import unfinished
 from coterie.report.background import settings_blocks
 from coterie.report.charts.accuracy import accuracy_figures

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from coterie.analysis import Findings
+from coterie.analysis.findings import Findings
 from coterie.analysis.roles import MethodRole, known, label_of, without_rate
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie.analysis import Finding, Findings
 from coterie.analysis.agreement import agreements
+from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.weighing import Weighing, weighing_of
 from coterie.core.arrays import Doubles, Ints
 from coterie.report.style import LineStyle, styles_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.analysis import Finding
+from coterie.analysis.findings import Finding
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import Outcome, origin_of, seeds_needed
 from coterie.core.arrays import Doubles
@@ -67,7 +67,7 @@ def _without_winner(outcomes: set[Outcome], base: str) -> str:
     if outcomes == {"unjudged"}:
         return "This study cannot say which method is better: it takes several repetitions."
     if "unproven" in outcomes:
-        return f"Some methods style better than {base}, but the study is too small to prove it."
+        return f"Some methods look better than {base}, but the study is too small to prove it."
     return f"No method that was compared is clearly better than {base}."
 
 

@@ -30,7 +30,7 @@ class Measured:
     value: float
 
 
-def pni(federation: Federation, settings: Settings) -> list[Measured]:
+def measured_pni(federation: Federation, settings: Settings) -> list[Measured]:
     """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
     world = World.of(federation, settings.model)
     clients, found = world.problem.roster.clients, []
@@ -66,4 +66,4 @@ def ternary(federation: Federation, settings: Settings) -> list[Measured]:
     return found
 
 
-MEASURES: dict[str, Callable[[Federation, Settings], list[Measured]]] = {"pni": pni, "ternary": ternary}
+MEASURES: dict[str, Callable[[Federation, Settings], list[Measured]]] = {"pni": measured_pni, "ternary": ternary}

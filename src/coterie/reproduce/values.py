@@ -13,7 +13,8 @@ import numpy as np
 
 from coterie.analysis.central import central_curves
 from coterie.analysis.records import Records, checked, records_of
-from coterie.analysis.scores import NO_SHARE, Scope, curve_scores, scope_of, scores_of
+from coterie.analysis.score_names import SCORES
+from coterie.analysis.scores import Scope, curve_scores, scope_of, scores_of
 from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes
@@ -72,7 +73,7 @@ def _add_scores(values: PartValues, records: Records, scope: Scope, wanted: tupl
         for score, found in scores_of(records, scope, place).items():
             if not wanted or score in wanted:
                 for seed, value in zip(seeds, found, strict=True):
-                    values.add(method, score, seed, float(value if score in NO_SHARE else 100 * value))
+                    values.add(method, score, seed, float(100 * value if SCORES[score].percent else value))
 
 
 def _add_rounds(values: PartValues, records: Records, scope: Scope, target: float | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.analysis import Comparison, open_comparison
+from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
 from coterie.core.local import Local

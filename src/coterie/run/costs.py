@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import places
-from coterie.core.asks import Evaluate, Evaluated, Gradient, ModelAsk, Reply, Train, Trained
+from coterie.core.asks import Evaluate, Evaluated, ModelAsk, Reply, Train, Trained
 from coterie.core.serving import COMBINED
 from coterie.evidence.record import Cost
 
@@ -17,13 +17,14 @@ def cost_of(ask: Any, reply: Reply) -> Cost:
     """The cost of one ask. Clients that were asked and did not answer cost the question."""
     if isinstance(ask, Evaluate):  # a method's own question (FedEx's gate); what the study measures is never charged
         return _evaluating(ask, reply)
-    assert isinstance(ask, ModelAsk)
+    if not isinstance(ask, ModelAsk):
+        raise TypeError(f"what {type(ask).__name__} costs is not known: an ask that sends models is a ModelAsk")
     passes, steps, samples = _work(ask, reply)
     if ask.alone:  # the client works for itself: nothing is sent
         return Cost(passes=passes, steps=steps, samples=samples)
     asked, answered = len(ask.clients), len(reply.clients)
     d = ask.models.shape[1]
-    sent = d * (len(ask.models) if not hasattr(reply, "vectors") else 1)  # Losses and Error send all k models
+    sent = d * (len(ask.models) if ask.every_model else 1)
     extras = [v for v in (getattr(ask, name, None) for name in ("anchors", "linear", "mus", "epochs")) if v is not None]
     extras += [v for name, v in ask.extra.items() if name not in ask.kept] if isinstance(ask, Train) else []
     sent += sum(prod(v.shape[1:]) for v in extras)
@@ -49,7 +50,7 @@ def _evaluating(ask: Evaluate, reply: Reply) -> Cost:
 def _work(ask: ModelAsk[Any], reply: Any) -> tuple[float, int, int]:
     sizes = reply.sizes
     if not isinstance(ask, Train):
-        passes = 1 if isinstance(ask, Gradient) else len(ask.models)  # Losses and Error judge all k models
+        passes = len(ask.models) if ask.every_model else 1
         return float(passes * len(sizes)), 0, int(passes * sizes.sum())
     assert isinstance(reply, Trained)
     batch = np.minimum(ask.local.batch_size or sizes, sizes)

@@ -36,6 +36,7 @@ class Lane:
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
         self.account = Account()
+        self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
     def label(self) -> str:
@@ -65,9 +66,9 @@ class Lane:
         """The ask as it goes out: keyed by this lane's seed and round, under the conditions of the plan."""
         context = self.account.context
         round_ = self.round_ + 1 if context is None else context.round_
+        if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central"):
+            raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
-            if getattr(ask, "part", None) in ("test", "central"):
-                raise PermissionError("a method may not look at test data while it trains")
             ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
         return Stamped(ask, self.seed, round_, self.key.draw, self.number)
 
@@ -94,11 +95,11 @@ class Lane:
         account = self.account
         if account.ran_away and not account.trained:
             return self.stop(DIVERGED, f"in round {ctx.round_} no client sent a finite model")
-        self.state, self.round_ = state, ctx.round_
         measured: dict[str, Any] = {}
         if self.plan.evaluates(ctx.round_):
             account.measuring = True
             measured = yield from self._measure(ctx, state)
+        self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(
                 key=self.key,
@@ -117,14 +118,21 @@ class Lane:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
-        measured["evaluated"] = yield from Evaluate(serving)
+        measured["evaluated"] = yield from self._asked(Evaluate(serving))
         if self.problem.validation:
             measured["validated"] = yield from Evaluate(serving, "validation")
         named = self.method.central(state) if self.problem.central else None
         if named is not None:
-            central = yield from Evaluate(named.serving, "central")
+            central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
+
+    def _asked(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
+        """A question about test data: the study may ask it, a method may not."""
+        self._measurement = ask
+        reply = yield from ask
+        self._measurement = None
+        return reply
 
 
 def lanes_of(

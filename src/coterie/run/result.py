@@ -9,6 +9,7 @@ import numpy as np
 from coterie.analysis import metrics
 from coterie.analysis.records import Records, records_of
 from coterie.analysis.round_table import round_table
+from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
@@ -16,8 +17,6 @@ from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCORES = ("final", "last10", "mean", "macro", "worst", "loss", "auroc", "ari")
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Result:
             seeds = np.asarray(records.settings.seeds)[scope.seeds]
             for place, label in enumerate(records.settings.methods):
                 found = scores_of(records, scope, place)
-                known = {name: found[name] for name in SCORES if name in found}
+                known = {name: found[name] for name in TABLED if name in found}
                 rows.append(pd.DataFrame({"draw": records.settings.draws[0], "method": label, "seed": seeds} | known))
         table = pd.concat(rows, ignore_index=True)
         table["method"] = pd.Categorical(table["method"], categories=list(self.evidence.settings.methods))
@@ -73,7 +72,7 @@ class Result:
     def table(self) -> "pd.DataFrame":
         """A row for each method: scores averaged over the seeds that reached the last round, with their spread, and the cost of a round."""
         scores = self.scores.groupby("method", observed=False, sort=False)
-        numbers = [name for name in SCORES if name in self.scores]
+        numbers = [name for name in TABLED if name in self.scores]
         table = scores[numbers].mean()
         table.insert(1, "±", scores["final"].std())
         table["seeds"] = scores["final"].count()

@@ -16,7 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.method import Method
 from coterie.core.plain import write_json
 from coterie.core.specs import Spec, parse_path
-from coterie.data.catalogue import describe
+from coterie.data.catalogue import describe_data
 from coterie.evidence.reader import Evidence
 from coterie.methods.at_rate import AtRate
 
@@ -44,7 +44,7 @@ def with_validation(data: str) -> str:
     They are held back by the step that makes the clients: the first that can; for a source whose samples have owners, `natural`.
     """
     steps = parse_path(data)
-    known = {(entry.kind in ("federation", "samples"), entry.name): entry for entry in describe()}
+    known = {(entry.kind in ("federation", "samples"), entry.name): entry for entry in describe_data()}
     entries = [known[place == 0, step.name] for place, step in enumerate(steps) if (place == 0, step.name) in known]
     if len(entries) < len(steps):
         return data  # what is not known is refused, with the nearest name, when the data are loaded

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coterie.core.arrays import Array
-from coterie.grouping.choice.cuts import Cut, least_p, suggested, told
-from coterie.grouping.choice.reference_test import ReferenceTest
-from coterie.grouping.choice.steadiness import Steadiness, recurrence, steadiness
-from coterie.grouping.choice.structure import LONGEST, gains, reined, structure
-from coterie.grouping.choice.ward import Ward
+from coterie.grouping.choice.structure.cuts import Cut, least_p, suggested, told_cut
+from coterie.grouping.choice.structure.placing import LONGEST, last_gains, reined, structure
+from coterie.grouping.choice.structure.reference_test import ReferenceTest
+from coterie.grouping.choice.structure.steadiness import Steadiness, recurrence, steadiness
+from coterie.grouping.choice.structure.ward import Ward
 
 
 def stable(**given: Array) -> Steadiness:
@@ -27,11 +27,11 @@ def contrasted(*excess: list[float], p: float = 0.01) -> ReferenceTest:
 
 
 def test_what_stands_out_most_is_told() -> None:
-    assert told(contrasted([0, 9, 1, 0, 0]), [stable()]) == Cut(0, 1)
+    assert told_cut(contrasted([0, 9, 1, 0, 0]), [stable()]) == Cut(0, 1)
 
 
 def test_what_does_not_stand_out_is_not_told() -> None:
-    assert told(contrasted([1, 2, 1, 0, 0]), [stable()]) is None
+    assert told_cut(contrasted([1, 2, 1, 0, 0]), [stable()]) is None
 
 
 @pytest.mark.parametrize(
@@ -41,24 +41,24 @@ def test_what_does_not_stand_out_is_not_told() -> None:
 def test_what_does_not_hold_is_not_told(name: str, value: float) -> None:
     values = np.array(getattr(stable(), name), dtype=float)
     values[1] = value
-    assert told(contrasted([0, 9, 1, 0, 0]), [stable(**{name: values})]) is None
+    assert told_cut(contrasted([0, 9, 1, 0, 0]), [stable(**{name: values})]) is None
 
 
 def test_the_last_number_looked_at_is_never_told() -> None:
-    assert told(contrasted([0, 0, 0, 0, 9]), [stable()]) is None
+    assert told_cut(contrasted([0, 0, 0, 0, 9]), [stable()]) is None
 
 
 def test_three_groups_are_told_though_two_stand_out_most_if_the_third_is_as_large() -> None:
     unequal = contrasted([9, 5, 1, 0, 0])
-    assert told(unequal, [stable()]) == Cut(0, 1)
-    assert told(unequal, [stable(smallest=np.array([10, 4, 4, 4, 4]))]) == Cut(0, 0)  # part of a group
-    assert told(contrasted([9, 4, 1, 0, 0]), [stable()]) == Cut(0, 0)  # less than half as plain
+    assert told_cut(unequal, [stable()]) == Cut(0, 1)
+    assert told_cut(unequal, [stable(smallest=np.array([10, 4, 4, 4, 4]))]) == Cut(0, 0)  # part of a group
+    assert told_cut(contrasted([9, 4, 1, 0, 0]), [stable()]) == Cut(0, 0)  # less than half as plain
 
 
 def test_of_two_views_the_finer_is_told_if_it_is_as_plain() -> None:
     views = [stable(), stable()]
-    assert told(contrasted([8, 0, 0, 0, 0], [0, 5, 0, 0, 0]), views) == Cut(1, 1)
-    assert told(contrasted([11, 0, 0, 0, 0], [0, 5, 0, 0, 0]), views) == Cut(0, 0)
+    assert told_cut(contrasted([8, 0, 0, 0, 0], [0, 5, 0, 0, 0]), views) == Cut(1, 1)
+    assert told_cut(contrasted([11, 0, 0, 0, 0], [0, 5, 0, 0, 0]), views) == Cut(0, 0)
 
 
 def test_without_a_verdict_the_groups_to_look_at_are_those_that_hold() -> None:
@@ -93,7 +93,7 @@ def test_a_client_alone_is_counted_as_such_and_not_as_a_group() -> None:
 
 
 def test_the_gain_of_a_group_is_by_what_is_left() -> None:
-    assert gains(np.array([0.5, 0.75, 0.75])) == pytest.approx(np.log([2, 2, 1]))
+    assert last_gains(np.array([0.5, 0.75, 0.75])) == pytest.approx(np.log([2, 2, 1]))
 
 
 def test_clients_far_out_are_drawn_in_and_all_others_left_alone() -> None:

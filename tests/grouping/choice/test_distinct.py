@@ -6,12 +6,12 @@ from scipy.cluster import hierarchy
 from scipy.stats import dirichlet_multinomial
 
 from coterie.core.arrays import Array
-from coterie.grouping.choice.distinct import adopted, far_out, groups_of
-from coterie.grouping.choice.probes import Probes
-from coterie.grouping.choice.reference import OnePopulation, company, fitted_dirichlet, raked
-from coterie.grouping.choice.structure import half_correlation, how_many, noise_reach, shared_directions, structure
-from coterie.grouping.choice.views import Views, views_of
-from coterie.grouping.choice.ward import Ward
+from coterie.grouping.choice.structure.distinct import adopted, far_out, groups_of
+from coterie.grouping.choice.structure.placing import half_correlation, how_many, noise_reach, shared_directions, structure
+from coterie.grouping.choice.structure.probes import Probes
+from coterie.grouping.choice.structure.reference import OnePopulation, company, fitted_dirichlet, raked
+from coterie.grouping.choice.structure.views import Views, views_of
+from coterie.grouping.choice.structure.ward import Ward
 from grouping.choice.made_probes import made, proportions_alone
 
 

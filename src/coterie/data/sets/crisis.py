@@ -24,7 +24,6 @@ from coterie.data.text import bag
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 STORED = 96  # pixels a side
 TASKS = ("humanitarian", "informative", "damage_severity", "disaster_types")
-MEDIC_COUNTS = {"train": 49_353, "validation": 6_157, "test": 15_688}
 
 
 def read_pairs(root: Path) -> Table:
@@ -85,7 +84,7 @@ def medic(
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """71,198 images of disasters by event, with four tasks to choose from; needs files and the extra images."""
+    """71,198 images of disasters by event, with four tasks to choose from; needs files."""
     check_count("Data set 'medic'", "side", side)
 
     def made(table: Table) -> Table:
@@ -98,7 +97,7 @@ def medic(
 def crisismmd(
     features: Literal["both", "image", "text"] = "both", side: int = 32, width: int = 512, *, _data_dir: Path | None = None
 ) -> Samples:
-    """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files and the extra images.
+    """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files.
 
     With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins.
     """

@@ -9,10 +9,8 @@ from coterie.data.leaf import read_leaf
 from coterie.data.sets.facts import data_set
 from coterie.data.table import Table
 
-CITATION = 'Palihawadana et al. (2022), "FedSim: similarity guided model aggregation for federated learning"'
 MEX_FILES = ("fed_mex/train.json.gz", "fed_mex/test.json.gz")
 SYNTHETIC_FILES = ("fedsim_synthetic_0_0/train.json.gz", "fedsim_synthetic_0_0/test.json.gz")
-SOURCE = "the FedSim authors' repository: LEAF json, gzipped"
 
 
 def read_parts(root: Path, files: tuple[str, ...], classes: int) -> Table:

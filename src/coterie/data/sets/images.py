@@ -18,9 +18,7 @@ from coterie.data.table import PARTS, Table, coded
 
 CHARACTERS = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 CIFAR_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR_COUNTS = {"train": 50_000, "test": 10_000}
 CIFAR_RECORD = 2 + 3 * 32 * 32  # bytes an image of the binary version
-CELEBA_COUNTS = {"train": 162_770, "validation": 19_867, "test": 19_962}
 CELEBA_SIDE = 64  # pixels kept of the 178 x 218: more would be tens of gigabytes once decoded
 SMILES = ("not smiling", "smiling")
 
@@ -122,7 +120,7 @@ def femnist(*, _data_dir: Path | None = None) -> Samples:
 
 
 def cifar10(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None) -> Samples:
-    """50,000 colour photographs of ten things, and 10,000 as the central test set; needs files and the extra images."""
+    """50,000 colour photographs of ten things, and 10,000 as the central test set; needs files."""
     return CIFAR10.samples(_at_size("Data set 'cifar10'", side, grey), _data_dir, side=side, grey=grey)
 
 
@@ -132,7 +130,7 @@ def cifar100(side: int = 32, grey: bool = False, *, _data_dir: Path | None = Non
 
 
 def celeba(side: int = 32, grey: bool = False, *, _data_dir: Path | None = None) -> Samples:
-    """Does the celebrity smile? 202,599 faces of 10,177 people, a client each; needs files and the extra images."""
+    """Does the celebrity smile? 202,599 faces of 10,177 people, a client each; needs files."""
     sized = _at_size("Data set 'celeba'", side, grey)
     # the official split is one of people, so it cannot serve as a split of each person's images
     return CELEBA.samples(lambda table: replace(sized(table), part=None), _data_dir, side=side, grey=grey)

@@ -22,11 +22,6 @@ WRITERS = ("qmnist_writers/qmnist-train-labels.tsv.gz", "qmnist_writers/qmnist-t
 WRITER = 2  # the column of the writer's number
 
 
-def idx_files(folder: str) -> tuple[str, ...]:
-    """The four files of a set in MNIST's form."""
-    return tuple(f"{folder}/{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
-
-
 def read_images(folder: Path, counts: Mapping[str, int], classes: tuple[str, ...]) -> Table:
     """The four IDX files of a folder, which must hold these numbers of images."""
     images, labels = [], []

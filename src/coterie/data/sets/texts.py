@@ -20,7 +20,6 @@ from coterie.data.sets.facts import data_set
 from coterie.data.table import PARTS, Table
 from coterie.data.text import Features, Wording
 
-BANKING_COUNTS = {"train": 10_003, "test": 3_080}
 # LEAF's 80 letters and the dollar sign, which tinyshakespeare has: a model's outputs do not depend on who says what
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}$"
 _CODES = np.full(256, 255, np.uint8)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.arrays import Doubles
-from coterie.grouping.choice.reference import OnePopulation, company
-from coterie.grouping.choice.structure import Structure, gains, how_many, noise_reach, reined, structure
-from coterie.grouping.choice.views import Views
+from coterie.grouping.choice.structure.placing import Structure, how_many, last_gains, noise_reach, reined, structure
+from coterie.grouping.choice.structure.reference import OnePopulation, company
+from coterie.grouping.choice.structure.views import Views
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def compare_with_reference(views: Views, most: int, rng: np.random.Generator, dr
         drawn, counts = population.draw(rng)
         share[i] = [structure(reined(points, views.sizes, k)[0], views.sizes, most, k).share for points, k in zip(drawn, kept, strict=True)]
         companies[i] = company(counts)
-    own, others = gains(found), gains(share)
+    own, others = last_gains(found), last_gains(share)
     mean, deviation = others.mean(axis=0), np.maximum(others.std(axis=0), 1e-9)
     excess, highest = (own - mean) / deviation, ((others - mean) / deviation).max(axis=(1, 2))
     return ReferenceTest(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.grouping.choice.reference_test import ReferenceTest
-from coterie.grouping.choice.steadiness import Steadiness
+from coterie.grouping.choice.structure.reference_test import ReferenceTest
+from coterie.grouping.choice.structure.steadiness import Steadiness
 
 LEVEL = 0.05
 COMPARABLE = 0.5  # of the highest excess: what stands out at least so far is as plain. Chosen on other seeds than docs/inspect.md reports
@@ -19,14 +19,14 @@ class Cut:
     at: int
 
 
-def told(compared: ReferenceTest, held: list[Steadiness]) -> Cut | None:
+def told_cut(compared: ReferenceTest, held: list[Steadiness]) -> Cut | None:
     """The groups that are distinct, if any are; where views tell different numbers, and tell them as plainly, the finer one."""
     best = [_of_view(view, compared, stable) for view, stable in enumerate(held)]
     found = [(cut, compared.excess[cut.view, highest]) for cut, highest in filter(None, best)]
     if not found:
         return None
     plain = [(held[cut.view].groups[cut.at], excess, cut) for cut, excess in found if excess >= COMPARABLE * max(e for _, e in found)]
-    return max(plain, key=lambda told: told[:2])[2]
+    return max(plain, key=lambda told_cut: told_cut[:2])[2]
 
 
 def _of_view(view: int, compared: ReferenceTest, stable: Steadiness) -> tuple[Cut, int] | None:

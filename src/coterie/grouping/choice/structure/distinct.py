@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
-from coterie.grouping.choice.cuts import LEVEL, Cut, least_p, suggested, told
-from coterie.grouping.choice.probes import Probes
-from coterie.grouping.choice.reference_test import ReferenceTest, compare_with_reference, structures
-from coterie.grouping.choice.steadiness import Steadiness, steadiness
-from coterie.grouping.choice.structure import Structure, half_correlation, how_many, noise_reach, reined_views
-from coterie.grouping.choice.views import Views, views_of
+from coterie.grouping.choice.structure.cuts import LEVEL, Cut, least_p, suggested, told_cut
+from coterie.grouping.choice.structure.placing import Structure, half_correlation, how_many, noise_reach, reined_views
+from coterie.grouping.choice.structure.probes import Probes
+from coterie.grouping.choice.structure.reference_test import ReferenceTest, compare_with_reference, structures
+from coterie.grouping.choice.structure.steadiness import Steadiness, steadiness
+from coterie.grouping.choice.structure.views import Views, views_of
 from coterie.grouping.clusterers import canonical
 
 DRAWS = 99
@@ -65,7 +65,7 @@ def groups_of(probes: Probes, rng: np.random.Generator, draws: int = DRAWS, most
         compared = compare_with_reference(reined_views(views_of(probes.take(some)), rng), most, rng, draws)
     found = structures(views, most, compared.kept)
     held = [steadiness(s, rng) for s in found]
-    cut = told(compared, held) if n >= LEAST_CLIENTS else None
+    cut = told_cut(compared, held) if n >= LEAST_CLIENTS else None
     if cut is None:
         view = int(np.argmax([half_correlation(points, views.sizes) for points in views.points]))
         return _answer(views, found, held, compared, suggested(view, compared.excess[view], held[view]), distinct=False)

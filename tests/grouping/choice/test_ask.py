@@ -11,8 +11,9 @@ from coterie.core.notes import Choice
 from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.world import World
-from coterie.grouping.choice import asked, distinct
-from coterie.grouping.choice.asked import from_structure
+from coterie.grouping.choice.structure import ask as asked
+from coterie.grouping.choice.structure import distinct
+from coterie.grouping.choice.structure.ask import from_structure
 from coterie.run.drive import answer
 from coterie.testing.play import Altered, absent, as_it_is
 from inspect_federations import CLASSES, even, federation

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.arrays import Doubles, Ids, Ints
-from coterie.grouping.choice.structure import Structure
-from coterie.grouping.choice.ward import Ward
+from coterie.grouping.choice.structure.placing import Structure
+from coterie.grouping.choice.structure.ward import Ward
 
 AGREE = 0.5  # adjusted Rand index of the groups found on either half, below which a number of groups is no verdict
 RECUR = 0.75  # Jaccard index of the group that recurs worst among other clients; .75 is usual for a stable group (Hennig, 2007)

@@ -11,8 +11,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
 from coterie.core.arrays import Doubles
-from coterie.grouping.choice.structure import common_covariance
-from coterie.grouping.choice.views import Views, evening, scatter_of
+from coterie.grouping.choice.structure.placing import common_covariance
+from coterie.grouping.choice.structure.views import Views, evening, scatter_of
 
 RAKINGS = 20  # sweeps over rows and columns; totals need not be met to the last sample
 

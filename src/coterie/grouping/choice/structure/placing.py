@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core.arrays import Doubles
-from coterie.grouping.choice.views import Views
-from coterie.grouping.choice.ward import Ward
+from coterie.grouping.choice.structure.views import Views
+from coterie.grouping.choice.structure.ward import Ward
 
 # Directions with much variance are toned down to this power of it, so that the last groups to part are heard beside the first. This and
 # LONGEST were chosen on other seeds than docs/inspect.md reports.
@@ -43,7 +43,7 @@ def structure(points: Doubles, sizes: Doubles, most: int, kept: int) -> Structur
     )
 
 
-def gains(share: Doubles) -> Doubles:
+def last_gains(share: Doubles) -> Doubles:
     """(..., most - 1) by how much one group more cuts down what is left unexplained, as the logarithm of the ratio.
 
     Distinct groups are where this is high: the last of them leaves little. In a continuum every further group takes its part, the first

@@ -4,8 +4,8 @@ where they are more distinct than one population of the same spread would show. 
 from coterie.core.arrays import Floats
 from coterie.core.method import Context, Round
 from coterie.core.notes import Choice
-from coterie.grouping.choice.distinct import TESTED, groups_of
-from coterie.grouping.choice.probes import enough, probe
+from coterie.grouping.choice.structure.distinct import TESTED, groups_of
+from coterie.grouping.choice.structure.probes import enough, probe
 
 
 def from_structure(model: Floats, ctx: Context, most: int) -> Round[Choice]:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import linalg
 
 from coterie.core.arrays import Doubles
-from coterie.grouping.choice.probes import Probes
+from coterie.grouping.choice.structure.probes import Probes
 
 DIRECTIONS = 40  # principal directions kept: what one population is drawn in, too
 ROWS_A_DIRECTION = 2  # that tell how noise lies, at least: with fewer, directions are not scaled at all
@@ -33,7 +33,7 @@ class Views:
     counts: Doubles  # (2, n, C)
     means: Doubles  # (C, p) the class means of the federation, not scaled
     noise: tuple[Doubles, ...]  # one a class: (r, p), a factor F of the covariance F'F of a single sample of the class, not scaled
-    reins: tuple[Doubles, ...]  # one a view: (n,) what clients far out were multiplied by, see `structure.reins`
+    reins: tuple[Doubles, ...]  # one a view: (n,) what clients far out were multiplied by, see `placing.reins`
 
 
 def views_of(probes: Probes) -> Views:
