@@ -1,14 +1,12 @@
 """States: what a method carries from round to round, as frozen dataclasses of arrays and scalars that survive as bytes."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
+from coterie.core import trees
 from coterie.core.arrays import Array, Floats
 from coterie.core.errors import UserError
 
@@ -49,52 +47,32 @@ def grown(rows: Array, clients: int, fill: Any) -> Array:
 
 def flatten(state: State) -> tuple[dict[str, Array], dict[str, Any]]:
     """A state as named arrays and a JSON tree that says where they belong."""
-    arrays: dict[str, Array] = {}
-
-    def walk(value: Any, path: str) -> Any:
-        if isinstance(value, State):
-            tree = {f.name: walk(getattr(value, f.name), f"{path}{f.name}.") for f in fields(value)}
-            return {"state": name_of(type(value)), "fields": tree}
-        if isinstance(value, np.ndarray):
-            arrays[path[:-1]] = np.asarray(value, order="C")
-            return {"array": path[:-1]}
-        if isinstance(value, tuple):
-            return {"tuple": [walk(item, f"{path}{i}.") for i, item in enumerate(value)]}
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return {"value": value}
-        raise TypeError(f"a state may hold arrays, scalars, tuples and states, not {type(value).__name__} (at {path[:-1]})")
-
-    tree = walk(state, "")
+    arrays, tree = trees.to_tree(state, _name)
     return arrays, tree
 
 
 def unflatten(arrays: Mapping[str, Array], tree: Any) -> Any:
     """The inverse of `flatten`."""
-    if "state" in tree:
-        kind = State._known.get(tree["state"])
-        if kind is None:
-            raise UserError(f"The checkpoint holds a state {tree['state']!r} that no known method has: import the method first.")
-        return kind(**{name: unflatten(arrays, value) for name, value in tree["fields"].items()})
-    if "array" in tree:
-        return arrays[tree["array"]]
-    if "tuple" in tree:
-        return tuple(unflatten(arrays, item) for item in tree["tuple"])
-    return tree["value"]
+    try:
+        return trees.from_tree(arrays, tree, State._known)
+    except trees.UnknownKindError as error:
+        raise UserError(f"The checkpoint holds a state {str(error)!r} that no known method has: import the method first.") from error
 
 
 def to_bytes(state: State) -> bytes:
     """A state as safetensors bytes, the tree in the header."""
-    arrays, tree = flatten(state)
-    return bytes(save(arrays, metadata={"tree": json.dumps(tree, sort_keys=True)}))
+    return trees.pack(state, _name)
 
 
 def from_bytes(data: bytes) -> Any:
     """The state that `to_bytes` wrote."""
     try:
-        arrays = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return unflatten(arrays, json.loads(header["__metadata__"]["tree"]))
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
+        return trees.unpack(data, State._known)
+    except trees.UnknownKindError as error:
+        raise UserError(f"The checkpoint holds a state {str(error)!r} that no known method has: import the method first.") from error
+    except ValueError as error:
         raise UserError("The checkpoint cannot be read: it is truncated or was changed; go back to an earlier one.") from error
+
+
+def _name(kind: type) -> str | None:
+    return name_of(kind) if issubclass(kind, State) else None
