@@ -55,6 +55,14 @@ def test_three_groups_are_told_though_two_stand_out_most_if_the_third_is_as_larg
     assert told_cut(contrasted([9, 4, 1, 0, 0]), [stable()]) == Cut(0, 0)  # less than half as plain
 
 
+def test_part_of_a_group_is_not_told_where_the_groups_before_it_are_nearly_as_plain() -> None:
+    parted = stable(smallest=np.array([10, 10, 4, 4, 4]))
+    assert told_cut(contrasted([0, 8, 9, 0, 0]), [parted]) == Cut(0, 1)
+    assert told_cut(contrasted([0, 6, 9, 0, 0]), [parted]) == Cut(0, 2)  # not nearly as plain
+    assert told_cut(contrasted([0, 8, 9, 0, 0]), [stable()]) == Cut(0, 2)  # no part
+    assert told_cut(contrasted([0, 8, 9, 0, 0]), [stable(smallest=np.array([4, 4, 4, 4, 4]))]) == Cut(0, 2)  # all have small ones
+
+
 def test_of_two_views_the_finer_is_told_if_it_is_as_plain() -> None:
     views = [stable(), stable()]
     assert told_cut(contrasted([8, 0, 0, 0, 0], [0, 5, 0, 0, 0]), views) == Cut(1, 1)

@@ -8,7 +8,10 @@ from coterie.grouping.choice.structure.reference_test import ReferenceTest
 from coterie.grouping.choice.structure.steadiness import Steadiness
 
 LEVEL = 0.05
-COMPARABLE = 0.5  # of the highest excess: what stands out at least so far is as plain. Chosen on other seeds than docs/inspect.md reports
+# Shares of the highest excess: what stands out at least so far is as plain, and nearly as plain. Chosen on other seeds than docs/inspect.md
+# reports.
+COMPARABLE = 0.5
+NEARLY = 0.7
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ def _of_view(view: int, compared: ReferenceTest, stable: Steadiness) -> tuple[Cu
     """The cut of one view, and the place of its highest excess.
 
     More groups than where the excess is highest are told if they stand out at least half as far and are about as large: where one group
-    is far from two that are near each other, two groups stand out most and three are plain all the same. Part of a group is smaller.
+    is far from two that are near each other, two groups stand out most and three are plain all the same. Part of a group is smaller. And
+    where the excess is highest by such a part, which can be when there is hardly anything left to explain, the groups before it are told.
     """
     excess, can = compared.excess[view], stable.holds & (compared.p[view] <= LEVEL)
     if not can.any():
@@ -41,7 +45,13 @@ def _of_view(view: int, compared: ReferenceTest, stable: Steadiness) -> tuple[Cu
     highest = int(np.argmax(np.where(can, excess, -np.inf)))
     finer = can & (excess >= COMPARABLE * excess[highest]) & (stable.smallest >= stable.middling[highest] / 2)
     finer[: highest + 1] = False
-    return Cut(view, int(np.flatnonzero(finer)[-1]) if finer.any() else highest), highest
+    if finer.any():
+        return Cut(view, int(np.flatnonzero(finer)[-1])), highest
+    coarser = can & (excess >= NEARLY * excess[highest]) & (stable.smallest >= stable.middling / 2)
+    coarser[highest:] = False
+    if stable.smallest[highest] < stable.middling[highest] / 2 and coarser.any():
+        return Cut(view, int(np.flatnonzero(coarser)[-1])), highest
+    return Cut(view, highest), highest
 
 
 def suggested(view: int, excess: np.ndarray[tuple[int, ...], np.dtype[np.float64]], stable: Steadiness) -> Cut:
