@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,8 @@ def restore(folder: Path) -> tuple[dict[LaneKey, Restored], list[str]]:
     return found.lanes, found.told
 
 
-def standing(folder: Path) -> Standing:
-    """Where each lane stands. Only reads: a study may be looked at, or still run, by others.
+def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standing:
+    """Where each lane stands, or those wanted. Only reads: a study may be looked at, or still run, by others.
 
     A segment counts when it is whole and its rounds follow on those before it. Rounds beyond the last states that can be read are made
     again, to the same bits.
@@ -72,7 +72,8 @@ def standing(folder: Path) -> Standing:
     found: dict[LaneKey, Restored] = {}
     for segment in good:
         if segment.states is not None:
-            found |= {key: _restored(segment, place) for place, key in enumerate(segment.keys)}
+            chosen = [(place, key) for place, key in enumerate(segment.keys) if wanted is None or key in wanted]
+            found |= {key: _restored(segment, place) for place, key in chosen}
     return Standing(found, told, broken)
 
 

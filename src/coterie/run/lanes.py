@@ -54,11 +54,11 @@ class Lane:
     def script(self, until: int) -> Generator[Ask[Any] | Done, Any, None]:
         """The start, if it has not been made, and the rounds up to `until`; each ends by yielding what it leaves behind."""
         if self.state is None:
-            ctx = self._begin(0)
+            ctx = self._context(0)
             state = yield from self.method.start(self.problem.initial(self.seed), ctx)
             yield from self._close(ctx, state)
         while self.round_ < until and self.status == RUNNING:
-            ctx = self._begin(self.round_ + 1)
+            ctx = self._context(self.round_ + 1)
             state = yield from self.method.round(self.state, ctx)
             yield from self._close(ctx, state)
 
@@ -85,7 +85,7 @@ class Lane:
         truth = self.problem.truth_at(round_) if self.method.sees_truth else None
         return replace(self.problem.context(self.plan, self.seed, round_), truth=truth)
 
-    def _begin(self, round_: int) -> Context:
+    def _context(self, round_: int) -> Context:
         """A round's context, with an account of its own."""
         ctx = self.context(round_)
         self.account = Account(context=ctx)
