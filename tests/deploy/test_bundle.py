@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
+from coterie.deploy.combining import combiner_for
 from coterie.deploy.export import served
 from coterie.evidence.reader import Evidence
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
@@ -215,6 +216,16 @@ def test_combiners_come_back_as_they_were(name: str, tmp_path: Path) -> None:
         assert again.predict(x, client).probabilities.tobytes() == bundle.predict(x, client).probabilities.tobytes()
     if name in ("mixture", "own", "by row"):
         assert (again.predict(x, "z").probabilities != again.predict(x, "a").probabilities).any()
+
+
+@pytest.mark.parametrize("name", COMBINERS)
+def test_a_client_is_given_its_own_part_of_a_combiner_only(name: str) -> None:
+    combiner: Any = COMBINERS[name]
+    own: Any = combiner_for(combiner, np.array([1]))
+    given = np.random.default_rng(2).dirichlet([1, 1], size=(2, 5))
+    assert own.combine(given, 0).tobytes() == combiner.combine(given, 1).tobytes()
+    held = {"mixture": "weights", "own": "experts", "by row": "combiners"}
+    assert name not in held or len(getattr(own, held[name])) == 1
 
 
 def test_a_combiner_that_no_reader_would_know_is_not_written(tmp_path: Path) -> None:
