@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     ("run",),
     ("report",),
-    ("inspect", "reproduce", "testing", "deploy"),
+    ("deploy", "inspect", "reproduce", "testing"),
     ("cli",),
 )
 RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in packages}

@@ -2,7 +2,7 @@
 
 import typer
 
-from coterie.cli import compare, data, digest, inspect, methods, models, report, reproduce, run, show
+from coterie.cli import compare, data, digest, export, inspect, methods, models, predict, report, reproduce, run, show
 
 app = typer.Typer(
     help="Federated learning for clients that resemble each other.",
@@ -16,6 +16,8 @@ app.command("report")(report.report)
 app.command("inspect")(inspect.inspect)
 app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
+app.command("export")(export.export)
+app.command("predict")(predict.predict)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)
