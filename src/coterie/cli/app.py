@@ -2,7 +2,7 @@
 
 import typer
 
-from coterie.cli import compare, data, digest, inspect, methods, models, report, reproduce, run, show
+from coterie.cli import compare, data, digest, inspect, methods, models, policy, report, reproduce, run, show
 
 app = typer.Typer(
     help="Federated learning for clients that resemble each other.",
@@ -20,3 +20,4 @@ app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)
 app.command("models")(models.models)
+app.add_typer(policy.app, name="policy")
