@@ -53,15 +53,16 @@ def _leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
                 yield "An honest-but-curious server may rebuild samples from the gradient of few of them, and read off label proportions."
         case "Losses":
             yield f"Leaves: each client's mean loss under every model sent{exactly}."
-            yield "An honest-but-curious server may tell which model suits the client, and test guesses about its data by models of its choice."
+            yield "An honest-but-curious server may tell which model suits the client, and test guesses with models of its choice."
         case "Error":
             yield f"Leaves: how wrong every model sent is on the client's training part{exactly}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
             told = "right answers, predictions and samples by class" if policy.class_counts else "accuracy"
             exact = "" if policy.sample_counts else " in hundredths"
+            bare = ", without noise" if noised else ""
             parts = "test part" if isinstance(policy.privacy, DpSgd) else "train, validation or test part"
-            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{', without noise' if noised else ''}."
+            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{bare}."
             if policy.class_counts:
                 parts = "training and test" if policy.label_shares else "test"
                 yield f"An honest-but-curious server learns how many {parts} samples of each class there are."
@@ -92,7 +93,7 @@ def _guarantee(privacy: NoPrivacy | ClipNoise | DpSgd) -> Iterator[str]:
     else:
         times = f"{privacy.noise_multiplier:g}"
         yield f"Every sample's gradient is cut to {privacy.max_grad_norm:g}; every step gets noise of deviation {times} times that."
-        yield "Whether a sample was there or not changes the chance of anything the server sees by a factor of e^epsilon at most (and by delta)."
+        yield "Whether a sample was there changes the chance of anything the server sees by a factor of e^epsilon at most (and delta)."
         yield "The number of samples is taken as known, and evaluations of test parts are not noised."
     limit = f"at most {privacy.epsilon_limit:g}" if privacy.epsilon_limit is not None else "counted but not limited"
     yield f"Epsilon at delta {privacy.delta:g}, over all rounds and runs together: {limit}."
