@@ -2,7 +2,7 @@
 
 import typer
 
-from coterie.cli import compare, data, digest, export, inspect, methods, models, predict, report, reproduce, run, show
+from coterie.cli import compare, data, digest, export, inspect, methods, models, policy, predict, report, reproduce, run, show
 
 app = typer.Typer(
     help="Federated learning for clients that resemble each other.",
@@ -22,3 +22,4 @@ app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)
 app.command("models")(models.models)
+app.add_typer(policy.app, name="policy")
