@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from coterie.core.asks import Reply
-from coterie.deploy.messages import LIMIT, PROTOCOL, Answers, Denial, Hello, Parcel, SiteCard, from_message, to_message
+from coterie.deploy.denied import Denied
+from coterie.deploy.messages import LIMIT, PROTOCOL, Answers, Hello, Parcel, SiteCard, from_message, to_message
 from coterie.deploy.parcels import clients_of, with_clients
 from coterie.engines.engine import Stamped
 from coterie.engines.world import World
 
-AnswerAll = Callable[[Sequence[Stamped]], list[Any]]  # a Reply, or a Denial, for each ask; clients by the site's own numbers
+AnswerAll = Callable[[Sequence[Stamped]], list[Any]]  # a Reply, or a Denied, for each ask; clients by the site's own numbers
 
 
 def answer_parcel(data: bytes, world: World, answer: AnswerAll, limit: int = LIMIT) -> bytes:
@@ -22,7 +23,7 @@ def answer_parcel(data: bytes, world: World, answer: AnswerAll, limit: int = LIM
     own = {name: i for i, name in enumerate(world.federation.ids)}
     unknown = [name for name in parcel.ids if name not in own]
     if unknown:
-        replies: list[Any] = [Denial("FAILED", f"no client {unknown[0]!r} here")] * len(parcel.asks)
+        replies: list[Any] = [Denied(f"no client {unknown[0]!r} here", "failure")] * len(parcel.asks)
     else:
         here = np.array([own[name] for name in parcel.ids], dtype=np.int64)
         replies = answer([replace(stamped, ask=with_clients(stamped.ask, here[clients_of(stamped.ask)])) for stamped in parcel.asks])

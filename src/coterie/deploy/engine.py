@@ -9,7 +9,8 @@ import numpy as np
 from coterie.core.acceptance import assemble
 from coterie.core.arrays import Array
 from coterie.core.refusals import Refusal, Refused
-from coterie.deploy.messages import LIMIT, Answers, Denial, MessageError, Parcel, from_message, to_message
+from coterie.deploy.denied import Denied
+from coterie.deploy.messages import LIMIT, Answers, MessageError, Parcel, from_message, to_message
 from coterie.deploy.parcels import check_reply, clients_of, parcel_for, rows_of
 from coterie.engines.engine import Engine, Stamped
 
@@ -72,8 +73,8 @@ class FederatedEngine(Engine):
                 refuse(i, stamped, Refusal.UNREADABLE, str(error))
             return
         for i, stamped, own in zip(concerned, parcel.asks, said.answers, strict=True):
-            if isinstance(own, Denial):
-                refuse(i, stamped, Refusal.DENIED if own.kind == "DENIED" else Refusal.FAILED, own.reason)
+            if isinstance(own, Denied):
+                refuse(i, stamped, Refusal.FAILED if own.cause == "failure" else Refusal.DENIED, own.reason)
                 continue
             try:
                 check_reply(own, stamped.ask, len(numbers))

@@ -44,7 +44,7 @@ def served(
     study = Study.prepare(settings, data_dir=data_dir, federation=federation, methods=None if made is None else [made])
     world = study.worlds[key.draw]
     listed = ["id", "train"]
-    if not study.rosters()[key.draw].select(listed).equals(evidence.rosters[key.draw].select(listed)):
+    if not study.rosters[key.draw].select(listed).equals(evidence.rosters[key.draw].select(listed)):
         raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)

@@ -3,7 +3,6 @@
 How asks are cut for a site is in `parcels`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Grad
 from coterie.core.local import Local
 from coterie.core.serving import Mixture, Serving
 from coterie.core.trees import UnknownKindError, pack, unpack
+from coterie.deploy.denied import Denied
 from coterie.engines.engine import Stamped
 from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.ditto import Beside
@@ -21,7 +21,7 @@ PROTOCOL = 1
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
 
 
-M = TypeVar("M", "Parcel", "Answers", "Hello", "SiteCard", "Delivery")
+M = TypeVar("M", "Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received")
 
 
 class MessageError(ValueError):
@@ -40,14 +40,6 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Denial:
-    """An ask that a site did not answer: its policy forbids it, or it failed."""
-
-    kind: str  # DENIED or FAILED
-    reason: str
-
-
-@dataclass(frozen=True)
 class Answers:
     """A site's answers, in the order of the parcel's asks."""
 
@@ -55,7 +47,7 @@ class Answers:
     run: str
     number: str
     ids: tuple[str, ...]
-    answers: tuple[Any, ...]  # a Reply or a Denial each
+    answers: tuple[Any, ...]  # a Reply or a Denied each
 
 
 @dataclass(frozen=True)
@@ -88,18 +80,33 @@ class SiteCard:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a site gets at the end: files of a bundle, by name."""
+    """What a site gets at the end of a run: what its clients are served by one method."""
 
     protocol: int
     run: str
     number: str
-    files: Mapping[str, Array]  # bytes as uint8
+    method: str
+    seed: int
+    round_: int
+    ids: tuple[str, ...]  # the clients that the serving's places mean
+    serving: Serving
+    names: tuple[str, ...]  # of the serving's models
+
+
+@dataclass(frozen=True)
+class Received:
+    """A site's receipt."""
+
+    protocol: int
+    run: str
+    number: str
+    folder: str
 
 
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(Parcel, Denial, Answers, Hello, SiteCard, Delivery, Stamped),
+        *(Parcel, Denied, Answers, Hello, SiteCard, Delivery, Received, Stamped),
         *(Train, Gradient, Losses, Error, Evaluate, Local, Share, Serving),
         *(Trained, Gradients, LossTable, Errors, Evaluated),
         *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert),

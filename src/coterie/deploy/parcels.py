@@ -12,10 +12,10 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply
-from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.serving import COMBINED, Serving
+from coterie.deploy.combining import combiner_for
 from coterie.deploy.messages import PROTOCOL, MessageError, Parcel
 from coterie.engines.engine import Stamped
-from coterie.methods.combiners import OwnExpert
 
 
 def parcel_for(asks: Sequence[Stamped], ids: Sequence[str], rows: Sequence[Ids], run: str, number: str) -> Parcel:
@@ -46,20 +46,19 @@ def with_clients(ask: Any, clients: Ids) -> Any:
 def slim(ask: Any) -> Any:
     """The ask with only the models that its clients need: other groups' models are nobody else's business."""
     if isinstance(ask, Evaluate):
-        return replace(ask, serving=_slim_serving(ask.serving))
+        return replace(ask, serving=slim_serving(ask.serving))
     if not isinstance(ask, ModelAsk) or ask.every_model or not len(ask.clients):
         return ask
     used, start = np.unique(ask.start, return_inverse=True)
     return replace(ask, models=ask.models[used], start=start.astype(np.int64))
 
 
-def _slim_serving(serving: Serving) -> Serving:
-    combiner, places = serving.combiner, np.arange(len(serving.clients), dtype=np.int64)
-    if isinstance(combiner, Mixture):  # a row for each client: only those of these clients
-        serving = replace(serving, combiner=replace(combiner, weights=combiner.weights[serving.places]), places=places)
-    elif isinstance(combiner, OwnExpert):
-        serving = replace(serving, combiner=replace(combiner, experts=combiner.experts[serving.places]), places=places)
-    if (serving.rows == COMBINED).any() or not len(serving.rows):
+def slim_serving(serving: Serving) -> Serving:
+    """The serving with the models of its clients alone, and a combiner that knows nobody else."""
+    places = np.arange(len(serving.clients), dtype=np.int64)
+    if (serving.rows == COMBINED).any() and serving.combiner is not None:
+        return replace(serving, combiner=combiner_for(serving.combiner, serving.places), places=places)
+    if not len(serving.rows):
         return serving
     used, rows = np.unique(serving.rows, return_inverse=True)
     return replace(serving, models=serving.models[used], rows=rows.astype(np.int64), combiner=None, places=places)
