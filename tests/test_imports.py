@@ -17,7 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     ("run",),
     ("report",),
-    ("deploy", "inspect", "reproduce", "testing"),
+    ("inspect", "reproduce", "testing"),
+    ("deploy",),
     ("cli",),
 )
 RANK = {package: rank for rank, packages in enumerate(LAYERS) for package in packages}

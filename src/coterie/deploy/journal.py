@@ -34,15 +34,21 @@ class Journal(Callback):
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
         """The lines from this one on."""
-        path = self.folder / LINES
-        found = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in found[after:]]
+        return journal_lines(self.folder, after)
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         self.say("start", total=total_rounds, done=done_rounds, rounds=settings.plan.rounds)
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         told: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
+        told["steps"] = record.cost.steps
         if record.evaluated is not None and record.evaluated.actual.sum():
             told["accuracy"] = float(record.evaluated.hits.sum() / record.evaluated.actual.sum())
         self.say("round", **told)
+
+
+def journal_lines(folder: Path, after: int = 0) -> list[dict[str, Any]]:
+    """The lines of a run's journal from this one on; a line that is being written is left for the next look."""
+    path = folder / LINES
+    found = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in found[after:] if line.endswith("\n")]

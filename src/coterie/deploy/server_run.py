@@ -1,26 +1,23 @@
 """What a server does in a run, whatever carries its messages: ask who is there, run the study, write the evidence, deliver the models."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
-from coterie.core.model import ModelSpec
 from coterie.core.plain import write_json
-from coterie.core.problem import Problem
 from coterie.deploy.answering import coterie_version
 from coterie.deploy.engine import Carrier, FederatedEngine
+from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
 from coterie.deploy.members import Members
 from coterie.deploy.messages import LIMIT, PROTOCOL, Hello, MessageError, Received, SiteCard, from_message, to_message
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
-from coterie.models.catalogue import build_model
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
-from coterie.run.drive import answer
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 
@@ -43,6 +40,10 @@ def carry_out_order(
     order: Order, carrier: Carrier, sites: Sequence[str], folder: Path, *, clock: Clock, watchers: Iterable[Callback] = ()
 ) -> bool:
     """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so."""
+    if order.kind == "inspect":
+        wanted = InspectOrder.read(order.settings)
+        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder), carrier, order.run, folder)
+        return True
     settings = Settings.from_json(order.settings)
     for spec in settings.methods:
         build(spec)  # a wrong spec is refused before any site is asked
@@ -93,16 +94,3 @@ def expected(data: bytes, kind: type[T], run: str, number: str, limit: int) -> T
     if (found.run, found.number) != (run, number):
         raise MessageError("an answer to another question")
     return found
-
-
-def problem_of(members: Members, model: str) -> Problem:
-    """What the server knows of what is learned."""
-    roster = members.roster()
-    spec = ModelSpec(model, members.input_shape, len(members.classes), build_model)
-    return Problem(spec, lambda round_: roster, validation=members.validation)
-
-
-def ask_federation(script: Callable[[Problem], Any], members: Members, model: str, carrier: Carrier, run: str, seed: int = 0) -> Any:
-    """Carry out any script of asks (an inspection, say) on the sites."""
-    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], run)
-    return answer(script(problem_of(members, model)), engine, seed=seed)

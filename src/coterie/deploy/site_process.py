@@ -1,6 +1,7 @@
 """The process in which a site answers: it holds the data, and knows nothing of the network but bytes."""
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,7 @@ class SiteSettings:
     data_dir: str | None = None
     engine: str = "auto"
     threads: int | None = None
+    where: str | None = None  # the folder in which it was told: file names and modules are looked for there
 
     def write(self, kit: Path) -> None:
         """Keep it in the kit."""
@@ -94,6 +96,7 @@ def _is(data: bytes, kind: type) -> bool:
 def work(line: Connection, kit: Path) -> None:
     """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
     site: Site | None = None
+    _go_where_told(kit)
     while True:
         try:
             data = line.recv_bytes()
@@ -106,6 +109,14 @@ def work(line: Connection, kit: Path) -> None:
             _complain(kit, error)
             said = b""
         line.send_bytes(said)
+
+
+def _go_where_told(kit: Path) -> None:
+    """FLARE works in a folder of its own; what the user wrote is meant from where it was written."""
+    where = SiteSettings.read(kit).where
+    if where is not None and Path(where).is_dir():
+        os.chdir(where)
+        sys.path.insert(0, where)
 
 
 def _complain(kit: Path, error: Any) -> None:

@@ -14,8 +14,9 @@ from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
-from coterie.deploy.flare.watch import connected_sites
 from coterie.deploy.journal import Journal
+from coterie.deploy.presence import connected_sites
+from coterie.deploy.removal import RemovedSites
 from coterie.deploy.server_run import Order, carry_out_order
 
 CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
@@ -30,6 +31,7 @@ class CoterieController(Controller):
         self.folder, self.server, self.timeout = Path(runs) / self.order.run, Path(server), timeout
         self.left: set[str] = set()
         self.began_with: set[str] = set()
+        self.removed = RemovedSites(self.server.parent)
         self.journal = Journal(self.folder)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -52,7 +54,7 @@ class CoterieController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         sites = sorted(client.name for client in fl_ctx.get_engine().get_clients())
         self.began_with = set(sites)
-        carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, lambda: self.left)
+        carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone)
         self.journal.say("began", sites=sites)
         try:
             complete = carry_out_order(self.order, carrier, sites, self.folder, clock=_Newcomers(self, carrier), watchers=[self.journal])
@@ -64,6 +66,10 @@ class CoterieController(Controller):
         except Exception as error:
             self.journal.end("failed", reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
             raise
+
+    def gone(self) -> set[str]:
+        """Sites that left, and those that the operator has removed: FLARE would go on asking them to the end of the job."""
+        return self.left | self.removed()
 
     def _note_site(self, what: str, site: str | None) -> None:
         if site is None:
@@ -87,7 +93,7 @@ class _Newcomers:
         if not self._over:
             here = connected_sites(self.controller.server)
             taking_part = self.controller.began_with - self.carrier.lost
-            self._over = bool(here - taking_part - self.controller.left)
+            self._over = bool(here - taking_part - self.controller.gone())
         return self._over
 
     def begin_wave(self) -> bool:

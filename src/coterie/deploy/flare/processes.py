@@ -5,10 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
+
+import psutil
 
 from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
@@ -51,7 +54,11 @@ def _start(workspace: Path, module: str, config: str, said: list[str], more: dic
 
 
 def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
-    """End a process and all that it started: politely, then not."""
+    """End a process and all that it started: politely, then not. Job processes are in groups of their own, so they are looked up first."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
     for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(process.pid, number)
@@ -62,8 +69,24 @@ def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
         except subprocess.TimeoutExpired:
             continue
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # job processes are in groups of their own, and leave with their parent
+        os.killpg(process.pid, signal.SIGKILL)
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()  # by number and time of start: never somebody else's
     process.poll()
+
+
+def stop_all(processes: Sequence["subprocess.Popen[bytes]"], patience: float) -> None:
+    """End several at once: all are asked before any is waited for."""
+    with ThreadPoolExecutor(max(len(processes), 1)) as pool:
+        list(pool.map(lambda process: stop(process, patience), processes))
+
+
+def end_of_log(workspace: Path, lines: int = 5) -> str:
+    """The last lines that a process has written, for an error."""
+    log = workspace / LOG
+    found = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return " / ".join(line.strip()[:300] for line in found[-lines:]) or "it wrote nothing"
 
 
 def check_port(host: str, port: int) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,7 +61,12 @@ def add(federation: FederationFolder, site: str) -> FederationFolder:
     check_site_name(site)
     if site in federation.sites:
         raise UserError(f"The federation has a site {site!r} already: its kit is {federation.kit(site)}.")
-    grown = federation.but(sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
+    if site in federation.removed:
+        raise UserError(
+            f"The site {site!r} was removed: give it another name, so that its old certificate stays worthless, "
+            f"or take it back as it was with 'coterie federation add {federation.folder} {site} --again'."
+        )
+    grown = federation.but(sites=(*federation.sites, site))
     _cut_kit(grown, _provision(grown), site)
     grown.write()
     return grown
@@ -103,6 +109,18 @@ def sign(federation: FederationFolder, site: str, asked: Path, days: int = 360) 
     (startup / "client.key").unlink()
     (startup / "client.crt").write_bytes(serialize_cert(signed))
     return grown
+
+
+def check_server_certificate(federation: FederationFolder) -> None:
+    """Refuse a server whose certificate has expired: its sites would wait for ever."""
+    path = federation.server / "startup" / "server.crt"
+    if not path.is_file():
+        raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
+    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    if ends < datetime.now(UTC):
+        raise UserError(
+            f"The server's certificate ended on {ends:%Y-%m-%d}: make a new one with 'coterie federation renew {federation.folder} server'."
+        )
 
 
 def _provision(federation: FederationFolder) -> Path:

@@ -10,10 +10,12 @@ from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.client import api
 
 from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.flare.provision import ADMIN, HEARTBEAT_TIMEOUT
+from coterie.deploy.presence import read_presence
 from coterie.deploy.server_run import Order
 
 POLL = 0.02  # seconds between a site's questions for work
@@ -23,6 +25,7 @@ ENDED = "FINISHED"
 @contextmanager
 def operating(federation: FederationFolder, timeout: float = 15.0) -> Iterator[Session]:
     """A session, closed in any case: one left open keeps the process from ending."""
+    api._print_hci_message = lambda message: None  # it would write into the middle of what a command says
     try:
         session = new_secure_session(ADMIN, str(federation.admin.absolute()), timeout=timeout)
     except NoConnection as error:
@@ -73,10 +76,26 @@ def _job(folder: Path, order: Order, federation: FederationFolder, timeout: floa
         "components": [],
         "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
     }
-    meta = {"name": order.run, "resource_spec": {}, "min_clients": order.minimum, "mandatory_clients": [], "deploy_map": {"app": ["@ALL"]}}
+    # With fewer than min_clients left FLARE would end the job; how many a run needs to begin with is the order's affair.
+    meta = {"name": order.run, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": ["@ALL"]}}
     for path, tree in (("meta.json", meta), ("app/config/config_fed_server.json", server), ("app/config/config_fed_client.json", client)):
         (job / path).write_text(json.dumps(tree, indent=1), encoding="utf-8")
     return job
+
+
+def active_jobs(session: Session) -> dict[str, str]:
+    """By run, the number of its job that has not ended."""
+    jobs = session.list_jobs()
+    return {str(job["job_name"]): str(job["job_id"]) for job in jobs if not str(job["status"]).startswith(ENDED)}
+
+
+def tell_server(federation: FederationFolder, what: str, site: str) -> bool:
+    """Have a server that runs "disable" or "enable" a site; whether one runs."""
+    if not read_presence(federation.server).alive:
+        return False
+    with operating(federation) as session:
+        (session.disable_client if what == "disable" else session.enable_client)(site)
+    return True
 
 
 def job_status(session: Session, job: str) -> str:

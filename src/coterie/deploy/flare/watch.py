@@ -1,8 +1,8 @@
 """In the server's parent process: who is connected, written where jobs can read it; and two faults of FLARE 2.9 kept from spreading."""
 
-import json
 import threading
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -11,16 +11,9 @@ from nvflare.apis.fl_constant import SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import RunStatus
 
-CONNECTED = "connected.json"
+from coterie.deploy.presence import REFRESH, write_presence
+
 EVERY = 0.5  # seconds
-
-
-def connected_sites(server: Path) -> set[str]:
-    """The sites that the server sees now."""
-    try:
-        return set(json.loads((server / CONNECTED).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return set()
 
 
 class Watch(FLComponent):
@@ -55,11 +48,10 @@ class Watch(FLComponent):
             manager.set_status(job.job_id, RunStatus.FINISHED_ABORTED, fl_ctx)
 
     def _write(self, engine: Any) -> None:
-        before: list[str] | None = None
+        before: set[str] | None = None
+        wrote = 0.0
         while not self._stop.wait(EVERY):
-            now = sorted(client.name for client in engine.client_manager.clients.values())
-            if now != before:
-                draft = self.server / f".{CONNECTED}"
-                draft.write_text(json.dumps(now), encoding="utf-8")
-                draft.replace(self.server / CONNECTED)
-                before = now
+            now = {client.name: float(client.last_connect_time) for client in list(engine.client_manager.clients.values())}
+            if set(now) != before or monotonic() - wrote > REFRESH:
+                write_presence(self.server, now)
+                before, wrote = set(now), monotonic()
