@@ -17,7 +17,7 @@ GRID = [
     *(f"fedgroup(groups=4,pretrain={epochs})" for epochs in (1, 10, 20, 50, 100)),
     *(f"fesem(groups=4,warmup={epochs},lam={lam})" for epochs in (20, 50) for lam in (0.01, 0.1)),
     *(f"ifca(groups=4)+restarts(starts={starts},trial={rounds})" for starts, rounds in ((1, 1), (5, 3), (30, 5), (30, 8), (60, 8))),
-    *(f"cfl(eps1={one},eps2={two})" for one, two in ((0.4, 0.6), (0.5, 0.6), (0.6, 0.9))),
+    *(f"cfl(eps1={one},eps2={two})" for one, two in ((0.3, 0.6), (0.4, 0.8), (0.4, 1.0), (0.5, 1.0), (0.6, 1.2))),
     *(f"flhc(groups=4,warmup={rounds})" for rounds in (3, 5, 10)),
     *(f"fedex(groups=4,warmup={epochs},combiner=own)" for epochs in (5, 50, 100, 200)),
 ]
@@ -26,7 +26,7 @@ CHOSEN = [
     "fedgroup(groups=4,pretrain=100)",
     "fesem(groups=4,warmup=50,lam=0.1)",
     "ifca(groups=4)+restarts(starts=60,trial=8)",
-    "cfl(eps1=0.5,eps2=0.6)",
+    "cfl(eps1=0.4,eps2=1.0)",
     "flhc(groups=4,warmup=3)",
     "fedex(groups=4,warmup=200,combiner=own)",
 ]
@@ -36,7 +36,7 @@ LITERAL = [
     "fedgroup(groups=4,literal=true)",
     "fesem(groups=4)",
     "ifca(groups=4)",
-    "cfl",
+    "cfl(relative=false)",
     "flhc(warmup=10)",
     "fedex(groups=4,warmup=5)",
 ]
