@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.data.federation import Parts as Parts
     from coterie.data.federation import Samples as Samples
     from coterie.data.own import from_torch as from_torch
+    from coterie.deploy.bundle import Bundle as Bundle
+    from coterie.deploy.bundle_files import read_bundle as read_bundle
     from coterie.evidence import Evidence as Evidence
     from coterie.evidence import digest as digest
     from coterie.methods.cfl import CFL as CFL
@@ -119,6 +121,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Samples",
     ),
     "coterie.data.own": ("from_torch",),
+    "coterie.deploy.bundle": ("Bundle",),
+    "coterie.deploy.bundle_files": ("read_bundle",),
     "coterie.evidence": (
         "Evidence",
         "digest",

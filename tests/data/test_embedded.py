@@ -1,12 +1,17 @@
 """The real data that come with the package or its dependencies: digits and heart."""
 
+import json
+
 import numpy as np
 import pytest
 
 from coterie.core.errors import UserError
+from coterie.data.catalogue import load
 from coterie.data.digits import digits
 from coterie.data.federation import Federation
-from coterie.data.heart import FEATURES, heart
+from coterie.data.heart import FEATURES, HOSPITALS, heart
+from coterie.data.heart import _read as raw_rows
+from coterie.data.scaling import Scaling
 
 
 def test_digits_are_scaled_to_one() -> None:
@@ -81,3 +86,17 @@ def test_heart_test_part_does_not_depend_on_validation() -> None:
 def test_heart_needs_something_to_train_on() -> None:
     with pytest.raises(UserError, match="Data set 'heart': test=1 should be a share"):
         heart(test=1.0)
+
+
+def test_what_heart_says_of_its_scaling_leads_from_raw_rows_to_its_features() -> None:
+    made = heart()
+    for client, (name, file, rows) in enumerate(HOSPITALS):
+        raw, _ = raw_rows(file, rows)
+        own = np.sort(np.concatenate([made.train[client], made.test[client]]))
+        scaling = Scaling.read(json.loads(json.dumps(made.provenance["scaling"][name])))
+        assert scaling.apply(raw).tobytes() == made.x[own].tobytes()
+
+
+def test_a_scenario_that_changes_features_has_no_scaling_any_more() -> None:
+    assert "scaling" not in load("heart/noise(groups=2)").provenance
+    assert "scaling" in load("heart/labelswap(groups=2)").provenance

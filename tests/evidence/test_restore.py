@@ -18,7 +18,7 @@ from coterie.core.serving import Serving
 from coterie.core.states import Models, to_bytes
 from coterie.evidence import Evidence, digest
 from coterie.evidence.record import DIVERGED, FAILED, RUNNING, LaneEnd, LaneKey, Progress, RoundRecord
-from coterie.evidence.restore import restore
+from coterie.evidence.restore import restore, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import KEYS, TABLES, roster_table, tables_of
 from coterie.evidence.writer import Writer
@@ -255,3 +255,17 @@ def test_what_rests_on_a_lost_segment_is_made_again_with_it(tmp_path: Path) -> N
     assert list(found) == [LaneKey(0, "c", 0)]  # which has nothing to do with it
     assert len(told) == 1
     assert numbers(tmp_path / "s") == [3]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_looking_where_lanes_stand_changes_nothing(whole: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(whole, folder)
+    DAMAGES[name][0](folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    looked = standing(folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    found, told = restore(folder)
+    assert looked.told == told
+    assert {key: lane.end for key, lane in looked.lanes.items()} == {key: lane.end for key, lane in found.items()}
+    assert not any(path.exists() for path in looked.dropped)

@@ -185,6 +185,8 @@ def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, faults:
     names = evidence.columns("clients")
     actual = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in names]
     two = ["auroc"] if "auroc" in names else []
+    if actual:  # every round says its own, and who is not in it, or does not share its scores, has none
+        tested[:] = 0
     for method, seed, batch in _columns(evidence, index, "clients", ["client", "loss", *hits, *actual, *two], faults):
         row, client = place[batch["round"]], batch["client"]
         right[method, seed, row, client] = sum((batch[name] for name in hits), start=np.zeros(len(row), np.int32))

@@ -2,7 +2,25 @@
 
 import typer
 
-from coterie.cli import compare, data, digest, inspect, methods, models, report, reproduce, run, show
+from coterie.cli import (
+    compare,
+    data,
+    digest,
+    export,
+    federation,
+    inspect,
+    join,
+    launch,
+    methods,
+    models,
+    policy,
+    predict,
+    report,
+    reproduce,
+    run,
+    serve,
+    show,
+)
 
 app = typer.Typer(
     help="Federated learning for clients that resemble each other.",
@@ -16,7 +34,14 @@ app.command("report")(report.report)
 app.command("inspect")(inspect.inspect)
 app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
+app.command("export")(export.export)
+app.command("predict")(predict.predict)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)
 app.command("models")(models.models)
+app.command("serve")(serve.serve)
+app.command("join")(join.join)
+app.command("launch")(launch.launch)
+app.add_typer(federation.app, name="federation")
+app.add_typer(policy.app, name="policy")

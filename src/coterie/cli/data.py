@@ -77,7 +77,10 @@ def _describe(federation: "Federation", console: "Console") -> None:
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
-        *((key, str(value)) for key, value in federation.provenance.items()),
+        *(
+            (key, "each client's own means and deviations" if key == "scaling" else str(value))
+            for key, value in federation.provenance.items()
+        ),
     ]
     console.print(f"[bold]{federation.name}[/bold]", highlight=False)
     console.print(listing(("", ""), facts), highlight=False)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @options.settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=2)
 def inspect(
-    data: Annotated[str, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")],
     said: dict[str, Any],
+    data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,
+    federation: Annotated[Path | None, typer.Option(help="Ask the sites of this real federation instead ('coterie federation').")] = None,
     model: options.Model = None,
     seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
@@ -34,6 +35,7 @@ def inspect(
     rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 10,
     randoms: Annotated[int, typer.Option(help="Random groupings the pilot compares with.")] = 19,
     out: Annotated[Path | None, typer.Option(help="Folder for inspection.html and inspection.json.")] = None,
+    name: Annotated[str | None, typer.Option(help="With --federation: the run's name; 'inspect' unless given.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
@@ -44,6 +46,15 @@ def inspect(
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
     plan = InspectPlan(labels=labels, pilot=PilotPlan(rounds, local, randoms) if pilot else None, **options.given(draws=draws))
+    if (data is None) == (federation is None):
+        raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
+    if federation is not None:
+        from coterie.cli.inspect_sites import inspect_sites
+        from coterie.deploy.inspecting import InspectOrder
+
+        inspect_sites(federation, InspectOrder("sites", model or "mclr", seed, plan), name, as_json)
+        return
+    assert data is not None
     known = options.given(model=model, data_seed=data_seed)
     found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), **known)
     console = Console(stderr=as_json)

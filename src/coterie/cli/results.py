@@ -20,6 +20,10 @@ CAPTION = (
 def print_result(result: Result, console: Console) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(result_table(result))
+    if silent := unshared(result):
+        console.print(
+            f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow", highlight=False
+        )
     for key, end in result.problems.items():
         where = f", draw {key.draw}" if len(result.evidence.settings.draws) > 1 else ""
         console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow", highlight=False, markup=False)
@@ -46,3 +50,12 @@ def _cell(name: object, value: float) -> str:
     if name in PERCENT:
         return f"{100 * value:.1f}"
     return f"{value:.0f}" if name == "seeds" else f"{value:.3g}"
+
+
+def unshared(result: Result) -> list[str]:
+    """The clients whose sites deny evaluations in the last round: they train with the others, and nobody sees how they fare."""
+    evidence = result.evidence
+    absences = evidence.frame("absences")
+    denied = absences[(absences["why"] == "DENIED") & (absences["ask"] == "Evaluate") & (absences["round"] == result.last)]
+    ids = evidence.rosters[evidence.settings.draws[0]].column("id").to_pylist()
+    return [str(ids[client]) for client in sorted(set(denied["client"]))]

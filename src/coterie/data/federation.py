@@ -78,7 +78,7 @@ class Federation:
     groups: Ids | None = None  # (n,) the true group of each client, where known
     arrivals: Ints | None = None  # (n,) the first round in which each client can be reached; None: all from the start
     data_seed: int = 0
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided, samples left over
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided and scaled
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
 
     def __post_init__(self) -> None:

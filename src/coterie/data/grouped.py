@@ -101,4 +101,6 @@ def regrouped(federation: Federation, name: str, group: Ids, told: dict[str, Any
         "left out: it shows the world of group 0 only" if federation.central is not None else federation.provenance.get("central", "none")
     )
     provenance = {**federation.provenance, "central": central, "scenarios": [*before, name], **told}
+    if changes.get("x", federation.x) is not federation.x:
+        provenance.pop("scaling", None)  # it no longer leads from a site's own rows to these features
     return federation.with_(groups=group, central=None, provenance=provenance, name=f"{federation.name}/{name}", **changes)

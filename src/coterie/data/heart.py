@@ -8,11 +8,12 @@ from importlib.resources import files
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Doubles, Ints
 from coterie.core.errors import UserError
 from coterie.core.rng import key, shuffle
 from coterie.data.assemble import check_fractions
 from coterie.data.federation import Federation, Parts
+from coterie.data.scaling import Scaling
 
 # id, file, complete rows once slope, ca and thal (mostly missing outside Cleveland) are dropped
 HOSPITALS = (("cleveland", "cleveland", 303), ("hungary", "hungarian", 261), ("switzerland", "switzerland", 46), ("va", "va", 130))
@@ -37,11 +38,13 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
     """
     check_fractions("Data set 'heart'", test, validation)
     xs, ys, parts = [], [], []
+    scalings: dict[str, Scaling] = {}
     start = 0
     for name, file, rows in HOSPITALS:
         x, y = _read(file, rows)
         train, held, tests = _stratified(y, test, validation, key(_data_seed, "heart", name))
-        xs.append(_standardise(x, train))
+        scalings[name] = Scaling.of(x[train])
+        xs.append(scalings[name].apply(x))
         ys.append(y)
         parts.append((start + train, start + held, start + tests))
         start += len(y)
@@ -60,6 +63,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
             "licence": "CC BY 4.0",
             "citation": "Janosi, A., Steinbrunn, W., Pfisterer, M., Detrano, R. (1989). Heart Disease. UCI. doi:10.24432/C52P4X",
             "features": FEATURES,
+            "scaling": {name: scaling.told() for name, scaling in scalings.items()},
             "partition": "by hospital; split at random within each class; Switzerland's one patient without disease always trains",
             "left_over": 0,
         },
@@ -92,13 +96,6 @@ def _stratified(y: Ints, test: float, validation: float, seed: int) -> tuple[Int
         held.append(rows[a:b])
         train.append(rows[b:])
     return np.concatenate(train), np.concatenate(held), np.concatenate(tests)
-
-
-def _standardise(x: Doubles, train: Ints) -> Floats:
-    seen = x[train]
-    constant = seen.max(axis=0) == seen.min(axis=0)
-    deviations = np.where(constant, 1.0, seen.std(axis=0))
-    return np.where(constant, 0.0, (x - seen.mean(axis=0)) / deviations).astype(np.float32)
 
 
 def _nearest(value: float) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,39 +40,58 @@ class _Segment:
         return [key_of(entry) for entry in self.entries]
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where the lanes of a folder stand, and which of its segments cannot be trusted."""
+
+    lanes: dict[LaneKey, Restored]
+    told: list[str]  # what is left aside, in sentences
+    dropped: list[Path]
+
+
 def restore(folder: Path) -> tuple[dict[LaneKey, Restored], list[str]]:
-    """Where each lane stands, and what had to be left aside, in sentences.
+    """Where each lane stands, and what had to be left aside, in sentences; the segments left aside are removed, so that no round is there
+    twice once it is made again."""
+    found = standing(folder)
+    for path in found.dropped:
+        shutil.rmtree(path)
+    return found.lanes, found.told
+
+
+def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standing:
+    """Where each lane stands, or those wanted. Only reads: a study may be looked at, or still run, by others.
 
     A segment counts when it is whole and its rounds follow on those before it. Rounds beyond the last states that can be read are made
-    again, to the same bits; their segments are removed, so that no round is there twice.
+    again, to the same bits.
     """
-    good, told = _contiguous(segments(folder))
+    good, told, broken = _contiguous(segments(folder))
     while (stranded := _stranded(good, told)) is not None:
         dropped = _with_followers(good, stranded)
         good = [segment for segment in good if segment not in dropped]
-        for segment in dropped:
-            shutil.rmtree(segment.path)
+        broken += [segment.path for segment in dropped]
     found: dict[LaneKey, Restored] = {}
     for segment in good:
         if segment.states is not None:
-            found |= {key: _restored(segment, place) for place, key in enumerate(segment.keys)}
-    return found, told
+            chosen = [(place, key) for place, key in enumerate(segment.keys) if wanted is None or key in wanted]
+            found |= {key: _restored(segment, place) for place, key in chosen}
+    return Standing(found, told, broken)
 
 
-def _contiguous(paths: Sequence[Path]) -> tuple[list[_Segment], list[str]]:
-    """The segments that are whole and whose lanes go on where the segments before left them; the others are removed."""
+def _contiguous(paths: Sequence[Path]) -> tuple[list[_Segment], list[str], list[Path]]:
+    """The segments that are whole and whose lanes go on where the segments before left them; what is wrong with the others, and they."""
     reached: dict[LaneKey, int] = {}
     good: list[_Segment] = []
     told: list[str] = []
+    broken: list[Path] = []
     for path in paths:
         found = _read(path, reached)
         if isinstance(found, str):
             told.append(f"{path} {found}: its rounds are made again.")
-            shutil.rmtree(path)
+            broken.append(path)
             continue
         reached |= {key: entry["last"] for key, entry in zip(found.keys, found.entries, strict=True)}
         good.append(found)
-    return good, told
+    return good, told, broken
 
 
 def _read(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:

@@ -53,12 +53,15 @@ class Writer:
                 (folder / name).mkdir(parents=True)
             for name, tree in extras.items():
                 write_json(folder / f"{name}.json", tree)
-            for draw, roster in rosters.items():
-                pq.write_table(roster, roster_path(folder, draw))
+            _write_rosters(folder, rosters)
             write_json(folder / "settings.json", settings.as_json())  # last: a folder with settings is a study
         except OSError as error:
             raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
         return cls(folder)
+
+    def rosters(self, rosters: Mapping[int, pa.Table]) -> None:
+        """Write rosters that have grown; each appears whole or not at all."""
+        _write_rosters(self.folder, rosters)
 
     def segment(self, lanes: Sequence[Progress], tables: Mapping[str, pa.Table]) -> None:
         """Write what these lanes have done since their last segment."""
@@ -105,6 +108,14 @@ class Writer:
                 (path / "states.safetensors").unlink(missing_ok=True)
                 del self._lanes[path]
             later.update(keys)
+
+
+def _write_rosters(folder: Path, rosters: Mapping[int, pa.Table]) -> None:
+    for draw, roster in rosters.items():
+        path = roster_path(folder, draw)
+        draft = path.with_name(f".{path.name}")
+        pq.write_table(roster, draft)
+        draft.replace(path)
 
 
 def _has_states(segment: Path) -> bool:

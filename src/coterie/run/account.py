@@ -33,6 +33,7 @@ class Account:
         """An ask, as the method made it, and what came of it. Clients that were gone were asked all the same: the question costs."""
         self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
         if self.measuring:
+            self.absences += _refusals(ask, reply)  # a site may keep its scores to itself: that is told, and costs nothing
             return
         self.cost += cost_of(ask, reply)
         self.absences += _absences(ask, reply)
@@ -48,14 +49,17 @@ class Account:
 
 def _absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
     """Who was asked and does not count. One without a sample in the share asked about has nothing to answer and is not missing."""
-    name = type(ask).__name__
-    found = [Absence(client, name, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
+    name, found = type(ask).__name__, _refusals(ask, reply)
     if not isinstance(ask, (ModelAsk, Evaluate)) or ask.share is not None or (isinstance(ask, Evaluate) and ask.part == "central"):
         return found
     if len(reply) + len(found) < len(ask.clients):
         gone = np.setdiff1d(ask.clients, np.concatenate([reply.clients, np.array(sorted(reply.refused), dtype=np.int64)]))
         found += [Absence(int(client), name, "ABSENT") for client in gone]
     return found
+
+
+def _refusals(ask: Ask[Any], reply: Reply) -> list[Absence]:
+    return [Absence(client, type(ask).__name__, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
 
 
 def _moved(ask: Train, reply: Trained) -> float:

@@ -2,8 +2,20 @@
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Protocol
 
 from coterie.core.errors import UserError
+
+
+class Clock(Protocol):
+    """What may end a study early: a budget of time, or something that has happened."""
+
+    @property
+    def over(self) -> bool:
+        """Whether to end after the segment that has just been written."""
+
+    def begin_wave(self) -> bool:
+        """Whether another wave may begin."""
 
 
 class Budget:

@@ -80,9 +80,14 @@ class Lane:
         self.round_, self.state = end.round_, state
         self.stop(end.status, end.reason)
 
-    def _context(self, round_: int) -> Context:
+    def context(self, round_: int) -> Context:
+        """What the method may know in a round."""
         truth = self.problem.truth_at(round_) if self.method.sees_truth else None
-        ctx = replace(self.problem.context(self.plan, self.seed, round_), truth=truth)
+        return replace(self.problem.context(self.plan, self.seed, round_), truth=truth)
+
+    def _context(self, round_: int) -> Context:
+        """A round's context, with an account of its own."""
+        ctx = self.context(round_)
         self.account = Account(context=ctx)
         return ctx
 

@@ -25,6 +25,11 @@ class ProgressBar(Callback):
         self.task = TaskID(0)
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.begin(total_rounds, done_rounds)
+
+    def begin(self, total_rounds: int, done_rounds: int) -> None:
+        """Show how far it is, from here on."""
+        self.on_end()
         self.began = self.spoke = monotonic()
         self.total, self.done = total_rounds, done_rounds
         if self.console.is_terminal or self.console.is_jupyter:
@@ -42,11 +47,18 @@ class ProgressBar(Callback):
             self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="")
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
-        self.done += 1
-        self.steps += record.cost.steps
-        self.round_, self.seed = record.round_, lane.seed
+        accuracy = None
         if record.evaluated is not None:
-            self.accuracy[lane.label] = float(record.evaluated.hits.sum() / max(record.evaluated.actual.sum(), 1))
+            accuracy = float(record.evaluated.hits.sum() / max(record.evaluated.actual.sum(), 1))
+        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, accuracy)
+
+    def advance(self, label: str, seed: int, round_: int, steps: int, accuracy: float | None) -> None:
+        """One round of one lane more, wherever it was carried out."""
+        self.done += 1
+        self.steps += steps
+        self.round_, self.seed = round_, seed
+        if accuracy is not None:
+            self.accuracy[label] = accuracy
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
         elif monotonic() - self.spoke > PLAIN_SECONDS:
@@ -58,6 +70,7 @@ class ProgressBar(Callback):
     def on_end(self) -> None:
         if self.bar is not None:
             self.bar.stop()
+            self.bar = None
 
     def _scores(self) -> str:
         return "  ".join(f"{label} {100 * score:.1f}%" for label, score in list(self.accuracy.items())[:6])

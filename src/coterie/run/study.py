@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from os import cpu_count
 from pathlib import Path
@@ -17,6 +17,7 @@ from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.plain import read_json
 from coterie.core.plan import Plan
+from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.engine import Engine
@@ -32,7 +33,7 @@ from coterie.evidence.source import Memory
 from coterie.evidence.tables import TABLES, roster_table, tables_of
 from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
-from coterie.run.budget import Budget
+from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
@@ -45,11 +46,17 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Study:
-    """Settings made real: the worlds and the methods, ready to run."""
+    """Settings made real: what the server knows of each draw, and the methods, ready to run.
+
+    A simulation has worlds, too, from which its engine is made; a real federation brings an engine of its own.
+    """
 
     settings: Settings
-    worlds: Mapping[int, World]  # by draw
+    problems: Mapping[int, Problem]  # by draw
+    rosters: Mapping[int, pa.Table]  # by draw: the clients, as the last round finds them
     methods: tuple[Method[Any], ...]
+    worlds: Mapping[int, World] = field(default_factory=dict)
+    changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
     setup_seconds: float = 0.0
 
     @classmethod
@@ -70,7 +77,16 @@ class Study:
         for world in worlds.values():
             settings.plan.check(len(world.federation))
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-        return cls(settings, worlds, made, perf_counter() - began)
+        return cls(
+            settings,
+            problems={draw: world.problem for draw, world in worlds.items()},
+            # groups are compared with the true ones of the last round
+            rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
+            methods=made,
+            worlds=worlds,
+            changing=any(world.federation.later for world in worlds.values()),
+            setup_seconds=perf_counter() - began,
+        )
 
     def run(
         self,
@@ -80,7 +96,7 @@ class Study:
         execution: Execution | None = None,
         engine: Engine | None = None,
         callbacks: Iterable[Callback] = (),
-        budget: Budget | None = None,
+        budget: Clock | None = None,
     ) -> Result:
         """Run all lanes to the last round. With `out`, everything is on disk as it goes, and `resume` goes on where that ended.
 
@@ -113,11 +129,7 @@ class Study:
     def lanes(self) -> list[Lane]:
         """All lanes, at their beginning."""
         methods = list(zip(self.settings.methods, self.methods, strict=True))
-        return lanes_of(methods, self.settings.seeds, {draw: world.problem for draw, world in self.worlds.items()}, self.settings.plan)
-
-    def rosters(self) -> dict[int, pa.Table]:
-        """The clients of each draw, as the last round finds them: groups are compared with the true ones of that time."""
-        return {draw: roster_table(world.federation.at(self.settings.plan.rounds)) for draw, world in self.worlds.items()}
+        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan)
 
     def _run_wave(
         self,
@@ -126,7 +138,7 @@ class Study:
         execution: Execution,
         keeper: "_Keeper",
         watchers: Sequence[Callback],
-        budget: Budget | None,
+        budget: Clock | None,
     ) -> None:
         """Advance a wave segment by segment. A segment is written when all its lanes have passed it."""
         rounds = self.settings.plan.rounds
@@ -159,7 +171,7 @@ class Study:
                 raise UserError(f"{out} holds no study to resume: name the folder that --out made, or leave --resume away.")
             execution = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
             extras = {"execution": asdict(execution), "environment": environment()}
-            return execution, Writer.create(out, self.settings, extras, self.rosters())
+            return execution, Writer.create(out, self.settings, extras, self.rosters)
         tree = read_json(out / "settings.json")
         if format1.wrote(tree):
             raise UserError(
@@ -172,6 +184,7 @@ class Study:
             )
         found, told = restore(out)
         writer = Writer(out)
+        writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
         for lane in lanes:
@@ -191,8 +204,8 @@ class _Keeper:
         """The new rounds of a wave, by lane and round."""
         order = {lane.key: lane.number for lane in wave}
         records.sort(key=lambda record: (order[record.key], record.round_))
-        federation = next(iter(self.study.worlds.values())).federation
-        tables = tables_of(records, len(federation.classes), drifting=bool(federation.later))
+        outputs = next(iter(self.study.problems.values())).model.outputs
+        tables = tables_of(records, outputs, drifting=self.study.changing)
         if self.writer is None:
             for name, table in tables.items():
                 self.memory[name].append(table)
@@ -210,7 +223,7 @@ class _Keeper:
         if self.writer is not None:
             return Evidence.open(self.writer.folder)
         ends = {lane.key: lane.end for lane in lanes}
-        return Evidence(self.study.settings, self.study.rosters(), Memory(self.memory, ends))
+        return Evidence(self.study.settings, self.study.rosters, Memory(self.memory, ends))
 
 
 def _finished(wave: Sequence[Lane], rounds: int) -> bool:

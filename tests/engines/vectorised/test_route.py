@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
+from coterie.data.catalogue import load
 from coterie.engines.job import FusedJob
 from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, level_for
@@ -147,6 +148,11 @@ def test_convolutions_may_be_products() -> None:
 @pytest.mark.parametrize("model", [Smooth(), Partly(), "mclr", "mlp(8, 8)"])
 def test_the_trial_lets_plain_modules_pass(model: str | nn.Module) -> None:
     assert why_not_stacked(noise_world(model, (6,), [3, 2])) is None
+
+
+@pytest.mark.parametrize("change", ["arrivals(share=0.5)", "drift(at=2)"])
+def test_clients_that_come_later_or_change_do_not_trouble_the_trial(change: str) -> None:
+    assert why_not_stacked(World.of(load(f"digits/rotated(clients=8,groups=2)/{change}"), "mlp(4,4,4)")) is None
 
 
 def test_the_trial_recognises_what_cannot_be_stacked() -> None:

@@ -85,9 +85,8 @@ def _excerpt(world: World) -> World:
     rows = np.resize(np.concatenate([federation.train[client] for client in range(min(len(federation), sum(SIZES)))]), sum(SIZES))
     parts = Parts.of(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))
     names = tuple(f"trial {i}" for i in range(len(SIZES)))
-    few = federation.with_(
-        x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, validation=None, central=None, groups=None
-    )
+    alone = {"validation": None, "central": None, "groups": None, "arrivals": None, "later": ()}  # none of the other clients' matters
+    few = federation.with_(x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, **alone)
     return World(few, world.model, world.loss)
 
 

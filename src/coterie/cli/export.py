@@ -1,0 +1,57 @@
+"""`coterie export`: the models of a finished study as bundles, one for each site."""
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from coterie.cli import options
+from coterie.core.errors import UserError
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    out: Annotated[Path, typer.Option(help="Folder for the bundle; with --all, one folder in it for each client.")],
+    method: Annotated[str | None, typer.Option(help="The method whose models to export; needed where the study has several.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
+    data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Whose bundle, took part or not; given twice, one bundle for both.")] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
+    data_dir: options.DataDir = None,
+) -> None:
+    """Write what clients are served at the end of a study, usable without study or server."""
+    from rich.console import Console
+
+    from coterie.deploy.bundle_files import write_bundle
+    from coterie.deploy.export import served
+    from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
+
+    if bool(client) == everybody:
+        raise UserError("Say whose bundle to export: --client NAME, or --all for one each.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already: choose another --out.")
+    if onnx:
+        check_onnx()
+    found = served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir)
+    wanted = {out / _folder_name(name): [name] for name in found.federation.ids} if everybody else {out: client or []}
+    for place, names in wanted.items():
+        bundle = found.bundle(names)
+        if onnx:
+            check_onnx(bundle)
+        write_bundle(bundle, place)
+        if onnx:
+            write_onnx(bundle, place / ONNX)
+    console, key = Console(soft_wrap=True, highlight=False, markup=False), found.lane.key
+    what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
+    console.print(
+        f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", highlight=False, markup=False, soft_wrap=True
+    )
+    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE")
+
+
+def _folder_name(client: str) -> str:
+    """A client's id as the name of a folder, whatever signs are in it."""
+    name = quote(client, safe=" ")
+    return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -1,0 +1,50 @@
+"""`coterie join`: a site takes part in a federation with its own data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli import options
+from coterie.cli.stopping import stop_on_terminate
+
+
+def join(
+    kit: Annotated[Path, typer.Argument(help="The site's kit: the folder that the operator handed over.", metavar="KIT")],
+    data: Annotated[str, typer.Option(help="The site's data, such as 'csv(patients.csv,label=ill,client=ward)'. They stay here.")],
+    clients: Annotated[str | None, typer.Option(help="Which clients of the data this site holds: a,b; all unless given.")] = None,
+    data_seed: options.DataSeed = None,
+    data_dir: options.DataDir = None,
+    engine: Annotated[str, typer.Option(help="How clients are carried out: auto, batched or loop.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
+) -> None:
+    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C."""
+    from coterie.core.errors import check_names
+    from coterie.deploy.flare.site_client import check_running, running_sites
+    from coterie.deploy.held import site_data
+    from coterie.deploy.kits import check_kit
+    from coterie.deploy.policy import read_policy
+    from coterie.deploy.site_news import SiteNews
+    from coterie.deploy.site_process import SiteSettings
+
+    stop_on_terminate()
+    check_names([engine], ("auto", "batched", "loop"), "engine")
+    site, server = check_kit(kit)
+    read_policy(kit / "policy.toml")
+    chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
+    held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir)
+    folder = str(data_dir.absolute()) if data_dir else None
+    SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd())).write(kit)
+    print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
+    del held
+    news = SiteNews(kit)
+    try:
+        with running_sites({site: kit}, server, wait) as (process,):
+            print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
+            while True:
+                check_running(kit, site, server, process)
+                for line in news.wait(1.0):
+                    print(line, flush=True)
+    except KeyboardInterrupt:
+        print(f"{site} has left. It may join again at any time.", flush=True)

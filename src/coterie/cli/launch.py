@@ -1,0 +1,145 @@
+"""`coterie launch`: a study on the sites of a real federation."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli import options
+from coterie.cli.stopping import stop_on_terminate
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coterie.deploy.federation import FederationFolder
+    from coterie.deploy.runs import RunFolder
+    from coterie.evidence.settings import Settings
+
+SITES = "sites"  # what the data are called where nothing else is said: every site names its own
+
+
+@options.settings(Plan, Local)
+def launch(
+    federation: Annotated[Path, typer.Option(help="The folder that 'coterie federation init' made.")],
+    said: dict[str, Any],
+    methods: Annotated[list[str] | None, typer.Argument(help="Methods such as 'fedavg', or one study file (.toml).")] = None,
+    data: Annotated[str | None, typer.Option(help="What to call the data in the record; every site brings its own.")] = None,
+    model: options.Model = None,
+    seeds: options.Seeds = None,
+    name: Annotated[str | None, typer.Option(help="The run's name; the study file's, or 'run', unless given.")] = None,
+    minimum: Annotated[int | None, typer.Option(help="Sites to begin with; all of the federation unless given.", min=1)] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
+    from rich.console import Console
+
+    from coterie.deploy.federation import FederationFolder
+    from coterie.deploy.presence import require_server
+    from coterie.evidence.settings import parse_seeds
+
+    stop_on_terminate()
+    folder, console = FederationFolder.open(federation), Console(stderr=as_json)
+    said |= options.given(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
+    require_server(federation, folder.server)
+    if resume:
+        runs = [_resumed(folder, name, methods or [], said)]
+    else:
+        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in _studies(folder, methods or [], said, name)]
+    for run, seen in runs:
+        if detach:
+            console.print(f"Run {run.name} is ordered. {_again(folder, run)}", highlight=False, soft_wrap=True)
+        else:
+            _to_the_end(folder, run, seen, console, as_json)
+
+
+def _studies(folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None) -> list[tuple[str, "Settings"]]:
+    """By the name of its run, what is to be studied."""
+    from coterie.deploy.runs import free_name
+    from coterie.evidence.settings import Settings
+    from coterie.methods.catalogue import build
+    from coterie.run.execution import Execution
+    from coterie.run.study_file import FileStudy, read_study_file
+
+    if not methods:
+        raise UserError("Name methods, such as fedavg, or a study file; or go on with a run: --resume --name RUN.")
+    if any(method.endswith(".toml") for method in methods):
+        if len(methods) > 1:
+            raise UserError("Give either methods or one study file, not both.")
+        entries = read_study_file(Path(methods[0]))
+        stem = Path(methods[0]).stem
+    else:
+        entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
+    found = [(entry.name, entry.but(said).settings) for entry in entries]
+    for _, settings in found:
+        for spec in settings.methods:
+            build(spec)
+    if len(found) == 1:
+        return [(name or free_name(folder, stem), found[0][1])]
+    return [(f"{name or stem}-{point}", settings) for point, settings in found]
+
+
+def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float) -> "tuple[RunFolder, int]":
+    from coterie.deploy.runs import new_run
+    from coterie.deploy.server_run import Order
+
+    if minimum is not None and minimum > len(folder.sites):
+        raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
+    run = new_run(folder, name)
+    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites)), timeout)
+    return run, 0
+
+
+def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any]) -> "tuple[RunFolder, int]":
+    """The run to go on with, and how much of its journal is history."""
+    from coterie.deploy.journal import journal_lines
+    from coterie.deploy.runs import ENDS, WAITING, known_run
+    from coterie.evidence.settings import Settings
+
+    if name is None:
+        raise UserError("--resume needs --name: name the run to go on with.")
+    run = known_run(folder, name)
+    if methods:
+        ((_, settings),) = _studies(folder, methods, said, name)
+        stored = Settings.from_json(run.order()[0].settings)
+        if stored != settings:
+            differ = ", ".join(stored.differences(settings))
+            raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")
+    status = run.status
+    if status in ENDS and status != "complete":
+        run.say_status(WAITING)
+    return run, 0 if status not in ENDS else len(journal_lines(run.folder))
+
+
+def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "Console", as_json: bool) -> None:
+    from coterie.cli.following import follow
+    from coterie.cli.results import print_result
+    from coterie.evidence.reader import Evidence
+    from coterie.run.result import Result
+
+    console.print(f"Run [bold]{run.name}[/bold]", highlight=False)
+    try:
+        status = follow(folder, run, console, seen)
+    except KeyboardInterrupt:
+        console.print(f"The run goes on without you. {_again(folder, run)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    if status != "complete":
+        reason = run.told.get("reason", "no reason was given")
+        raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
+    result = Result(Evidence.open(run.study))
+    print_result(result, console)
+    console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", highlight=False, soft_wrap=True)
+    console.print(f"Every site has its models in its own kit, in bundles/{run.name}.", highlight=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps(result.as_json(str(run.study))))
+
+
+def _again(folder: "FederationFolder", run: "RunFolder") -> str:
+    root = folder.folder
+    return f"Look again: coterie launch --federation {root} --resume --name {run.name}; stop it: coterie federation stop {root} {run.name}."

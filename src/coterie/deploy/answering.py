@@ -1,0 +1,65 @@
+"""A site's answers to what a server sends: bytes in, bytes out. What may be answered at all is the policy's affair (`site`)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from coterie.core.asks import Reply
+from coterie.deploy.denied import Denied
+from coterie.deploy.messages import LIMIT, PROTOCOL, Answers, Hello, Parcel, SiteCard, from_message, to_message
+from coterie.deploy.parcels import clients_of, with_clients
+from coterie.engines.engine import Stamped
+from coterie.engines.world import World
+
+AnswerAll = Callable[[Sequence[Stamped]], list[Any]]  # a Reply, or a Denied, for each ask; clients by the site's own numbers
+
+
+def answer_parcel(data: bytes, world: World, answer: AnswerAll, limit: int = LIMIT) -> bytes:
+    """The answers to a parcel. Clients get the numbers they have here, and on the way back those of the parcel."""
+    parcel = from_message(data, Parcel, limit)
+    own = {name: i for i, name in enumerate(world.federation.ids)}
+    unknown = [name for name in parcel.ids if name not in own]
+    if unknown:
+        replies: list[Any] = [Denied(f"no client {unknown[0]!r} here", "failure")] * len(parcel.asks)
+    else:
+        here = np.array([own[name] for name in parcel.ids], dtype=np.int64)
+        replies = answer([replace(stamped, ask=with_clients(stamped.ask, here[clients_of(stamped.ask)])) for stamped in parcel.asks])
+        back = {int(client): place for place, client in enumerate(here)}
+        replies = [_renumbered(reply, back) if isinstance(reply, Reply) else reply for reply in replies]
+    return to_message(Answers(PROTOCOL, parcel.run, parcel.number, parcel.ids, tuple(replies)))
+
+
+def _renumbered(reply: Reply, back: dict[int, int]) -> Reply:
+    return replace(reply, clients=np.array([back[int(c)] for c in reply.clients], dtype=np.int64), refused={})
+
+
+def site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tells_tests: bool = True) -> SiteCard:
+    """What the site tells of itself."""
+    federation = world.federation
+    owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
+    classes = len(federation.classes)
+    actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
+    return SiteCard(
+        PROTOCOL,
+        hello.run,
+        hello.number,
+        coterie_version(),
+        federation.ids,
+        sizes=federation.train.sizes.astype(np.int64) if tells_sizes else np.ones(len(federation), dtype=np.int64),
+        actual=actual.reshape(-1, classes).astype(np.int64) if tells_tests else np.zeros((len(federation), classes), dtype=np.int64),
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        validation=federation.validation is not None,
+        features=tuple(map(str, federation.provenance.get("features", ()))),
+    )
+
+
+def coterie_version() -> str:
+    """The version of the package; what runs from a source tree says so."""
+    try:
+        return version("coterie")
+    except PackageNotFoundError:
+        return "source"

@@ -1,0 +1,42 @@
+"""Whether the parts of a bundle fit together."""
+
+from math import prod
+
+import numpy as np
+import torch
+
+from coterie.core.parameters import layout_of, torch_seeded
+from coterie.core.serving import COMBINED
+from coterie.core.specs import parse
+from coterie.deploy.bundle import Bundle
+from coterie.models.catalogue import build_model
+
+
+def contradiction(bundle: Bundle) -> str | None:
+    """What does not fit together, if anything."""
+    models, k, width = bundle.models, len(bundle.names), prod(bundle.input_shape)
+    if models.ndim != 2 or models.dtype != np.float32 or len(models) != k:
+        return f"{k} names and models of shape {models.shape} and type {models.dtype}"
+    if models.shape[1] != (size := _size(bundle)):
+        return f"models of {models.shape[1]:,} numbers where {bundle.model!r} has {size:,}"
+    rows = list(bundle.clients.values())
+    if not all(COMBINED <= row < k for row in rows) or (COMBINED in rows and bundle.combiner is None):
+        return f"clients are served models that are not among its {k}"
+    classes = len(bundle.classes)
+    for place in [place for place, row in enumerate(rows) if row == COMBINED]:
+        assert bundle.combiner is not None
+        shape = np.shape(bundle.combiner.combine(np.full((k, 1, classes), 1 / classes), place))
+        if shape != (1, classes):
+            return f"its combiner gives scores of shape {shape} for {classes} classes"
+    if bundle.features is not None and len(bundle.features) != width:
+        return f"{len(bundle.features)} features named where the model takes {width}"
+    if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
+        return f"a scaling that is not of {width} features"
+    return None
+
+
+def _size(bundle: Bundle) -> int:
+    """The length of the model's vector, found without making room for it: a wrong spec may be of any size."""
+    own = ":" in parse(bundle.model).name
+    with torch.device("cpu" if own else "meta"), torch_seeded(0):
+        return layout_of(build_model(bundle.model, bundle.input_shape, len(bundle.classes))).size

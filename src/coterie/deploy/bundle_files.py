@@ -1,0 +1,105 @@
+"""Bundles on disk: `models.safetensors` and, written last, `bundle.json`. No pickle; what is damaged or foreign is refused."""
+
+import hashlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from coterie.core import trees
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
+from coterie.core.plain import write_json
+from coterie.core.specs import parse
+from coterie.data.scaling import Scaling
+from coterie.deploy.bundle import Bundle, Origin
+from coterie.deploy.bundle_checks import contradiction
+from coterie.deploy.bundle_head import FORMAT, HEAD, bundle_bytes, first_line, read_head
+from coterie.deploy.combining import COMBINERS, combiner_name
+
+MODELS = "models.safetensors"
+COMBINER = "combiner."  # before the names of a combiner's arrays
+
+
+def write_bundle(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle into a folder of its own, which must be empty or not there."""
+    arrays: dict[str, Array] = {"models": np.ascontiguousarray(bundle.models, dtype=np.float32)}
+    tree = None
+    if bundle.combiner is not None:
+        try:
+            own, tree = trees.to_tree(bundle.combiner, combiner_name)
+        except TypeError as error:
+            raise UserError(f"A bundle cannot carry the combiner of {bundle.origin.method!r}: {error}.") from error
+        arrays |= {COMBINER + name: array for name, array in own.items()}
+    data = save(arrays)
+    origin = bundle.origin._asdict()
+    head = {
+        "format": FORMAT,
+        "coterie": _version(),
+        **{("round" if name == "round_" else name): value for name, value in origin.items()},
+        "model": bundle.model,
+        "input_shape": bundle.input_shape,
+        "tokens": bundle.tokens,
+        "classes": bundle.classes,
+        "names": bundle.names,
+        "clients": [{"id": name, "row": row} for name, row in bundle.clients.items()],
+        "combiner": tree,
+        "features": bundle.features,
+        "scaling": {name: scaling.told() for name, scaling in bundle.scaling.items()},
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: choose another --out.")
+        (folder / MODELS).write_bytes(data)
+        write_json(folder / HEAD, head)
+    except OSError as error:
+        raise UserError(f"Cannot write to {folder} ({error.strerror or error}): choose another --out.") from error
+
+
+def read_bundle(folder: Path | str, model: str | None = None) -> Bundle:
+    """A bundle from its folder. One whose model is the user's own code is read only if `model` names that very spec: otherwise whoever
+    wrote the bundle could have any function called."""
+    folder = Path(folder)
+    head = read_head(folder)
+    if ":" in parse(head.model).name and model != head.model:
+        raise UserError(f"{folder} needs code that is not Coterie's, the model {head.model!r}: if you trust it, say so with --model.")
+    data = bundle_bytes(folder / MODELS)
+    if hashlib.sha256(data).hexdigest() != head.sha256:
+        raise UserError(f"{folder / MODELS} is not what {HEAD} was written with: it is damaged or was changed; get the bundle again.")
+    try:
+        arrays = load(data)
+        own = {name.removeprefix(COMBINER): array for name, array in arrays.items() if name.startswith(COMBINER)}
+        bundle = Bundle(
+            origin=Origin(head.method, head.data, head.seed, head.draw, head.round),
+            model=head.model,
+            input_shape=tuple(head.input_shape),
+            classes=tuple(head.classes),
+            models=arrays["models"],
+            names=tuple(head.names),
+            clients={seat.id: seat.row for seat in head.clients},
+            combiner=None if head.combiner is None else trees.from_tree(own, head.combiner, COMBINERS),
+            tokens=head.tokens,
+            features=None if head.features is None else tuple(head.features),
+            scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
+        )
+        wrong = contradiction(bundle)
+    except trees.UnknownKindError as error:
+        raise UserError(f"{folder} has a combiner of kind {str(error)!r}, which this version does not know: use a later one.") from error
+    except UserError:
+        raise
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError, ArithmeticError) as error:
+        raise UserError(f"{folder} cannot be read ({type(error).__name__}: {first_line(error)}): get the bundle again.") from error
+    if wrong:
+        raise UserError(f"{folder} contradicts itself ({wrong}): get the bundle again.")
+    return bundle
+
+
+def _version() -> str | None:
+    try:
+        return version("coterie")
+    except PackageNotFoundError:  # run from a source tree
+        return None

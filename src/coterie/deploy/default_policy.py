@@ -1,0 +1,55 @@
+"""The policy file that a site begins with: every key with its default and what it means."""
+
+DEFAULT_POLICY = """\
+# What this site answers and what may leave it. The file is yours: no message of the server can change it.
+# In words:  coterie policy explain .       After a change:  coterie policy check policy.toml
+
+# The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
+asks = ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+
+# The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
+# "package.module:Class".
+models = ["cnn", "lstm", "mclr", "mlp", "rnn"]
+rules = ["Beside", "Contrast"]
+
+# Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)
+maximum_rounds = 1000
+
+# A client that would answer from fewer samples than this is silent. An answer from one sample is nearly that sample; 5 or 10 are usual.
+minimum_samples = 1
+
+# The largest ask or reply.
+message_megabytes = 256.0
+
+# Whether the server learns how many samples a client has. Without, each client counts as one sample, and evaluations are in hundredths.
+sample_counts = true
+
+# Whether evaluations are told class by class: that tells how many test samples of each class there are. Without, only accuracy, mean loss
+# and AUROC are told.
+class_counts = true
+
+# Whether the server may ask about the samples of one class alone. Its answers tell how many training samples of each class there are.
+label_shares = false
+
+# Whether the server is told the text of an error, which might quote a value. Its kind is told in any case.
+error_messages = true
+
+[privacy]
+# "none": answers leave as they are.
+mechanism = "none"
+
+# Or: a client's whole update (the trained model less the one received) is cut to the length `clip`, and every number gets
+# Gaussian noise of deviation noise * clip. Counts, losses and evaluations are not noised: leave out of `asks` what should not leave.
+# mechanism = "clip+noise"
+# clip = 1.0
+# noise = 0.5
+# delta = 1e-5
+# epsilon_limit = 8.0        # may be left out: then epsilon is counted but not limited
+
+# Or: every training sample is protected in every step of training (DP-SGD). Only Train, and Evaluate on test parts, are answered.
+# mechanism = "dp-sgd"
+# noise_multiplier = 1.0
+# max_grad_norm = 1.0
+# delta = 1e-5
+# epsilon_limit = 8.0
+"""

@@ -1,0 +1,90 @@
+"""The engine of a real federation: asks go to the sites that hold the clients, and the replies are what came back in time."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from coterie.core.acceptance import assemble
+from coterie.core.arrays import Array
+from coterie.core.refusals import Refusal, Refused
+from coterie.deploy.denied import Denied
+from coterie.deploy.messages import LIMIT, Answers, MessageError, Parcel, from_message, to_message
+from coterie.deploy.parcels import check_reply, clients_of, parcel_for, rows_of
+from coterie.engines.engine import Engine, Stamped
+
+Rows = dict[int, dict[str, Array]]  # by client, its row of every column
+
+
+class Carrier(Protocol):
+    """Takes bytes to sites and brings back what they say."""
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """By site, the answers that came in time; who is silent is missing."""
+
+
+class FederatedEngine(Engine):
+    """One parcel for each site and phase, whatever the number of lanes and clients in it."""
+
+    name: ClassVar[str] = "flare"
+
+    def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, limit: int = LIMIT) -> None:
+        """`sites` says at which site each client is, `ids` are the clients in the order of the roster."""
+        self.carrier, self.ids, self.run_id, self.limit = carrier, tuple(ids), run, limit
+        self.site_of = np.array([sites[name] for name in ids], dtype=object)
+        self._number = {name: i for i, name in enumerate(ids)}
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        number = secrets.token_hex(16)
+        parcels = self._parcels(asks, number)
+        sent = {site: to_message(parcel) for site, (parcel, _) in parcels.items()}
+        answers: list[Rows] = [{} for _ in asks]
+        refused: list[dict[int, Refused]] = [{} for _ in asks]
+        for site, data in self.carrier.exchange(sent).items() if sent else ():
+            if site in parcels:
+                self._read(site, data, parcels[site], answers, refused)
+        return [_reply(stamped, rows, faults) for stamped, rows, faults in zip(asks, answers, refused, strict=True)]
+
+    def _parcels(self, asks: Sequence[Stamped], number: str) -> dict[str, tuple[Parcel, list[int]]]:
+        """By site, its parcel and which of the asks are in it."""
+        owners = [self.site_of[clients_of(stamped.ask)] for stamped in asks]
+        found: dict[str, tuple[Parcel, list[int]]] = {}
+        for site in dict.fromkeys(site for own in owners for site in own):
+            concerned = [i for i, own in enumerate(owners) if (own == site).any()]
+            rows = [np.flatnonzero(owners[i] == site) for i in concerned]
+            found[site] = (parcel_for([asks[i] for i in concerned], self.ids, rows, self.run_id, number), concerned)
+        return found
+
+    def _read(self, site: str, data: bytes, sent: tuple[Parcel, list[int]], answers: list[Rows], refused: list[dict[int, Refused]]) -> None:
+        """Take over what a site says; what cannot be right is refused for all its clients, and costs no other site anything."""
+        parcel, concerned = sent
+        numbers = [self._number[name] for name in parcel.ids]
+
+        def refuse(ask: int, stamped: Stamped, why: Refusal, detail: str) -> None:
+            refused[ask] |= {numbers[c]: Refused(why, f"{site}: {detail}") for c in clients_of(stamped.ask)}
+
+        try:
+            said = from_message(data, Answers, self.limit)
+            if (said.run, said.number, said.ids) != (parcel.run, parcel.number, parcel.ids) or len(said.answers) != len(concerned):
+                raise MessageError("an answer to another question")
+        except MessageError as error:
+            for i, stamped in zip(concerned, parcel.asks, strict=True):
+                refuse(i, stamped, Refusal.UNREADABLE, str(error))
+            return
+        for i, stamped, own in zip(concerned, parcel.asks, said.answers, strict=True):
+            if isinstance(own, Denied):
+                refuse(i, stamped, Refusal.FAILED if own.cause == "failure" else Refusal.DENIED, own.reason)
+                continue
+            try:
+                check_reply(own, stamped.ask, len(numbers))
+            except MessageError as error:
+                refuse(i, stamped, Refusal.UNREADABLE, str(error))
+                continue
+            answers[i] |= {numbers[c]: row for c, row in rows_of(own).items()}
+
+
+def _reply(stamped: Stamped, rows: Rows, faults: Mapping[int, Refused]) -> Any:
+    reply = assemble(stamped.ask, rows)
+    reply.refused.update(faults)
+    return reply

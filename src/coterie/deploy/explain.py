@@ -1,0 +1,129 @@
+"""A policy in words: what may leave the site, who learns what, what is guaranteed, what is refused."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coterie.deploy.accountant import Charge
+from coterie.deploy.ledger import Ledger
+from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
+from coterie.deploy.policy import ASKS, OWN_MODELS, OWN_RULES, AskName, Policy
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One heading and its sentences."""
+
+    heading: str
+    lines: tuple[str, ...]
+
+
+def explain(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[Explained]:
+    """All that a policy says. `numbers` tells how long a model is, where that is known."""
+    leaves = {name: tuple(_leaves(name, policy, numbers)) for name in ASKS if name in policy.asks}
+    private = policy.privacy
+    allowed = [name for name in leaves if not isinstance(private, DpSgd) or name in ("Train", "Evaluate")]
+    return [
+        *(Explained(f"{name} is answered", leaves[name]) for name in allowed),
+        Explained("The server also learns", tuple(_always(policy))),
+        Explained("Privacy", tuple(_guarantee(private))),
+        Explained("Spent so far", tuple(_spent(private, ledger.charges() if ledger else {}, ledger))),
+        Explained("Refused", tuple(_refused(policy, allowed))),
+    ]
+
+
+def _leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
+    noised = isinstance(policy.privacy, ClipNoise)
+    count = " and its number of samples" if policy.sample_counts else ", without its number of samples"
+    exactly = count + (", without noise" if noised else "")
+    match name:
+        case "Train":
+            yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.sample_counts else ''}."
+            if isinstance(policy.privacy, DpSgd):
+                yield "An honest-but-curious server learns little of any one training sample: each step of the training is noised."
+            elif noised:
+                yield "An honest-but-curious server sees the update through noise: the more rounds it sees, the more clearly."
+            else:
+                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, which classes are"
+                yield "common here, and, after few steps on few samples, what samples looked like."
+        case "Gradient":
+            yield f"Leaves: each client's mean gradient ({numbers}), its mean loss{count}."
+            if noised:
+                yield "Gradient and loss are clipped together and noised, like an update."
+            else:
+                yield "An honest-but-curious server may rebuild samples from the gradient of few of them, and read off label proportions."
+        case "Losses":
+            yield f"Leaves: each client's mean loss under every model sent{exactly}."
+            yield "An honest-but-curious server may tell which model suits the client, and test guesses with models of its choice."
+        case "Error":
+            yield f"Leaves: how wrong every model sent is on the client's training part{exactly}."
+            yield "An honest-but-curious server learns as from Losses."
+        case "Evaluate":
+            told = "right answers, predictions and samples by class" if policy.class_counts else "accuracy"
+            exact = "" if policy.sample_counts else " in hundredths"
+            bare = ", without noise" if noised else ""
+            parts = "test part" if isinstance(policy.privacy, DpSgd) else "train, validation or test part"
+            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{bare}."
+            if policy.class_counts:
+                parts = "training and test" if policy.label_shares else "test"
+                yield f"An honest-but-curious server learns how many {parts} samples of each class there are."
+            if isinstance(policy.privacy, DpSgd):
+                yield "Test samples are not protected by dp-sgd: it is about training samples."
+
+
+def _always(policy: Policy) -> Iterator[str]:
+    yield "Who is asked and answers, and how long it takes."
+    least = policy.minimum_samples
+    if least > 1:
+        yield f"Nothing of clients that would answer from fewer than {least} samples, but that they are silent."
+    if policy.label_shares:
+        yield "How many training samples of each class a client has: it may ask about one class alone ('label_shares')."
+    if policy.tells_errors:
+        yield "The text of errors, which might quote a value ('error_messages')."
+
+
+def _guarantee(privacy: NoPrivacy | ClipNoise | DpSgd) -> Iterator[str]:
+    if isinstance(privacy, NoPrivacy):
+        yield "No mechanism: answers leave as they are. Data do not leave, but see above what can be told from answers."
+        return
+    yield f"What is protected: {privacy.unit}."
+    if isinstance(privacy, ClipNoise):
+        deviation = f"{privacy.noise * privacy.clip:g}"
+        yield f"Updates and gradients are cut to a length of {privacy.clip:g}; each number gets noise of deviation {deviation}."
+        yield "Counts, losses, errors and evaluations are not noised, and are in no epsilon: take out of 'asks' what should not leave."
+    else:
+        times = f"{privacy.noise_multiplier:g}"
+        yield f"Every sample's gradient is cut to {privacy.max_grad_norm:g}; every step gets noise of deviation {times} times that."
+        yield "Whether a sample was there changes the chance of anything the server sees by a factor of e^epsilon at most (and delta)."
+        yield "The number of samples is taken as known, and evaluations of test parts are not noised."
+    limit = f"at most {privacy.epsilon_limit:g}" if privacy.epsilon_limit is not None else "counted but not limited"
+    yield f"Epsilon at delta {privacy.delta:g}, over all rounds and runs together: {limit}."
+
+
+def _spent(privacy: NoPrivacy | ClipNoise | DpSgd, book: Mapping[str, list[Charge]], ledger: Ledger | None) -> Iterator[str]:
+    if not book or ledger is None:
+        yield "Nothing yet."
+        return
+    if not isinstance(privacy, NoPrivacy):
+        for client, epsilon in sorted(ledger.spent(privacy).items()):
+            yield f"{client}: epsilon {epsilon:.3g} at delta {privacy.delta:g}."
+    exact = sum(c.steps for charges in book.values() for c in charges if c.mechanism == "exact")
+    if exact:
+        yield f"{exact} answers from training samples left without noise; no epsilon covers them."
+
+
+def _refused(policy: Policy, allowed: list[AskName]) -> Iterator[str]:
+    refused = [name for name in ASKS if name not in allowed]
+    if refused:
+        yield f"The asks {', '.join(refused)}."
+    if not policy.label_shares:
+        yield "Questions about the samples of one class."
+    if isinstance(policy.privacy, DpSgd):
+        yield "Training on shares or by local rules, evaluations of train and validation parts, and training that would pass the limit."
+    yield f"Rounds after {policy.maximum_rounds}; asks and replies above {policy.message_megabytes:g} MB."
+    yield f"Models but {', '.join(policy.models) or 'none'}{_foreign(policy.models, OWN_MODELS)}."
+    yield f"Local rules but {', '.join(policy.rules) or 'none'}{_foreign(policy.rules, OWN_RULES)}."
+
+
+def _foreign(names: tuple[str, ...], own: tuple[str, ...]) -> str:
+    foreign = [name for name in names if name not in own]
+    return f" ({', '.join(foreign)} is not Coterie's: its code runs here with the site's rights)" if foreign else ""

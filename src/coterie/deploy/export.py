@@ -1,0 +1,94 @@
+"""From a study's folder to what one of its lanes serves everybody, newcomers too.
+
+The folder is only read. Clients that never took part are served by the method itself, which may ask them for that.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError, suggestion
+from coterie.core.method import Method
+from coterie.core.plain import read_json
+from coterie.data.federation import Federation
+from coterie.deploy.served import Served
+from coterie.engines.engine import Engine
+from coterie.engines.make import make_engine, resolve_device
+from coterie.evidence.reader import Evidence
+from coterie.evidence.record import RUNNING, LaneKey
+from coterie.evidence.restore import Restored, standing
+from coterie.evidence.settings import Settings
+from coterie.evidence.source import Folder
+from coterie.run.drive import answer
+from coterie.run.study import Study
+
+
+def served(
+    folder: Path | str,
+    method: str | None = None,
+    *,
+    seed: int | None = None,
+    draw: int | None = None,
+    data_dir: Path | None = None,
+    federation: Federation | None = None,
+    made: Method[Any] | None = None,
+) -> Served:
+    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`."""
+    folder = Path(folder)
+    evidence = Evidence.open(folder)
+    if not isinstance(evidence.source, Folder):
+        raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
+    settings = _chosen(evidence.settings, method, seed, draw)
+    key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
+    restored = _last(folder, key, settings)
+    study = Study.prepare(settings, data_dir=data_dir, federation=federation, methods=None if made is None else [made])
+    world = study.worlds[key.draw]
+    listed = ["id", "train"]
+    if not study.rosters[key.draw].select(listed).equals(evidence.rosters[key.draw].select(listed)):
+        raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
+    (lane,) = study.lanes()
+    lane.go_on(restored.end, restored.state)
+    script = lane.method.serve(restored.state, world.problem.roster.clients, lane.context(lane.round_))
+    with _engine(folder, study) as engine:
+        serving = answer(script, engine, seed=key.seed, round_=lane.round_, draw=key.draw)
+    return Served(lane, settings.model, world.federation.at(lane.round_), serving)
+
+
+def _chosen(settings: Settings, method: str | None, seed: int | None, draw: int | None) -> Settings:
+    """The study cut down to one lane. A method's bare name is enough where only one is called so."""
+    labels = settings.methods
+    if method is None and len(labels) > 1:
+        raise UserError(f"The study has {len(labels)} methods: name one with --method, {', '.join(labels)}.")
+    label = labels[0] if method is None else method
+    if label not in labels:
+        alike = [known for known in labels if known.partition("(")[0].strip() == label]
+        if len(alike) != 1:
+            raise UserError(f"The study has no method {label!r}: {suggestion(label, labels)}")
+        label = alike[0]
+    for kind, value, known in (("seed", seed, settings.seeds), ("draw of the data", draw, settings.draws)):
+        if value is not None and value not in known:
+            raise UserError(f"The study has no {kind} {value}: choose from {', '.join(map(str, known))}.")
+    seeds = settings.seeds[:1] if seed is None else (seed,)
+    return replace(settings, methods=(label,), seeds=seeds, draws=settings.draws[:1] if draw is None else (draw,))
+
+
+def _last(folder: Path, key: LaneKey, settings: Settings) -> Restored:
+    """The lane's last state, if that is the state of the last round."""
+    who, rounds = f"{key.method}, seed {key.seed}, of {folder}", settings.plan.rounds
+    found = standing(folder, [key]).lanes.get(key) if (folder / "segments").is_dir() else None
+    if found is None or found.state is None:
+        raise UserError(f"There is no state of {who} to export: let the study run to its end with --resume.")
+    if found.end.status != RUNNING:
+        raise UserError(f"{who} {found.end}: what did not reach the end is not exported.")
+    if found.end.round_ < rounds:
+        raise UserError(f"{who} is at round {found.end.round_} of {rounds}: let the study run to its end with --resume.")
+    return found
+
+
+def _engine(folder: Path, study: Study) -> Engine:
+    """An engine like the study's, on its device where that is here."""
+    execution, routes = read_json(folder / "execution.json"), folder / "routes.json"
+    device = execution.get("device", "auto")
+    if device != "cpu" and resolve_device("auto") == "cpu":
+        return make_engine(study.worlds, execution.get("engine", "auto"), "cpu")
+    return make_engine(study.worlds, execution.get("engine", "auto"), device, pinned=read_json(routes) if routes.exists() else None)

@@ -1,0 +1,77 @@
+"""Messages to sites as FLARE tasks: one task for each site, all at once, replies one by one."""
+
+import queue
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+TASK, BODY = "coterie", "message"
+LOOK = 0.05  # seconds between looks at the abort signal
+SILENT = 3  # phases without an answer after which a site is no longer waited for
+
+
+class AbortedError(Exception):
+    """The job was aborted from outside."""
+
+
+class FlareCarrier:
+    """Sends by the controller's `send`: what a site cannot take now is offered again until the time is over."""
+
+    def __init__(self, controller: Any, fl_ctx: FLContext, abort: Signal, timeout: float, gone: Callable[[], set[str]]) -> None:
+        """`gone` names the sites that FLARE has seen leave."""
+        self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
+        self.silent: dict[str, int] = {}
+
+    @property
+    def lost(self) -> set[str]:
+        """Sites that are not asked any more in this job: they left, or were silent for too long."""
+        return self.gone() | {site for site, phases in self.silent.items() if phases >= SILENT}
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
+        waiting, answers, replies = {}, {}, queue.Queue[tuple[str, bytes | None]]()
+        for site, data in parcels.items():
+            if site not in self.lost:
+                waiting[site] = self._task(site, data, replies)
+                self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
+        end = monotonic() + self.timeout
+        while waiting and monotonic() < end:
+            if self.abort.triggered:
+                raise AbortedError
+            try:
+                site, said = replies.get(timeout=LOOK)
+            except queue.Empty:
+                for site in [site for site in waiting if site in self.gone()]:
+                    self.controller.cancel_task(waiting.pop(site))
+                continue
+            if waiting.pop(site, None) is None:
+                continue  # a second answer: the first one counts
+            if said is not None:
+                answers[site] = said
+            self.silent[site] = 0 if said is not None else self.silent.get(site, 0) + 1
+        for site, task in waiting.items():
+            self.controller.cancel_task(task)
+            self.silent[site] = self.silent.get(site, 0) + 1
+        return answers
+
+    def _task(self, site: str, data: bytes, replies: "queue.Queue[tuple[str, bytes | None]]") -> Task:
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
+            client: Client = client_task.client
+            result: Shareable = client_task.result
+            said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
+            replies.put((client.name, said if isinstance(said, bytes) else None))
+            client_task.result = None  # FLARE would keep it as long as the task
+
+        def done(task: Task, fl_ctx: FLContext) -> None:
+            if task.completion_status != TaskCompletionStatus.OK:
+                replies.put((site, None))
+
+        body = Shareable()
+        body[BODY] = data
+        return Task(name=TASK, data=body, timeout=max(int(self.timeout), 1), result_received_cb=received, task_done_cb=done)

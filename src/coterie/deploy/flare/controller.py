@@ -1,0 +1,100 @@
+"""The server's part of a FLARE job: it runs an order, tells how far it is, and ends the job when something new has to be taken in."""
+
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+
+from coterie.core.errors import UserError
+from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
+from coterie.deploy.journal import Journal
+from coterie.deploy.presence import connected_sites
+from coterie.deploy.removal import RemovedSites
+from coterie.deploy.server_run import Order, carry_out_order
+
+CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
+
+
+class CoterieController(Controller):
+    """Runs in a process of its own on the server, one for each job."""
+
+    def __init__(self, order: dict[str, Any], runs: str, server: str, timeout: float = 600.0) -> None:
+        super().__init__()
+        self.order = Order(**{**order, "order": tuple(order.get("order", ()))})
+        self.folder, self.server, self.timeout = Path(runs) / self.order.run, Path(server), timeout
+        self.left: set[str] = set()
+        self.began_with: set[str] = set()
+        self.removed = RemovedSites(self.server.parent)
+        self.journal = Journal(self.folder)
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        self.communicator._task_check_period = CHECK
+        fl_ctx.get_engine().register_app_command("progress", self._progress)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is left open."""
+
+    def process_result_of_unknown_task(self, client: Client, task_name: str, client_task_id: str, result: Any, fl_ctx: FLContext) -> None:
+        """An answer that came too late does not count, and is written down."""
+        self.journal.say("late", site=client.name)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.CLIENT_DISCONNECTED:
+            self._note_site("left", fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
+        elif event_type == EventType.CLIENT_RECONNECTED:
+            self._note_site("returned", fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        sites = sorted(client.name for client in fl_ctx.get_engine().get_clients())
+        self.began_with = set(sites)
+        carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone)
+        self.journal.say("began", sites=sites)
+        try:
+            complete = carry_out_order(self.order, carrier, sites, self.folder, clock=_Newcomers(self, carrier), watchers=[self.journal])
+            self.journal.end("complete" if complete else "again")
+        except AbortedError:
+            self.journal.end("aborted")
+        except UserError as error:
+            self.journal.end("refused", reason=str(error))
+        except Exception as error:
+            self.journal.end("failed", reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            raise
+
+    def gone(self) -> set[str]:
+        """Sites that left, and those that the operator has removed: FLARE would go on asking them to the end of the job."""
+        return self.left | self.removed()
+
+    def _note_site(self, what: str, site: str | None) -> None:
+        if site is None:
+            return
+        (self.left.add if what == "left" else self.left.discard)(site)
+        self.journal.say(what, site=site)
+
+    def _progress(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
+        after = int(data.get("after", 0)) if isinstance(data, dict) else 0
+        return {"lines": json.dumps(self.journal.lines(after))}
+
+
+class _Newcomers:
+    """Ends a job after the round in which a site waits that is not part of it: a newcomer, or one that was lost and has come back."""
+
+    def __init__(self, controller: CoterieController, carrier: FlareCarrier) -> None:
+        self.controller, self.carrier, self._over = controller, carrier, False
+
+    @property
+    def over(self) -> bool:
+        if not self._over:
+            here = connected_sites(self.controller.server)
+            taking_part = self.controller.began_with - self.carrier.lost
+            self._over = bool(here - taking_part - self.controller.gone())
+        return self._over
+
+    def begin_wave(self) -> bool:
+        return not self.over

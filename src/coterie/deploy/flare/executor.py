@@ -1,0 +1,80 @@
+"""The site's part of a FLARE job: hands messages to a process of its own, so that what happens to training does not happen to the job."""
+
+import os
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from coterie.deploy.flare.carrier import BODY
+from coterie.deploy.site_process import work
+
+KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
+LOOK = 0.2  # seconds between looks at the abort signal
+
+
+class CoterieExecutor(Executor):
+    """Runs in the site's job process. The child is spawned, never forked: it would inherit the threads of gRPC."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child: Any = None
+        self.line: Connection | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.END_RUN:
+            self._end()
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        data = shareable.get(BODY)
+        if not isinstance(data, bytes):
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        said = self._ask(data, abort_signal)
+        if said is None:
+            return make_reply(ReturnCode.TASK_ABORTED if abort_signal.triggered else ReturnCode.EXECUTION_EXCEPTION)
+        reply = Shareable()
+        reply[BODY] = said
+        return reply
+
+    def _ask(self, data: bytes, abort: Signal) -> bytes | None:
+        """The child's answer; None where it died, which the next message finds mended."""
+        line = self._line()
+        try:
+            line.send_bytes(data)
+            while not line.poll(LOOK):
+                if abort.triggered:
+                    self._end()
+                    return None
+                if not self.child.is_alive():
+                    raise EOFError
+            return line.recv_bytes()
+        except (EOFError, OSError):
+            self._end()
+            return None
+
+    def _line(self) -> Connection:
+        if self.line is None or not self.child.is_alive():
+            self._end()
+            context = get_context("spawn")
+            self.line, theirs = context.Pipe()
+            self.child = context.Process(target=work, args=(theirs, Path(os.environ[KIT])), daemon=True)
+            self.child.start()
+            theirs.close()
+        return self.line
+
+    def _end(self) -> None:
+        if self.child is not None:
+            self.child.terminate()
+            self.child.join(5)
+            if self.child.is_alive():
+                self.child.kill()
+        if self.line is not None:
+            self.line.close()
+        self.child, self.line = None, None

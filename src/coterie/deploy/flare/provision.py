@@ -1,0 +1,215 @@
+"""Certificates and kits: a CA, a server, an operator, and a kit for each site; more sites later, from the same CA.
+
+A site may also make its key itself and send only a request to be signed: its kit then comes without a key.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.entity import Project
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key, x509_name
+
+from coterie.core.errors import UserError
+from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.federation import FederationFolder, check_site_name
+
+PROJECT, SERVER, ORGANISATION = "coterie", "coterie-server", "coterie"
+ADMIN = "admin@coterie.local"
+CLASSES = "coterie.deploy.flare."  # what a job may make, on the server and on every site
+DAYS = 3650
+HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
+MOST_SITES = 1000
+
+
+def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> FederationFolder:
+    """A new federation."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: choose another folder, or add a site with 'coterie federation add'.")
+    for site in sites:
+        check_site_name(site)
+    if len(set(sites)) != len(sites) or not sites:
+        raise UserError("Name the sites, each once: --sites a,b,c.")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    federation = FederationFolder(folder, host, port, tuple(sites))
+    made = _provision(federation)
+    shutil.copytree(made / SERVER, federation.server)
+    shutil.copytree(made / ADMIN, federation.admin)
+    _tune_server(federation)
+    for site in sites:
+        _cut_kit(federation, made, site)
+    federation.write()
+    return federation
+
+
+def add(federation: FederationFolder, site: str) -> FederationFolder:
+    """One site more; the server need not be stopped for it."""
+    check_site_name(site)
+    if site in federation.sites:
+        raise UserError(f"The federation has a site {site!r} already: its kit is {federation.kit(site)}.")
+    if site in federation.removed:
+        raise UserError(
+            f"The site {site!r} was removed: give it another name, so that its old certificate stays worthless, "
+            f"or take it back as it was with 'coterie federation add {federation.folder} {site} --again'."
+        )
+    grown = federation.but(sites=(*federation.sites, site))
+    _cut_kit(grown, _provision(grown), site)
+    grown.write()
+    return grown
+
+
+def request(site: str, folder: Path) -> Path:
+    """At the site: a key, which stays, and a request to be sent to the operator."""
+    check_site_name(site)
+    folder.mkdir(parents=True, exist_ok=True)
+    key, _ = generate_keys()
+    private = folder / "client.key"
+    with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(serialize_pri_key(key))
+    asked = x509.CertificateSigningRequestBuilder().subject_name(x509_name(site, ORGANISATION, None)).sign(key, hashes.SHA256())
+    path = folder / f"{site}.csr"
+    path.write_bytes(asked.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def sign(federation: FederationFolder, site: str, asked: Path, days: int = 360) -> FederationFolder:
+    """At the operator's: a kit without a key, with the certificate that the site asked for. Nothing of the request but its key counts."""
+    try:
+        found = x509.load_pem_x509_csr(asked.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{asked} is no signing request that can be read ({error}).") from error
+    named = [attribute.value for attribute in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if not found.is_signature_valid or named != [site]:
+        raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'nobody'}, not for the site {site!r}.")
+    grown = add(federation, site)
+    certificate, key = _authority(grown)
+    issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+    signed = generate_cert(
+        subject=Identity(site, ORGANISATION, None),
+        issuer=Identity(issuer),
+        signing_pri_key=key,
+        subject_pub_key=found.public_key(),
+        valid_days=days,
+    )
+    startup = grown.kit(site) / "startup"
+    (startup / "client.key").unlink()
+    (startup / "client.crt").write_bytes(serialize_cert(signed))
+    return grown
+
+
+def check_server_certificate(federation: FederationFolder) -> None:
+    """Refuse a server whose certificate has expired: its sites would wait for ever."""
+    path = federation.server / "startup" / "server.crt"
+    if not path.is_file():
+        raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
+    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    if ends < datetime.now(UTC):
+        raise UserError(
+            f"The server's certificate ended on {ends:%Y-%m-%d}: make a new one with 'coterie federation renew {federation.folder} server'."
+        )
+
+
+def _provision(federation: FederationFolder) -> Path:
+    """Kits for everybody, made anew from the same CA; certificates that were made before stay as they are."""
+    project = Project(PROJECT, "a federation")
+    hosts = sorted({federation.host, "localhost", "127.0.0.1"})
+    ports = {"fed_learn_port": federation.port, "admin_port": federation.port}
+    project.set_server(SERVER, ORGANISATION, {**ports, "default_host": federation.host, "host_names": hosts})
+    project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
+    for site in federation.sites:
+        project.add_client(site, ORGANISATION, {})
+    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=DAYS)]
+    root = federation.folder / "authority"
+    root.mkdir(exist_ok=True)
+    root.chmod(0o700)
+    log = _Log()
+    for old in root.glob(f"{PROJECT}/prod_*"):
+        shutil.rmtree(old)  # FLARE numbers them, up to 99
+    context = Provisioner(str(root), builders).provision(project, logger=log)
+    if context.get(CtxKey.BUILD_ERROR):
+        raise UserError(f"The kits could not be made: {' '.join(log.errors)[:300]}")
+    (root / PROJECT / "state" / "cert.json").chmod(0o600)
+    return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def debug(self, message: str) -> None: ...
+
+    def info(self, message: str) -> None: ...
+
+    def warning(self, message: str) -> None: ...
+
+    def error(self, message: str) -> None:
+        self.errors.append(message)
+
+
+def _authority(federation: FederationFolder) -> tuple[x509.Certificate, Any]:
+    state = json.loads((federation.folder / "authority" / PROJECT / "state" / "cert.json").read_text(encoding="utf-8"))
+    return (
+        x509.load_pem_x509_certificate(state["root_cert"].encode()),
+        serialization.load_pem_private_key(state["root_pri_key"].encode(), None),
+    )
+
+
+def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:
+    """A kit appears whole or not at all."""
+    kit = federation.kit(site)
+    kit.parent.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=kit.parent) as draft:
+        new = Path(draft) / site
+        shutil.copytree(made / site, new)
+        _edit(new / "local" / "resources.json.default", _client_resources, new / "local" / "resources.json")
+        (new / "policy.toml").write_text(DEFAULT_POLICY, encoding="utf-8")
+        (new / "kit.json").write_text(json.dumps({"site": site, "server": f"{federation.host}:{federation.port}"}), encoding="utf-8")
+        new.rename(kit)
+
+
+def _client_resources(tree: dict[str, Any]) -> None:
+    tree["class_allow_list"] = [*tree["class_allow_list"], CLASSES]
+    tree["allow_log_streaming"] = False
+    tree["components"] = [component for component in tree["components"] if component["id"] != "site_log_streamer"]
+
+
+def _tune_server(federation: FederationFolder) -> None:
+    server = federation.server.absolute()
+
+    def listen(tree: dict[str, Any]) -> None:
+        tree["servers"][0]["service"]["target"] = f"{federation.host}:{federation.port}"
+
+    def resources(tree: dict[str, Any]) -> None:
+        tree["servers"][0] |= {"max_num_clients": MOST_SITES, "heart_beat_timeout": HEARTBEAT_TIMEOUT, "check_engine_frequency": 0.5}
+        tree["servers"][0]["shutdown_period"] = 3.0
+        tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(server / "snapshots")
+        for component in tree["components"]:
+            if component["id"] == "job_manager":
+                component["args"]["uri_root"] = str(server / "jobs")
+            if component["id"] == "job_scheduler":
+                component["args"] |= {"max_jobs": 1, "min_schedule_interval": 0.2, "max_schedule_interval": 2.0}
+        tree["components"].append({"id": "watch", "path": f"{CLASSES}watch.Watch", "args": {"server": str(server)}})
+        tree["class_allow_list"] = [*tree["class_allow_list"], CLASSES]
+
+    _edit(server / "startup" / "fed_server.json", listen)
+    _edit(server / "local" / "resources.json.default", resources, server / "local" / "resources.json")
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], None], out: Path | None = None) -> None:
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    change(tree)
+    (out or path).write_text(json.dumps(tree, indent=1), encoding="utf-8")

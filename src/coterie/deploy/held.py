@@ -1,0 +1,49 @@
+"""A site's own data: the clients that it holds, out of what a spec describes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from coterie.core.arrays import Ints
+from coterie.core.errors import UserError, suggestion
+from coterie.data.catalogue import load
+from coterie.data.federation import Federation, Parts
+
+
+def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
+    """The federation of a site: all clients of the spec, or those that are named. Nothing of it ever leaves but what asks ask for."""
+    whole = load(spec, data_seed, data_dir)
+    if clients is None:
+        return whole
+    for name in clients:
+        if name not in whole.ids:
+            raise UserError(f"The data {spec!r} have no client {name!r}: {suggestion(name, whole.ids)}")
+    return held_by_site(whole, clients)
+
+
+def held_by_site(federation: Federation, clients: Sequence[str]) -> Federation:
+    """The same federation with these clients alone, and only their samples."""
+    rows = [federation.ids.index(name) for name in clients]
+    parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
+    kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
+
+    def cut(part: Parts) -> Parts:
+        return Parts.of([_places(kept, part[row]) for row in rows])
+
+    return federation.with_(
+        x=np.asarray(federation.x[kept]),
+        y=federation.y[kept],
+        ids=tuple(clients),
+        train=cut(federation.train),
+        test=cut(federation.test),
+        validation=cut(federation.validation) if federation.validation is not None else None,
+        central=None,
+        groups=None,
+        arrivals=None,
+        later=(),
+    )
+
+
+def _places(kept: Ints, own: Ints) -> Ints:
+    return np.searchsorted(kept, own).astype(np.int64)

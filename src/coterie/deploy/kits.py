@@ -1,0 +1,50 @@
+"""A site's kit looked at before it is used: FLARE itself would wait for ever and say nothing."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import NameOID
+
+from coterie.core.errors import UserError
+from coterie.core.plain import read_json
+
+NEEDED = ("startup/fed_client.json", "startup/client.crt", "startup/client.key", "startup/rootCA.pem", "local/resources.json", "kit.json")
+
+
+def check_kit(kit: Path) -> tuple[str, str]:
+    """The site and the server that a kit is for, if it is whole, unexpired and fits together."""
+    missing = [name for name in NEEDED if not (kit / name).is_file()]
+    if missing == ["startup/client.key"]:
+        raise UserError(
+            f"The kit {kit} has no key: put the client.key that this site made with 'coterie federation request' into startup/."
+        )
+    if missing:
+        raise UserError(
+            f"{kit} is not a site's kit: it lacks {missing[0]}; take the folder that 'coterie federation init' made for the site."
+        )
+    told = read_json(kit / "kit.json")
+    own, root = (_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
+    named = own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+    if named != told["site"]:
+        raise UserError(f"The certificate in {kit} is of {named!r}, the kit is for {told['site']!r}: ask the operator for a new kit.")
+    try:
+        own.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(f"The certificate in {kit} is not of the federation's authority: ask the operator for a new kit.") from error
+    now = datetime.now(UTC)
+    if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
+        raise UserError(f"The certificate in {kit} is valid until {own.not_valid_after_utc:%Y-%m-%d}: ask the operator for a new one.")
+    key = serialization.load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
+    if key.public_key() != own.public_key():
+        raise UserError(f"The key in {kit} does not fit its certificate: put the one there that the certificate was asked with.")
+    return str(told["site"]), str(told["server"])
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is no certificate that can be read ({error}).") from error

@@ -1,0 +1,64 @@
+"""Who is connected to a federation's server, as the server itself writes it down: readable by jobs and commands without asking FLARE."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+
+from coterie.core.errors import UserError
+from coterie.core.plain import write_json
+
+CONNECTED = "connected.json"
+REFRESH = 2.0  # seconds after which it is written again, changed or not
+STALE = 15.0  # seconds without a word after which a server counts as stopped
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What the server last wrote."""
+
+    written: float  # seconds since 1970; 0 where no server ever wrote
+    sites: Mapping[str, float]  # by connected site, when it was last heard of
+    process: int = 0  # the server's
+
+    @property
+    def alive(self) -> bool:
+        """Whether a server runs now."""
+        return time() - self.written < STALE and (self.process == 0 or _runs(self.process))
+
+
+def write_presence(server: Path, sites: Mapping[str, float]) -> None:
+    """By the server's process."""
+    write_json(server / CONNECTED, {"time": time(), "sites": sites, "process": os.getpid()})
+
+
+def read_presence(server: Path) -> Presence:
+    """By anybody on the server's machine."""
+    try:
+        tree = json.loads((server / CONNECTED).read_text(encoding="utf-8"))
+        return Presence(float(tree["time"]), dict(tree["sites"]), int(tree["process"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Presence(0.0, {})
+
+
+def require_server(folder: Path, server: Path) -> None:
+    """Refuse to order something that nobody would begin."""
+    if not read_presence(server).alive:
+        raise UserError(f"No server runs for {folder}: start it on this machine with 'coterie serve {folder}'.")
+
+
+def connected_sites(server: Path) -> set[str]:
+    """The sites that the server sees now."""
+    return set(read_presence(server).sites)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True

@@ -1,0 +1,147 @@
+"""A site's own rows, from a CSV or NumPy file, in the order of a bundle's features."""
+
+import csv
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError, suggestion
+from coterie.data.files import read_npz
+from coterie.deploy.bundle import Bundle
+
+if TYPE_CHECKING:
+    import pandas as pd  # imported where a table is read
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """Samples, and their classes where a label was named."""
+
+    x: Array  # (m, ...) as the file has them
+    y: Ints | None = None  # (m,)
+
+
+def read_rows(path: Path, bundle: Bundle, label: str | None = None) -> SiteRows:
+    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names."""
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    rows = _arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _table(path, bundle, label)
+    if not len(rows.x):
+        raise UserError(f"{path} holds no rows.")
+    return rows
+
+
+def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
+    if path.suffix == ".npz":
+        arrays = read_npz(path, ["x"] if label is None else ["x", label])
+        y = None if label is None else classes_of(arrays[label].tolist(), bundle.classes, str(path))
+        found: Array = arrays["x"]
+    else:
+        if label is not None:
+            raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
+        y = None
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} is not a NumPy array that can be read ({error}).") from error
+    if found.ndim < 2 or found.dtype.kind not in "fiub" or found.shape[1:] not in (bundle.input_shape, (prod(bundle.input_shape),)):
+        raise UserError(f"{path} holds {found.dtype} of shape {found.shape}: the model takes rows of shape {bundle.input_shape}.")
+    if y is not None and len(y) != len(found):
+        raise UserError(f"{path}: x has {len(found)} rows and {label} has {len(y)}.")
+    return SiteRows(found, y)
+
+
+def _table(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
+    frame = _read_table(path)
+    y = None
+    if label is not None:
+        if label not in frame:
+            raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
+        y = classes_of(frame[label].tolist(), bundle.classes, str(path))
+        frame = frame.drop(columns=label)
+    columns = _by_position(frame, bundle, path) if bundle.features is None else _by_name(frame, bundle.features, path)
+    return SiteRows(np.stack(columns, axis=1), y)
+
+
+def _read_table(path: Path) -> "pd.DataFrame":
+    """All cells as text: a label such as 07 must stay one, and a cell that is no number is to be named."""
+    import pandas as pd
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = next(csv.reader(file), [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the head would lose their last cells
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, skipinitialspace=True, encoding="utf-8-sig")
+    except Exception as error:  # pandas raises many kinds, all of which mean that the file cannot be read
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} cannot be read as CSV: {reason}.") from error
+    numbers = [_number(name) for name in head]
+    counted = [*map(float, range(len(head)))], [*map(float, range(1, len(head) + 1))]  # names that count the columns are names
+    if head and None not in numbers and numbers not in counted:
+        raise UserError(f"{path} begins with a row of numbers: its first line should name the columns.")
+    return frame.fillna("")  # of lines shorter than the head
+
+
+def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path) -> list[Array]:
+    """The columns that the features name. A category's column may stand for its indicators: `cp` for `cp=2` and `cp=3`."""
+    columns, missing = [], []
+    for feature in features:
+        category, _, value = feature.partition("=")
+        if feature in frame:
+            columns.append(_numbers(frame[feature].tolist(), feature, path))
+        elif value and category in frame and _number(value) is not None:
+            columns.append((_numbers(frame[category].tolist(), category, path) == float(value)).astype(np.float64))
+        else:
+            missing.append(feature)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(f"{path} lacks the column {missing[0]!r}{more}: the model takes {', '.join(features)}.")
+    return columns
+
+
+def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path) -> list[Array]:
+    """All columns of numbers, in their order."""
+    width = prod(bundle.input_shape)
+    texts = [str(c) for c in frame.columns if not any(_number(cell) is not None for cell in frame[c].head(100))]
+    kept = [c for c in frame.columns if str(c) not in texts]
+    if len(kept) != width:
+        beside = f" beside {', '.join(map(repr, texts[:3]))}" if texts else ""
+        raise UserError(f"{path} has {len(kept)} columns of numbers{beside}: the model takes {width}; --label names a column of labels.")
+    return [_numbers(frame[c].tolist(), str(c), path) for c in kept]
+
+
+def _numbers(cells: Sequence[str], column: str, path: Path) -> Array:
+    values = [_number(cell) for cell in cells]
+    if None in values:
+        row = values.index(None)
+        found = f"{cells[row]!r}, which is no number," if cells[row].strip() else "nothing"
+        raise UserError(f"{path} has {found} in row {row}, column {column!r}: fill it in or leave the row out.")
+    return np.array(values, dtype=np.float64)
+
+
+def _number(cell: str) -> float | None:
+    """The finite number that a cell holds, if it does."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def classes_of(labels: Sequence[object], classes: Sequence[str], where: str) -> Ints:
+    """Class numbers of labels: by the classes' names, or, where no class is called by a number, by their numbers."""
+    known = {name: number for number, name in enumerate(classes)}
+    if not any(_number(name) is not None for name in classes):
+        known |= {str(number): number for number in range(len(classes))}
+    words = [str(label).strip() for label in labels]
+    if unknown := [word for word in words if word not in known]:
+        told = ", ".join(classes[:10]) + (" ..." if len(classes) > 10 else "")
+        raise UserError(f"{where} holds the label {unknown[0]!r}: the model knows {told}.")
+    return np.array([known[word] for word in words], dtype=np.int64)

@@ -1,0 +1,99 @@
+"""Runs of a federation as their folders tell of them: what was ordered, how it stands. `coterie serve` alone begins jobs from them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError, suggestion
+from coterie.core.plain import read_json, write_json
+from coterie.deploy.federation import FederationFolder
+from coterie.deploy.journal import STATUS
+from coterie.deploy.server_run import Order
+
+ORDER, STOP = "order.json", "stop"
+WAITING, SUBMITTED, RUNNING_NOW, AGAIN = "waiting", "submitted", "running", "again"
+ENDS = ("complete", "refused", "failed", "aborted")  # what else a run may come to
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run: its order, its status, its journal, and the evidence in `study`."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def study(self) -> Path:
+        return self.folder / "study"
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """How it stands: the status, and a reason where there is one."""
+        found: Mapping[str, Any] = read_json(self.folder / STATUS)
+        return found
+
+    @property
+    def status(self) -> str:
+        return str(self.told["status"])
+
+    def say_status(self, status: str, **told: Any) -> None:
+        """Set how it stands."""
+        write_json(self.folder / STATUS, {"status": status, **told})
+
+    def place(self, order: Order, timeout: float) -> None:
+        """Order it: from now on it waits for the server."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / ORDER, {"order": asdict(order), "timeout": timeout})
+        self.say_status(WAITING)
+
+    def order(self) -> tuple[Order, float]:
+        """What was ordered, and how many seconds sites have for an answer."""
+        tree = read_json(self.folder / ORDER)
+        return Order(**{**tree["order"], "order": tuple(tree["order"]["order"])}), float(tree["timeout"])
+
+    @property
+    def stop_wanted(self) -> bool:
+        return (self.folder / STOP).exists()
+
+    def want_stop(self) -> None:
+        """Ask the server to abort it."""
+        (self.folder / STOP).touch()
+
+    def stop_done(self) -> None:
+        (self.folder / STOP).unlink(missing_ok=True)
+
+
+def runs_of(federation: FederationFolder) -> list[RunFolder]:
+    """All runs, the oldest order first."""
+    orders = sorted(federation.runs.glob(f"*/{ORDER}"), key=lambda path: (path.stat().st_mtime, path.parent.name))
+    return [RunFolder(path.parent) for path in orders if (path.parent / STATUS).exists()]
+
+
+def known_run(federation: FederationFolder, name: str) -> RunFolder:
+    """The run of a name that somebody gave."""
+    names = {run.name: run for run in runs_of(federation)}
+    if name not in names:
+        raise UserError(f"The federation {federation.folder} has no run {name!r}: {suggestion(name, names)}")
+    return names[name]
+
+
+def new_run(federation: FederationFolder, name: str) -> RunFolder:
+    """A run that is not there yet."""
+    if not name or name[0] in ".-" or not all(c.isascii() and (c.isalnum() or c in "-_.=") for c in name):
+        raise UserError(f"A run cannot be called {name!r}: use letters, digits, - . = and _.")
+    folder = federation.runs / name
+    if folder.exists():
+        raise UserError(f"The federation has a run {name!r} already: choose another --name, or go on with it by --resume.")
+    return RunFolder(folder)
+
+
+def free_name(federation: FederationFolder, stem: str) -> str:
+    """A name that no run has: the stem, or the stem with a number."""
+    number = 1
+    while (federation.runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return name

@@ -1,0 +1,85 @@
+"""What a finished lane serves, and the part of it that is a client's own: its bundle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import check_names
+from coterie.core.serving import COMBINED, Serving
+from coterie.data.federation import Federation
+from coterie.data.scaling import Scaling
+from coterie.deploy.bundle import Bundle, Origin
+from coterie.deploy.combining import combiner_for
+from coterie.run.lanes import Lane
+
+
+@dataclass(frozen=True)
+class Served:
+    """A lane at its last round, and what it serves every client of the federation."""
+
+    lane: Lane
+    model: str
+    federation: Federation  # as the last round finds it
+    serving: Serving
+
+    def bundle(self, clients: Sequence[str]) -> Bundle:
+        """The bundle of these clients: their models only, or all of them where a combiner answers."""
+        federation, key = self.federation, self.lane.key
+        check_names(clients, federation.ids, "client")
+        numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
+        own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
+        combined = COMBINED in own.rows
+        kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
+        rows = [row if row == COMBINED else int(np.searchsorted(kept, row)) for row in own.rows.tolist()]
+        names = [federation.ids[number] for number in numbers]
+        scaling = federation.provenance.get("scaling", {})
+        return Bundle(
+            origin=Origin(key.method, federation.name, key.seed, key.draw, self.lane.round_),
+            model=self.model,
+            input_shape=federation.input_shape,
+            classes=federation.classes,
+            models=own.models[kept],
+            names=tuple(self._names[row] for row in kept.tolist()),
+            clients=dict(zip(names, rows, strict=True)),
+            combiner=combiner_for(own.combiner, own.places) if combined and own.combiner is not None else None,
+            tokens=federation.x.dtype.kind != "f",
+            features=_features(federation),
+            scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
+        )
+
+    @cached_property
+    def _seats(self) -> dict[int, int]:
+        """Where each client stands in the serving."""
+        return {client: seat for seat, client in enumerate(self.serving.clients.tolist())}
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """A name for each model: the method's own where it names that model, else whose it is."""
+        named = self.lane.method.central(self.lane.state)
+        known: list[tuple[str, Any]] = []
+        if named is not None:
+            places = zip(named.names, named.serving.rows.tolist(), strict=True)
+            known = [(name, named.serving.models[row]) for name, row in places if row != COMBINED]
+        return [self._name(row, [name for name, model in known if np.array_equal(model, self.serving.models[row])]) for row in self._rows]
+
+    @property
+    def _rows(self) -> range:
+        return range(len(self.serving.models))
+
+    def _name(self, row: int, same: Sequence[str]) -> str:
+        if same:
+            return f"group {row}" if f"group {row}" in same else same[0]  # groups that nobody trained may have equal models
+        holders = self.serving.clients[self.serving.rows == row].tolist()
+        return f"own of {self.federation.ids[holders[0]]}" if len(holders) == 1 else f"model {row}"
+
+
+def _features(federation: Federation) -> tuple[str, ...] | None:
+    """The names of the features, where there is one for each."""
+    named = federation.provenance.get("features")
+    if not isinstance(named, (list, tuple)) or len(named) != prod(federation.input_shape):
+        return None
+    return tuple(map(str, named))

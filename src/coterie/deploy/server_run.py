@@ -1,0 +1,96 @@
+"""What a server does in a run, whatever carries its messages: ask who is there, run the study, write the evidence, deliver the models."""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.core.errors import UserError
+from coterie.core.plain import write_json
+from coterie.deploy.answering import coterie_version
+from coterie.deploy.engine import Carrier, FederatedEngine
+from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
+from coterie.deploy.members import Members
+from coterie.deploy.messages import LIMIT, PROTOCOL, Hello, MessageError, Received, SiteCard, from_message, to_message
+from coterie.deploy.serving_out import deliveries
+from coterie.evidence.settings import Settings
+from coterie.methods.catalogue import build
+from coterie.run.budget import Clock
+from coterie.run.callbacks import Callback
+from coterie.run.execution import Execution
+from coterie.run.study import Study
+
+T = TypeVar("T", SiteCard, Received)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done, as it travels to the server: plain text and numbers."""
+
+    run: str
+    kind: str  # "study" or "inspect"
+    settings: Mapping[str, Any]  # of the study, as JSON
+    order: tuple[str, ...] = ()  # of the sites, as the federation lists them
+    minimum: int = 1  # sites without which nothing begins
+    limit: int = LIMIT
+
+
+def carry_out_order(
+    order: Order, carrier: Carrier, sites: Sequence[str], folder: Path, *, clock: Clock, watchers: Iterable[Callback] = ()
+) -> bool:
+    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so."""
+    if order.kind == "inspect":
+        wanted = InspectOrder.read(order.settings)
+        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder), carrier, order.run, folder)
+        return True
+    settings = Settings.from_json(order.settings)
+    for spec in settings.methods:
+        build(spec)  # a wrong spec is refused before any site is asked
+    members = introductions(order, carrier, sites, settings.model, folder)
+    problem = problem_of(members, settings.model)
+    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit)
+    settings.plan.check(len(members.members))
+    study = Study(
+        settings,
+        problems={settings.draws[0]: problem},
+        rosters={settings.draws[0]: members.table()},
+        methods=tuple(build(spec) for spec in settings.methods),
+        changing=True,  # clients may come later, and some tell no scores
+    )
+    out, execution = folder / "study", Execution(checkpoint_every=1, device="cpu")
+    study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=watchers, budget=clock)
+    if clock.over:
+        return False
+    for site, parcels in deliveries(study, out, members, engine, order.run).items():
+        for parcel in parcels:
+            carrier.exchange({site: to_message(parcel)})
+    return True
+
+
+def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path) -> Members:
+    """Who is there: every site's card, after those that took part before."""
+    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), model, coterie_version())
+    cards, faults = {}, []
+    for site, data in carrier.exchange({site: to_message(hello) for site in sites}).items():
+        try:
+            cards[site] = expected(data, SiteCard, hello.run, hello.number, order.limit)
+        except MessageError as error:
+            faults.append(f"Site {site!r} does not take part: {error}.")
+    if len(cards) < order.minimum:
+        told = " ".join(faults)
+        raise UserError(f"{len(cards)} sites introduced themselves, {order.minimum} are needed.{' ' + told if told else ''}")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "members.json"
+    members = Members.of(cards, order.order, Members.read(path) if path.exists() else None)
+    members.write(path)
+    write_json(folder / "faults.json", faults)
+    return members
+
+
+def expected(data: bytes, kind: type[T], run: str, number: str, limit: int) -> T:
+    """The message, if it answers this question."""
+    found: T = from_message(data, kind, limit)
+    if (found.run, found.number) != (run, number):
+        raise MessageError("an answer to another question")
+    return found

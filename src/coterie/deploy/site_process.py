@@ -1,0 +1,126 @@
+"""The process in which a site answers: it holds the data, and knows nothing of the network but bytes."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.plain import read_json, write_json
+from coterie.deploy.answering import AnswerAll, answer_parcel, site_card
+from coterie.deploy.files import kit_files
+from coterie.deploy.held import site_data
+from coterie.deploy.messages import KINDS, LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, to_message
+from coterie.deploy.policy import read_policy
+from coterie.deploy.received import write_delivery
+from coterie.deploy.site import SiteWorker, open_site
+from coterie.engines.make import make_engine
+from coterie.engines.world import World
+
+SITE = "site.json"
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What `coterie join` was told: the data of the site, which are only ever described here."""
+
+    data: str
+    clients: tuple[str, ...] | None = None
+    data_seed: int = 0
+    data_dir: str | None = None
+    engine: str = "auto"
+    threads: int | None = None
+    where: str | None = None  # the folder in which it was told: file names and modules are looked for there
+
+    def write(self, kit: Path) -> None:
+        """Keep it in the kit."""
+        write_json(kit / SITE, vars(self))
+
+    @classmethod
+    def read(cls, kit: Path) -> "SiteSettings":
+        tree = read_json(kit / SITE)
+        return cls(**{**tree, "clients": tuple(tree["clients"]) if tree["clients"] is not None else None})
+
+
+class Site:
+    """A site's data, its policy, and the worker of the run that goes on."""
+
+    def __init__(self, kit: Path) -> None:
+        self.kit, self.settings = kit, SiteSettings.read(kit)
+        folder = Path(self.settings.data_dir) if self.settings.data_dir else None
+        self.federation = site_data(self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder)
+        self.policy = read_policy(kit_files(kit).policy)
+        self.worker: SiteWorker | None = None
+        self.world: World | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        """The answer to a message of any kind."""
+        for kind, reply in ((Parcel, self._parcel), (Hello, self._hello), (Delivery, self._delivery)):
+            if _is(data, kind):
+                return reply(data)
+        raise MessageError("a message that no site answers")
+
+    def _hello(self, data: bytes) -> bytes:
+        hello = from_message(data, Hello, LIMIT)
+        denied = self.policy.model_permitted(hello.model)  # before the model is built: building it runs its code
+        if denied is not None:
+            raise UserError(denied.reason)
+        self.world = World.of(self.federation, hello.model)
+        engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
+        self.worker = open_site(self.kit, self.world, engine, run=hello.run)
+        card = site_card(hello, self.world, tells_tests=self.policy.class_counts)
+        return to_message(replace(card, sizes=self.policy.told_sizes(card.sizes)))
+
+    def _parcel(self, data: bytes) -> bytes:
+        if self.worker is None or self.world is None:
+            raise MessageError("asks before the server has introduced itself")
+        answer: AnswerAll = self.worker.answer
+        return answer_parcel(data, self.world, answer, LIMIT)
+
+    def _delivery(self, data: bytes) -> bytes:
+        delivery = from_message(data, Delivery, LIMIT)
+        if self.world is None:
+            raise MessageError("a delivery before the server has introduced itself")
+        folder = write_delivery(delivery, self.world, self.kit / "bundles")
+        return to_message(Received(PROTOCOL, delivery.run, delivery.number, folder.name))
+
+
+def _is(data: bytes, kind: type) -> bool:
+    """Whether the header names this kind; what is in it is checked when it is read."""
+    head = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head
+
+
+def work(line: Connection, kit: Path) -> None:
+    """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
+    site: Site | None = None
+    _go_where_told(kit)
+    while True:
+        try:
+            data = line.recv_bytes()
+        except EOFError:
+            return
+        try:
+            site = site or Site(kit)
+            said = site.answer(data)
+        except Exception as error:  # whatever a user's data or module may raise
+            _complain(kit, error)
+            said = b""
+        line.send_bytes(said)
+
+
+def _go_where_told(kit: Path) -> None:
+    """FLARE works in a folder of its own; what the user wrote is meant from where it was written."""
+    where = SiteSettings.read(kit).where
+    if where is not None and Path(where).is_dir():
+        os.chdir(where)
+        sys.path.insert(0, where)
+
+
+def _complain(kit: Path, error: Any) -> None:
+    with (kit / "site.log").open("a", encoding="utf-8") as log:
+        log.write(f"{error if isinstance(error, UserError) else f'{type(error).__name__}: {error}'}\n")
+        log.flush()
+        os.fsync(log.fileno())

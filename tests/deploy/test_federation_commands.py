@@ -1,0 +1,433 @@
+"""The commands of a real federation: what they refuse, and one federation of four hospitals that really runs."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.federation import FederationFolder, check_site_name, server_address
+from coterie.deploy.flare.processes import check_port, wait_for
+from coterie.deploy.flare.provision import add, create, request, sign
+from coterie.deploy.flare.server_process import running_server
+from coterie.deploy.flare.site_client import refusal, running_sites
+from coterie.deploy.flare.supervisor import supervise
+from coterie.deploy.inspecting import ANSWERS, InspectOrder
+from coterie.deploy.kits import check_kit
+from coterie.deploy.overview import overview
+from coterie.deploy.presence import Presence, read_presence, write_presence
+from coterie.deploy.removal import RemovedSites, remove_site, take_back
+from coterie.deploy.runs import RunFolder, free_name, known_run, new_run, runs_of
+from coterie.deploy.server_run import Order, carry_out_order
+from coterie.deploy.site_news import SiteNews
+from coterie.deploy.site_process import Site, SiteSettings
+from coterie.evidence.restore import standing
+from coterie.evidence.settings import Settings
+from coterie.inspect import InspectPlan, PilotPlan, inspect_data
+from coterie.inspect.answers import answers
+from coterie.run.budget import Budget
+from coterie.run.execution import Execution
+from coterie.run.study import Study
+
+pytest.importorskip("nvflare")
+HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
+METHODS = (
+    *("fedavg", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)"),
+    *("simprox", "ifca(groups=2)"),
+)
+PLAN = Plan(rounds=2, local=Local(epochs=1, lr=0.05))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# What needs no server.
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
+    return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", free_port(), ["north", "south"])
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:port", "host:0", "host:65536", "host:-1"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT"):
+        server_address(text)
+
+
+def test_an_address() -> None:
+    assert server_address("flare.hospital.org:8102") == ("flare.hospital.org", 8102)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ä", "../x", "server", "admin", "x" * 61, "a.b", "a/b"])
+def test_site_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(UserError, match="cannot be called"):
+        check_site_name(name)
+
+
+def test_a_folder_that_is_not_empty(federation: FederationFolder) -> None:
+    with pytest.raises(UserError, match="not empty"):
+        create(federation.folder, "127.0.0.1", 1, ["a"])
+
+
+def test_a_folder_that_is_no_federation(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no federation"):
+        FederationFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("sites", [[], ["a", "a"]])
+def test_sites_are_named_once_each(tmp_path: Path, sites: list[str]) -> None:
+    with pytest.raises(UserError, match="each once"):
+        create(tmp_path / "f", "127.0.0.1", 1, sites)
+
+
+def test_a_kit_is_for_its_site(federation: FederationFolder) -> None:
+    assert check_kit(federation.kit("north")) == ("north", f"127.0.0.1:{federation.port}")
+
+
+def test_keys_are_for_their_owner_alone(federation: FederationFolder) -> None:
+    assert federation.folder.stat().st_mode & 0o077 == 0
+    assert (federation.folder / "authority" / "coterie" / "state" / "cert.json").stat().st_mode & 0o077 == 0
+
+
+def copy_of(kit: Path, folder: Path) -> Path:
+    return Path(subprocess.run(["cp", "-r", kit, folder / "kit"], check=True).args[3])
+
+
+def test_a_kit_without_a_key(federation: FederationFolder, tmp_path: Path) -> None:
+    kit = copy_of(federation.kit("north"), tmp_path)
+    (kit / "startup" / "client.key").unlink()
+    with pytest.raises(UserError, match="has no key"):
+        check_kit(kit)
+
+
+def test_a_kit_with_the_key_of_another(federation: FederationFolder, tmp_path: Path) -> None:
+    kit = copy_of(federation.kit("north"), tmp_path)
+    (kit / "startup" / "client.key").write_bytes((federation.kit("south") / "startup" / "client.key").read_bytes())
+    with pytest.raises(UserError, match="does not fit its certificate"):
+        check_kit(kit)
+
+
+def test_a_kit_with_the_certificate_of_another(federation: FederationFolder, tmp_path: Path) -> None:
+    kit = copy_of(federation.kit("north"), tmp_path)
+    (kit / "startup" / "client.crt").write_bytes((federation.kit("south") / "startup" / "client.crt").read_bytes())
+    with pytest.raises(UserError, match="is of 'south', the kit is for 'north'"):
+        check_kit(kit)
+
+
+def test_a_folder_that_is_no_kit(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a site's kit"):
+        check_kit(tmp_path)
+
+
+def _authority(name: str = "coterie") -> tuple[x509.Name, rsa.RSAPrivateKey]:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]), rsa.generate_private_key(65537, 2048)
+
+
+def _certificate(issuer: x509.Name, key: rsa.RSAPrivateKey, public: rsa.RSAPublicKey, subject: x509.Name, ends: datetime) -> bytes:
+    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public).serial_number(7)
+    made = made.not_valid_before(datetime.now(UTC) - timedelta(days=9)).not_valid_after(ends)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.mark.parametrize(("days", "own_root", "says"), [(-1, True, "is valid until"), (1, False, "not of the federation's authority")])
+def test_certificates_that_count_for_nothing(federation: FederationFolder, tmp_path: Path, days: int, own_root: bool, says: str) -> None:
+    """An expired one, and one of another authority."""
+    kit = copy_of(federation.kit("north"), tmp_path)
+    root, key = _authority()
+    own = rsa.generate_private_key(65537, 2048)
+    north = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "north")])
+    ends = datetime.now(UTC) + timedelta(days=days)
+    (kit / "startup" / "client.crt").write_bytes(_certificate(root, key, own.public_key(), north, ends))
+    private = own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (kit / "startup" / "client.key").write_bytes(private)
+    if own_root:
+        (kit / "startup" / "rootCA.pem").write_bytes(_certificate(root, key, key.public_key(), root, datetime.now(UTC) + timedelta(days=9)))
+    with pytest.raises(UserError, match=says):
+        check_kit(kit)
+
+
+def test_a_site_that_makes_its_own_key(federation: FederationFolder, tmp_path: Path) -> None:
+    asked = request("west", tmp_path / "west")
+    with pytest.raises(UserError, match="not for the site 'east'"):
+        sign(federation, "east", asked)
+    kit = sign(FederationFolder.open(federation.folder), "west", asked).kit("west")
+    with pytest.raises(UserError, match="has no key"):
+        check_kit(kit)
+    (kit / "startup" / "client.key").write_bytes((tmp_path / "west" / "client.key").read_bytes())
+    assert check_kit(kit)[0] == "west"
+    (tmp_path / "no.csr").write_text("no")
+    with pytest.raises(UserError, match="no signing request"):
+        sign(federation, "east", tmp_path / "no.csr")
+
+
+def test_a_site_that_is_removed_stays_out(federation: FederationFolder) -> None:
+    grown = add(FederationFolder.open(federation.folder), "late")
+    seen = RemovedSites(federation.folder)
+    assert seen() == frozenset()
+    left = remove_site(grown, "late")
+    assert seen() == {"late"}
+    assert json.loads((federation.server / "disabled_clients.json").read_text()) == {"disabled_clients": ["late"]}
+    with pytest.raises(UserError, match="was removed: give it another name"):
+        add(left, "late")
+    with pytest.raises(UserError, match="has no site 'late'"):
+        remove_site(left, "late")
+    assert take_back(left, "late").removed == ()
+    assert seen() == frozenset()
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(UserError, match="cannot listen"):
+            check_port("127.0.0.1", listener.getsockname()[1])
+
+
+def test_the_status_of_nothing(federation: FederationFolder) -> None:
+    found = overview(FederationFolder.open(federation.folder))
+    assert not found["listening"]
+    assert found["runs"] == []
+    assert not any(site["there"] for site in found["sites"])
+    told = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
+    assert "not running" in told.output
+    assert "No runs yet" in told.output
+
+
+def test_nothing_is_launched_without_a_server(federation: FederationFolder) -> None:
+    found = CliRunner().invoke(app, ["launch", "fedavg", "--federation", str(federation.folder)])
+    assert isinstance(found.exception, UserError)
+    assert "No server runs" in str(found.exception)
+
+
+def test_presence_is_of_a_process(tmp_path: Path) -> None:
+    assert not read_presence(tmp_path).alive
+    write_presence(tmp_path, {"a": 1.0})
+    assert read_presence(tmp_path).alive
+    assert not Presence(0.0, {}).alive
+    (tmp_path / "connected.json").write_text("{")
+    assert not read_presence(tmp_path).alive
+
+
+def test_names_of_runs(tmp_path: Path) -> None:
+    folder = FederationFolder(tmp_path, "127.0.0.1", 1, ("a",))
+    for name in ("", "a b", "../a", ".a", "-a", "ä"):
+        with pytest.raises(UserError, match="cannot be called"):
+            new_run(folder, name)
+    run = new_run(folder, free_name(folder, "study"))
+    order = Order("study", "study", {"plan": {"rounds": 1}}, ("a",), 1)
+    run.place(order, 5.0)
+    assert run.order() == (order, 5.0)
+    assert run.status == "waiting"
+    assert free_name(folder, "study") == "study-2"
+    assert [run.name for run in runs_of(folder)] == ["study"]
+    with pytest.raises(UserError, match="already"):
+        new_run(folder, "study")
+    with pytest.raises(UserError, match="did you mean 'study'"):
+        known_run(folder, "studi")
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("registration rejected: Client 'a' is disabled", "removed a"),
+        ("registration rejected: Maximum number of clients reached", "no more sites"),
+        ("Handshake failed CERTIFICATE_VERIFY_FAILED", "another authority"),
+        ("Retrying in 8 seconds", "did not take a in within 9 s"),
+    ],
+)
+def test_what_flare_says_is_told_in_sentences(said: str, means: str) -> None:
+    assert means in refusal(said, "a", "host:1", 9.0)
+
+
+def test_there_is_no_way_without_tls(federation: FederationFolder) -> None:
+    """Every process is told to be secure, and no option says otherwise."""
+    source = Path(sys.modules["coterie.deploy.flare.processes"].__file__ or "").read_text()
+    assert source.count("secure_train=") == source.count("secure_train=true") == 1
+    assert json.loads((federation.server / "startup" / "fed_server.json").read_text())["servers"][0]["service"]["scheme"] == "grpc"
+    for command in (["serve"], ["join"], ["federation", "init"]):
+        told = CliRunner().invoke(app, [*command, "--help"]).output.lower()
+        assert not any(word in told for word in ("insecure", "plain", "no-tls", "no-ssl"))
+
+
+def test_news_of_a_site(federation: FederationFolder) -> None:
+    kit = federation.kit("south")
+    news = SiteNews(kit)
+    with (kit / "audit.jsonl").open("a") as audit:
+        audit.write(json.dumps({"run": "r", "ask": "Train", "denied": None}) + "\n")
+        audit.write(json.dumps({"run": "r", "ask": "Evaluate", "denied": "Not this."}) + "\n" + '{"run": "r2"')
+    (kit / "bundles" / "r" / "fedavg").mkdir(parents=True)
+    assert [line.split(":")[0] for line in news.wait(0)] == ["Run r asks", "Run r was denied", "Run r has ended"]
+    assert news.wait(0) == []
+
+
+class Here:
+    """Carries messages to sites that answer within this process, under their policies."""
+
+    def __init__(self, kits: dict[str, Path]) -> None:
+        self.sites = {site: Site(kit) for site, kit in kits.items()}
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {site: self.sites[site].answer(data) for site, data in parcels.items()}
+
+
+def test_an_inspection_of_sites(tmp_path: Path) -> None:
+    """With the policy that kits come with, class counts stay with the sites: that is said, and there is a way without."""
+    kits = {site: tmp_path / site for site in HOSPITALS}
+    for site, kit in kits.items():
+        kit.mkdir()
+        (kit / "policy.toml").write_text(DEFAULT_POLICY)
+        SiteSettings("heart", (site,), engine="loop").write(kit)
+    run = RunFolder(tmp_path / "inspect")
+
+    def inspect(plan: InspectPlan) -> bool:
+        order = Order("inspect", "inspect", InspectOrder("sites", plan=plan).as_json(), HOSPITALS, 4)
+        run.place(order, 60.0)
+        return carry_out_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=Budget(60.0))
+
+    with pytest.raises(UserError, match="--no-labels"):
+        inspect(InspectPlan(pilot=None))
+    assert inspect(InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)))
+    assert (run.folder / "inspection.html").stat().st_size > 1000
+    told = json.loads((run.folder / ANSWERS).read_text())
+    assert told["clients"] == 4
+    direct = inspect_data("heart", plan=InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)), execution=Execution(engine="loop"))
+    assert [answer["short"] for answer in told["answers"]] == [answer.short for answer in answers(direct)]
+
+
+# One federation that runs.
+
+
+@dataclass
+class Running:
+    federation: FederationFolder
+    told: list[str]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    found = create(tmp_path_factory.mktemp("running") / "f", "127.0.0.1", free_port(), HOSPITALS)
+    told: list[str] = []
+    over = Event()
+    with ExitStack() as processes:
+        server = processes.enter_context(running_server(found))
+        for site in HOSPITALS:
+            SiteSettings("heart", (site,), engine="loop", threads=1).write(found.kit(site))
+        kits = {site: found.kit(site) for site in HOSPITALS}
+        processes.enter_context(running_sites(kits, f"{found.host}:{found.port}", 90.0))
+        attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, told.append, 0.3))
+        attending.start()
+        try:
+            yield Running(found, told)
+        finally:
+            over.set()
+            attending.join(30)
+
+
+def coterie(*words: str, code: int = 0) -> str:
+    """A command as a user gives it; what it wrote."""
+    paths = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", "from coterie.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env=os.environ | paths,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def invoke(*words: str) -> str:
+    """A command within this process, which spares the time to start one."""
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.exception
+    return done.output
+
+
+def test_a_second_server_is_refused(running: Running) -> None:
+    assert "runs already" in coterie("serve", str(running.federation.folder), code=2)
+
+
+def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Path) -> None:
+    folder = str(running.federation.folder)
+    words = ["--rounds", "2", "--epochs", "1", "--lr", "0.05", "--seeds", "0,1", "--data", "heart", "--name", "first"]
+    said = invoke("launch", *METHODS, "--federation", folder, *words)
+    assert "4 sites take part" in said
+    study = running.federation.runs / "first" / "study"
+    settings = Settings(methods=METHODS, data="heart", plan=PLAN, seeds=(0, 1))
+    Study.prepare(settings).run(out=tmp_path / "sim", execution=Execution(engine="loop"))
+    real, simulated = standing(study).lanes, standing(tmp_path / "sim").lanes
+    assert real.keys() == simulated.keys()
+    for key, lane in simulated.items():
+        ours, theirs = real[key].state, lane.state
+        assert ours is not None
+        assert theirs is not None
+        for name, value in vars(theirs).items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size:
+                scale = max(float(np.nanmax(np.abs(value))), 1e-12)
+                assert float(np.nanmax(np.abs(getattr(ours, name) - value))) / scale < 1e-5, (key, name)
+
+
+def test_what_is_made_of_it(running: Running) -> None:
+    run = known_run(running.federation, "first")
+    shown = CliRunner().invoke(app, ["show", str(run.study)])
+    assert "fedsim" in shown.output, shown.exception
+    assert "share no scores" not in shown.output
+    made = CliRunner().invoke(app, ["report", str(run.study)])
+    assert made.exit_code == 0, made.exception
+    assert (run.study / "report.html").stat().st_size > 10_000
+    for site in HOSPITALS:
+        assert len(list((running.federation.kit(site) / "bundles" / "first").iterdir())) == len(METHODS)
+    found = overview(running.federation)
+    assert all(site["there"] for site in found["sites"])
+    assert found["runs"][0]["status"] == "complete"
+    assert set(found["runs"][0]["groups"]["fedgroup(groups=2,alpha=2)"]) == set(HOSPITALS)
+
+
+def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) -> None:
+    """Launched without waiting; one site keeps its scores, another is removed in the middle; then looked at to the end."""
+    federation, folder = running.federation, str(running.federation.folder)
+    policy = federation.kit("hungary") / "policy.toml"
+    policy.write_text(policy.read_text().replace(', "Evaluate"]', "]"))
+    invoke("launch", "fedavg", "--federation", folder, "--rounds", "25", "--epochs", "1", "--name", "second", "--detach")
+    run = RunFolder(federation.runs / "second")
+    assert wait_for(lambda: (overview(federation)["runs"][-1]["round"] or 0) >= 2, 90.0)
+    assert "va is removed." in invoke("federation", "remove", folder, "va")
+    said = invoke("launch", "--federation", folder, "--resume", "--name", "second")
+    assert "fedavg" in said
+    assert "1 clients share no scores, by their sites' policies: hungary" in " ".join(said.split())
+    absences = CliRunner().invoke(app, ["federation", "status", folder, "--json"])
+    assert json.loads(absences.stdout.splitlines()[-1])["removed"] == ["va"]
+    audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]
+    assert max(line["round"] for line in audit if line["run"] == "second") < 25
+    assert run.status == "complete"
+    assert not (federation.kit("va") / "bundles" / "second").exists()
+
+
+def test_signals_are_free_again() -> None:
+    """Commands within this process must not leave their handlers behind for others."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,150 @@
+"""A policy file: what it may say, and what it lets a site answer."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.errors import UserError
+from coterie.core.local import Local
+from coterie.core.rules import LocalRule
+from coterie.core.serving import Serving
+from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.permission import rule_name
+from coterie.deploy.policy import ASKS, OWN_MODELS, OWN_RULES, Policy, policy_of, read_policy
+from coterie.engines.engine import Stamped
+from coterie.methods.ditto import Beside
+from coterie.methods.moon import Contrast
+from coterie.models.catalogue import models
+from coterie.testing.worlds import world
+
+CLIENTS = np.arange(3)
+INITIAL = world().model.initial(0)(0)
+DP = 'mechanism = "dp-sgd"\nnoise_multiplier = 1.0\nmax_grad_norm = 1.0\ndelta = 1e-5\nepsilon_limit = 8.0\n'
+
+
+def questions() -> dict[str, Ask[Any]]:
+    return {
+        "Train": Train(CLIENTS, INITIAL, Local()),
+        "Gradient": Gradient(CLIENTS, INITIAL),
+        "Losses": Losses(CLIENTS, INITIAL),
+        "Error": Error(CLIENTS, INITIAL),
+        "Evaluate": Evaluate(Serving.one(CLIENTS, INITIAL)),
+    }
+
+
+def reason(policy: Policy, ask: Ask[Any], round_: int = 1, **stamp: Any) -> str:
+    denied = policy.permitted(Stamped(ask, 0, round_, **stamp), world())
+    return "" if denied is None else denied.reason
+
+
+def test_the_default_file_says_the_defaults() -> None:
+    assert policy_of(DEFAULT_POLICY) == Policy() == policy_of("")
+    for mechanism in ("clip+noise", "dp-sgd"):  # and its examples can be uncommented as they stand
+        lines = DEFAULT_POLICY.replace('mechanism = "none"\n', "").split("\n")
+        begin = next(i for i, line in enumerate(lines) if line == f'# mechanism = "{mechanism}"')
+        for i in range(begin, len(lines)):
+            if not lines[i].startswith("# "):
+                break
+            lines[i] = lines[i][2:]
+        assert policy_of("\n".join(lines)).privacy.mechanism == mechanism
+
+
+def test_names_are_those_that_there_are() -> None:
+    assert tuple(models) == OWN_MODELS
+    assert sorted([rule_name(Beside(lam=1.0, own_epochs=None)), rule_name(Contrast(mu=1.0, temperature=0.5))]) == list(OWN_RULES)
+    assert set(questions()) == set(ASKS)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("maximum_round = 3", "unknown key 'maximum_round': did you mean 'maximum_rounds'"),
+        ("asks = ['Trian']", "wrong 'asks.0'"),
+        ("minimum_samples = 0", "wrong 'minimum_samples'"),
+        ("minimum_samples = 'few'", "wrong 'minimum_samples'"),
+        ("models = ['mcrl']", "names 'mcrl' in 'models', which is unknown: did you mean 'mclr'"),
+        ("sample_counts = false", "'class_counts'"),
+        ("asks = ", "not valid TOML"),
+        ("[privacy]\nmechanism = 'dp'", "no known 'privacy.mechanism': "),
+        ("[privacy]\nclip = 1.0", "no known 'privacy.mechanism': "),
+        ("[privacy]\nmechanism = 'clip+noise'\nclip = 1.0", "lacks the key 'privacy.noise'"),
+        ("[privacy]\nmechanism = 'clip+noise'\nclip = 1.0\nnoise = 1.0\nepsilon = 1.0", "unknown key 'privacy.epsilon'"),
+        ("[privacy]\n" + DP.replace("1e-5", "1.5"), "wrong 'privacy.delta'"),
+    ],
+)
+def test_what_a_file_cannot_say(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        read_policy(path)
+    assert told in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no policy file"):
+        read_policy(tmp_path / "policy.toml")
+
+
+def test_only_the_asks_that_are_named_are_answered() -> None:
+    for name, ask in questions().items():
+        assert reason(Policy(), ask) == ""
+        others = tuple(other for other in ASKS if other != name)
+        assert reason(Policy(asks=others), ask).startswith(f"{name} is not answered here")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(LocalRule):
+    """A rule of somebody's own."""
+
+    def objective(self, step: Any) -> Any:
+        return step.loss(step.outputs())
+
+
+def test_reasons_against_an_ask() -> None:
+    train = Train(CLIENTS, INITIAL, Local())
+    own = replace(train, local=Local(rule=Mine()))
+    assert reason(Policy(maximum_rounds=5), train, 5) == ""
+    assert "ends with round 5" in reason(Policy(maximum_rounds=5), train, 6)
+    assert "'mclr' may not run here" in reason(Policy(models=("mlp",)), train)
+    assert "may not run here" in reason(Policy(), own)
+    assert reason(Policy(rules=(f"{__name__}:Mine",)), own) == ""
+    assert "label counts" in reason(Policy(), replace(train, share=Share(label=1)))
+    assert reason(Policy(label_shares=True), replace(train, share=Share(label=1))) == ""
+    assert reason(Policy(), replace(train, share=Share(half=1))) == ""
+
+
+def test_a_foreign_model_runs_only_where_it_is_named() -> None:
+    foreign = "my.package:Net(width=8)"
+    denied = Policy().model_permitted(foreign)
+    assert denied is not None
+    assert "my.package:Net" in denied.reason
+    assert Policy(models=("my.package:Net",)).model_permitted(foreign) is None
+    assert Policy().model_permitted("mlp(8)") is None
+
+
+def test_what_no_honest_server_sends() -> None:
+    assert "not here" in reason(Policy(), Train(np.array([6]), INITIAL, Local()))
+    assert "not here" in reason(Policy(), Gradient(np.array([-1]), INITIAL))
+    assert "asked twice" in reason(Policy(), Train(np.array([1, 1]), INITIAL, Local()))
+    assert "18 numbers here" in reason(Policy(), Gradient(CLIENTS, INITIAL[:-1]))
+    assert "a site has one" in reason(Policy(), Gradient(CLIENTS, INITIAL), draw=1)
+    assert "does not hold it" in reason(Policy(), Evaluate(Serving.one(CLIENTS, INITIAL), part="central"))
+
+
+def test_under_dp_sgd_only_what_it_protects_is_answered() -> None:
+    policy = policy_of("label_shares = true\n[privacy]\n" + DP)
+    asks = questions()
+    assert reason(policy, asks["Train"]) == reason(policy, asks["Evaluate"]) == ""
+    for name in ("Gradient", "Losses", "Error"):
+        assert reason(policy, asks[name]).startswith(f"{name} is not answered under dp-sgd")
+    assert "not answered under dp-sgd" in reason(policy, Evaluate(Serving.one(CLIENTS, INITIAL), part="validation"))
+    for share in (Share(half=0), Share(label=0)):
+        assert "depends on all the others" in reason(policy, Train(CLIENTS, INITIAL, Local(), share=share))
+    ruled = Train(CLIENTS, INITIAL, Local(rule=Beside(lam=1.0, own_epochs=None)), extra={"own": np.zeros((3, 18), np.float32)})
+    assert "local rule" in reason(policy, ruled)
