@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from benchmarks import scaling, studies, training
 from benchmarks.workloads import Images
 
