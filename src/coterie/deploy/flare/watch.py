@@ -2,9 +2,11 @@
 
 import json
 import threading
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import SystemComponents
@@ -17,10 +19,20 @@ EVERY = 0.5  # seconds
 
 def connected_sites(server: Path) -> set[str]:
     """The sites that the server sees now."""
+    return set(registrations(server))
+
+
+def registrations(server: Path) -> dict[str, str]:
+    """The same, each with the mark of its registration: a site that was started anew has another one."""
     try:
-        return set(json.loads((server / CONNECTED).read_text(encoding="utf-8")))
+        return dict(json.loads((server / CONNECTED).read_text(encoding="utf-8")))
     except (OSError, ValueError):
-        return set()
+        return {}
+
+
+def mark_of(client: Client) -> str:
+    """What tells a registration from the next one. FLARE's token would, but it is a secret."""
+    return sha256(str(client.token).encode()).hexdigest()[:16]
 
 
 class Watch(FLComponent):
@@ -55,9 +67,9 @@ class Watch(FLComponent):
             manager.set_status(job.job_id, RunStatus.FINISHED_ABORTED, fl_ctx)
 
     def _write(self, engine: Any) -> None:
-        before: list[str] | None = None
+        before: dict[str, str] | None = None
         while not self._stop.wait(EVERY):
-            now = sorted(client.name for client in engine.client_manager.clients.values())
+            now = {client.name: mark_of(client) for client in list(engine.client_manager.clients.values())}
             if now != before:
                 draft = self.server / f".{CONNECTED}"
                 draft.write_text(json.dumps(now), encoding="utf-8")
