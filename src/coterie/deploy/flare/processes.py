@@ -69,6 +69,7 @@ def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
 def check_port(host: str, port: int) -> None:
     """That nobody listens there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lines of a server that was killed linger, and do no harm
         try:
             probe.bind((host if host[:1].isdigit() else "", port))
         except OSError as error:
