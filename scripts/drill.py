@@ -33,6 +33,7 @@ from coterie.evidence.restore import standing  # noqa: E402
 from coterie.evidence.settings import Settings  # noqa: E402
 from coterie.run.execution import Execution  # noqa: E402
 from coterie.run.study import Study  # noqa: E402
+from deploy.models_over_flare import MODELS, difference, digit_sites  # noqa: E402
 from deploy.running import Running  # noqa: E402
 from deploy.soak import soak  # noqa: E402
 
@@ -344,6 +345,12 @@ def drills(folder: Path, only: list[str], verbose: bool) -> int:
         else:
             with small_disk(running), running:
                 table.carry_out(DISK, running, "disk")
+    if not only or "eight" in only:
+        with Running(folder / "models", digit_sites(8)) as running:
+            for name, model in MODELS.items():
+                apart = difference(running, model, name)
+                table.wrong += not apart < 1e-5
+                table.say(f"none: {name} on eight sites", f"models differ from the simulation's by {apart:.1g} of the largest", "", 0)
     return table.wrong
 
 
