@@ -177,8 +177,8 @@ def long_gone(running: Running, run: str) -> Outcome:
 
 def frozen(running: Running, run: str) -> Outcome:
     """The site stands still for longer than a phase may take."""
-    once = Once(3, lambda: running.signal(signal.SIGSTOP, None, VICTIM), 0.2, lambda: running.signal(signal.SIGCONT, None, VICTIM), 14.0)
-    return disturbed(running, run, once, replace(STUDY, plan=replace(STUDY.plan, rounds=16)), timeout=10.0)
+    once = Once(3, lambda: running.signal(signal.SIGSTOP, None, VICTIM), 0.2, lambda: running.signal(signal.SIGCONT, None, VICTIM), 24.0)
+    return disturbed(running, run, once, replace(STUDY, plan=replace(STUDY.plan, rounds=16)))
 
 
 def server_killed(delay: float) -> Callable[[Running, str], Outcome]:
@@ -281,7 +281,7 @@ SHARED = (
     Drill("a site's job process is killed", kill("job"), VICTIM),
     Drill("a site is killed and started after 1 s", kill("site"), VICTIM),
     Drill("a site is gone for 14 s", long_gone, VICTIM),
-    Drill("a site is frozen for 14 s", frozen, VICTIM),
+    Drill("a site is frozen for 24 s", frozen, VICTIM),
     Drill("the server is killed between rounds", server_killed(0.0)),
     Drill("the server is killed within a round", server_killed(0.3)),
     Drill("a site's training raises", faulty("raise"), VICTIM),
