@@ -9,6 +9,7 @@ import platform
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,17 @@ def _sections(options: argparse.Namespace) -> Mapping[str, Section]:
         "scaling-lanes": scaling.lanes,
         "scaling-parameters": scaling.parameters,
         "server": scaling.server,
+        **_deployed(),
     }
+
+
+def _deployed() -> Mapping[str, Section]:
+    """The section of real federations, where the extra `deploy` is installed."""
+    if find_spec("nvflare") is None:
+        return {}
+    from benchmarks.deploy import deploy
+
+    return {"deploy": deploy}
 
 
 def _options() -> argparse.Namespace:

@@ -224,7 +224,7 @@ def test_nothing_is_launched_without_a_server(federation: FederationFolder) -> N
 
 def test_presence_is_of_a_process(tmp_path: Path) -> None:
     assert not read_presence(tmp_path).alive
-    write_presence(tmp_path, {"a": 1.0})
+    write_presence(tmp_path, {"a": 1.0}, {"a": "x"})
     assert read_presence(tmp_path).alive
     assert not Presence(0.0, {}).alive
     (tmp_path / "connected.json").write_text("{")

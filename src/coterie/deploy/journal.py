@@ -1,6 +1,9 @@
 """How far a run is, line by line, beside its evidence: what a launcher follows, and what is left to read when something went wrong."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
+from os import SEEK_END
 from pathlib import Path
 from time import time
 from typing import Any
@@ -14,18 +17,38 @@ from coterie.run.lanes import Lane
 STATUS, LINES = "status.json", "journal.jsonl"
 
 
+def journal_lines(folder: Path, after: int = 0) -> list[dict[str, Any]]:
+    """The lines of a run's journal from this one on; none before it begins. Half a line (a full disk, a kill) is passed over."""
+    path = folder / LINES
+    return list(_read(path))[after:] if path.exists() else []
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
 class Journal(Callback):
     """Written by the server's job, read by anybody."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / STATUS, {"status": "running"})
+
+    def begin(self, sites: list[str]) -> None:
+        """A job begins, or the next one of a run, with these sites."""
+        write_json(self.folder / STATUS, {"status": "running"})
+        self.say("began", sites=sites)
 
     def say(self, what: str, **told: Any) -> None:
-        """Append a line."""
-        with (self.folder / LINES).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"time": round(time(), 3), "what": what, **told}) + "\n")
+        """Append a line, after the end of one that was cut short."""
+        with (self.folder / LINES).open("ab+") as lines:
+            size = lines.seek(0, SEEK_END)
+            lines.seek(max(size - 1, 0))
+            torn = size > 0 and lines.read(1) != b"\n"
+            line = json.dumps({"time": round(time(), 3), "what": what, **told})
+            lines.write((b"\n" if torn else b"") + line.encode() + b"\n")
 
     def end(self, status: str, **told: Any) -> None:
         """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
@@ -45,10 +68,3 @@ class Journal(Callback):
         if record.evaluated is not None and record.evaluated.actual.sum():
             told["accuracy"] = float(record.evaluated.hits.sum() / record.evaluated.actual.sum())
         self.say("round", **told)
-
-
-def journal_lines(folder: Path, after: int = 0) -> list[dict[str, Any]]:
-    """The lines of a run's journal from this one on; a line that is being written is left for the next look."""
-    path = folder / LINES
-    found = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in found[after:] if line.endswith("\n")]

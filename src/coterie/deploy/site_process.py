@@ -2,8 +2,10 @@
 
 import os
 import sys
+import threading
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ class Site:
     def answer(self, data: bytes) -> bytes:
         """The answer to a message of any kind."""
         for kind, reply in ((Parcel, self._parcel), (Hello, self._hello), (Delivery, self._delivery)):
-            if _is(data, kind):
+            if is_kind(data, kind):
                 return reply(data)
         raise MessageError("a message that no site answers")
 
@@ -87,7 +89,7 @@ class Site:
         return to_message(Received(PROTOCOL, delivery.run, delivery.number, folder.name))
 
 
-def _is(data: bytes, kind: type) -> bool:
+def is_kind(data: bytes, kind: type) -> bool:
     """Whether the header names this kind; what is in it is checked when it is read."""
     head = data[8 : 8 + int.from_bytes(data[:8], "little")]
     return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head
@@ -95,6 +97,7 @@ def _is(data: bytes, kind: type) -> bool:
 
 def work(line: Connection, kit: Path) -> None:
     """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     site: Site | None = None
     _go_where_told(kit)
     while True:
@@ -117,6 +120,14 @@ def _go_where_told(kit: Path) -> None:
     if where is not None and Path(where).is_dir():
         os.chdir(where)
         sys.path.insert(0, where)
+
+
+def _leave_with_parent() -> None:
+    """A job process that is killed cannot end this one, which would train on for nobody beside its successor."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _complain(kit: Path, error: Any) -> None:

@@ -111,8 +111,11 @@ class Writer:
 
 
 def _write_rosters(folder: Path, rosters: Mapping[int, pa.Table]) -> None:
+    """Each appears whole or not at all; one that is there already as it is stays."""
     for draw, roster in rosters.items():
         path = roster_path(folder, draw)
+        if path.exists() and pq.read_table(path).equals(roster):
+            continue
         draft = path.with_name(f".{path.name}")
         pq.write_table(roster, draft)
         draft.replace(path)

@@ -14,6 +14,7 @@ from nvflare.apis.signal import Signal
 
 TASK, BODY = "coterie", "message"
 LOOK = 0.05  # seconds between looks at the abort signal
+FIRST = 120.0  # seconds for the first exchange at least: sites then load their data, whatever a phase may take later
 SILENT = 3  # phases without an answer after which a site is no longer waited for
 
 
@@ -28,6 +29,7 @@ class FlareCarrier:
         """`gone` names the sites that FLARE has seen leave."""
         self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
         self.silent: dict[str, int] = {}
+        self.patience = max(timeout, FIRST)
 
     @property
     def lost(self) -> set[str]:
@@ -40,14 +42,14 @@ class FlareCarrier:
             if site not in self.lost:
                 waiting[site] = self._task(site, data, replies)
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
-        end = monotonic() + self.timeout
+        end = monotonic() + self.patience
         while waiting and monotonic() < end:
             if self.abort.triggered:
                 raise AbortedError
             try:
                 site, said = replies.get(timeout=LOOK)
             except queue.Empty:
-                for site in [site for site in waiting if site in self.gone()]:
+                for site in self.gone() & set(waiting):
                     self.controller.cancel_task(waiting.pop(site))
                 continue
             if waiting.pop(site, None) is None:
@@ -58,6 +60,7 @@ class FlareCarrier:
         for site, task in waiting.items():
             self.controller.cancel_task(task)
             self.silent[site] = self.silent.get(site, 0) + 1
+        self.patience = self.timeout
         return answers
 
     def _task(self, site: str, data: bytes, replies: "queue.Queue[tuple[str, bytes | None]]") -> Task:
@@ -74,4 +77,4 @@ class FlareCarrier:
 
         body = Shareable()
         body[BODY] = data
-        return Task(name=TASK, data=body, timeout=max(int(self.timeout), 1), result_received_cb=received, task_done_cb=done)
+        return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)

@@ -14,8 +14,10 @@ from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
+from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.journal import Journal
-from coterie.deploy.presence import connected_sites
+from coterie.deploy.locked import locked
+from coterie.deploy.presence import connected_sites, registrations
 from coterie.deploy.removal import RemovedSites
 from coterie.deploy.server_run import Order, carry_out_order
 
@@ -30,7 +32,7 @@ class CoterieController(Controller):
         self.order = Order(**{**order, "order": tuple(order.get("order", ()))})
         self.folder, self.server, self.timeout = Path(runs) / self.order.run, Path(server), timeout
         self.left: set[str] = set()
-        self.began_with: set[str] = set()
+        self.began_with: dict[str, str] = {}  # by site, the mark of its registration
         self.removed = RemovedSites(self.server.parent)
         self.journal = Journal(self.folder)
 
@@ -52,10 +54,14 @@ class CoterieController(Controller):
             self._note_site("returned", fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        sites = sorted(client.name for client in fl_ctx.get_engine().get_clients())
-        self.began_with = set(sites)
+        with locked(self.folder / "run"):  # the job of a server that was killed outlives it by seconds
+            self._carry_out(abort_signal, fl_ctx)
+
+    def _carry_out(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        self.began_with = {client.name: mark_of(client) for client in fl_ctx.get_engine().get_clients()}
+        sites = sorted(self.began_with)
         carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone)
-        self.journal.say("began", sites=sites)
+        self.journal.begin(sites)
         try:
             complete = carry_out_order(self.order, carrier, sites, self.folder, clock=_Newcomers(self, carrier), watchers=[self.journal])
             self.journal.end("complete" if complete else "again")
@@ -68,8 +74,10 @@ class CoterieController(Controller):
             raise
 
     def gone(self) -> set[str]:
-        """Sites that left, and those that the operator has removed: FLARE would go on asking them to the end of the job."""
-        return self.left | self.removed()
+        """Sites whose part of this job is over: FLARE saw them leave, they were started anew, or the operator removed them, of which FLARE
+        says nothing to the job."""
+        now = registrations(self.server)
+        return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}
 
     def _note_site(self, what: str, site: str | None) -> None:
         if site is None:
@@ -92,8 +100,8 @@ class _Newcomers:
     def over(self) -> bool:
         if not self._over:
             here = connected_sites(self.controller.server)
-            taking_part = self.controller.began_with - self.carrier.lost
-            self._over = bool(here - taking_part - self.controller.gone())
+            taking_part = set(self.controller.began_with) - self.carrier.lost
+            self._over = bool(here - taking_part - self.controller.removed())
         return self._over
 
     def begin_wave(self) -> bool:

@@ -14,9 +14,11 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from coterie.deploy.flare.carrier import BODY
-from coterie.deploy.site_process import work
+from coterie.deploy.messages import Hello
+from coterie.deploy.site_process import is_kind, work
 
 KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
+TRIES = 2
 LOOK = 0.2  # seconds between looks at the abort signal
 
 
@@ -27,6 +29,7 @@ class CoterieExecutor(Executor):
         super().__init__()
         self.child: Any = None
         self.line: Connection | None = None
+        self.hello: bytes | None = None  # the server's introduction, for a child that takes another's place
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.END_RUN:
@@ -36,15 +39,31 @@ class CoterieExecutor(Executor):
         data = shareable.get(BODY)
         if not isinstance(data, bytes):
             return make_reply(ReturnCode.BAD_TASK_DATA)
-        said = self._ask(data, abort_signal)
+        said = self._answer(data, abort_signal)
         if said is None:
             return make_reply(ReturnCode.TASK_ABORTED if abort_signal.triggered else ReturnCode.EXECUTION_EXCEPTION)
         reply = Shareable()
         reply[BODY] = said
         return reply
 
+    def _answer(self, data: bytes, abort: Signal) -> bytes | None:
+        """The child's answer. One that died is replaced and asked again, once: what kills two will kill a third."""
+        for _ in range(TRIES):
+            if abort.triggered:
+                return None
+            if not self._there() and self.hello is not None and not is_kind(data, Hello) and self._ask(self.hello, abort) is None:
+                continue
+            said = self._ask(data, abort)
+            if said is not None:
+                self.hello = data if is_kind(data, Hello) else self.hello
+                return said
+        return None
+
+    def _there(self) -> bool:
+        return self.line is not None and self.child.is_alive()
+
     def _ask(self, data: bytes, abort: Signal) -> bytes | None:
-        """The child's answer; None where it died, which the next message finds mended."""
+        """The child's answer to one message; None where it died."""
         line = self._line()
         try:
             line.send_bytes(data)
@@ -60,7 +79,7 @@ class CoterieExecutor(Executor):
             return None
 
     def _line(self) -> Connection:
-        if self.line is None or not self.child.is_alive():
+        if self.line is None or not self._there():
             self._end()
             context = get_context("spawn")
             self.line, theirs = context.Pipe()

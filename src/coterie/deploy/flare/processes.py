@@ -92,6 +92,7 @@ def end_of_log(workspace: Path, lines: int = 5) -> str:
 def check_port(host: str, port: int) -> None:
     """That nobody listens there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lines of a server that was killed linger, and do no harm
         try:
             probe.bind((host if host[:1].isdigit() else "", port))
         except OSError as error:

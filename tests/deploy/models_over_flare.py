@@ -1,0 +1,45 @@
+"""The same study by real sites and in simulation, and how far the models are apart."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.data.catalogue import load
+from coterie.deploy.site_process import SiteSettings
+from coterie.evidence.restore import standing
+from coterie.evidence.settings import Settings
+from coterie.run.execution import Execution
+from coterie.run.study import Study
+from deploy.running import Running
+
+MODELS = {"mlp": "mlp(32)", "cnn": "cnn"}
+
+
+def digits(count: int) -> str:
+    return f"digits/iid(clients={count})"
+
+
+def digit_sites(count: int) -> dict[str, SiteSettings]:
+    """So many sites with a client each."""
+    return {f"site-{i}": SiteSettings(digits(count), (name,), engine="loop", threads=1) for i, name in enumerate(load(digits(count)).ids)}
+
+
+def difference(running: Running, model: str, run: str) -> float:
+    """The largest difference of any parameter, as a share of the largest parameter."""
+    count = len(running.at_once)
+    settings = Settings(methods=("fedavg",), data=digits(count), model=model, plan=Plan(rounds=3, local=Local(epochs=1)))
+    running.study(settings, run, minimum=count)
+    with TemporaryDirectory() as folder:
+        Study.prepare(settings).run(out=Path(folder) / "study", execution=Execution(engine="loop"))
+        (simulated,) = standing(Path(folder) / "study").lanes.values()
+    (real,) = standing(running.study_folder(run)).lanes.values()
+    own, other = (models_of(lane.state) for lane in (real, simulated))
+    return float(np.abs(own - other).max() / np.abs(other).max())
+
+
+def models_of(state: Any) -> Any:
+    return state.models

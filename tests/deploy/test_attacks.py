@@ -1,0 +1,157 @@
+"""A real federation under attack: who has no business there gets nowhere, and what a member says wrongly costs nobody else a round."""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.deploy.flare import processes, provision
+from coterie.deploy.site_process import SiteSettings
+from coterie.evidence.reader import Evidence
+from coterie.evidence.restore import standing
+from coterie.evidence.settings import Settings
+from deploy.lying import LIES
+from deploy.running import Running, absences
+
+TESTS = Path(__file__).parents[1]
+LIAR, HONEST, SITE = "va", ("cleveland", "hungary"), "hungary"
+ALL = {*HONEST, LIAR}
+WRONG = {2: "replay", 3: "shape", 4: "nan", 5: "pickle", 6: "oversized", 7: "large"}  # by training, one a round
+STUDY = Settings(methods=("fedavg", "robust(groups=1,trim=0.4)"), data="heart", plan=Plan(rounds=7, local=Local(epochs=1)))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Three sites, of which one lies."""
+    sites = {name: SiteSettings(data="heart", clients=(name,), engine="loop", threads=1) for name in (*HONEST, LIAR)}
+    liar = {LIAR: sites.pop(LIAR)}
+    with Running(tmp_path_factory.mktemp("attacked") / "federation", sites, later=liar) as made:
+        (made.federation.kit(LIAR) / LIES).write_text(json.dumps(WRONG))
+        made.start_site(LIAR, PYTHONPATH=os.pathsep.join([str(TESTS / "deploy" / "lying_site"), str(TESTS)]))
+        made.wait_connected(ALL)
+        yield made
+
+
+def test_without_a_certificate_nobody_is_answered(running: Running) -> None:
+    root = running.federation.kit(SITE) / "startup" / "rootCA.pem"
+    context = ssl.create_default_context(cafile=str(root))
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", running.federation.port), 5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as line,
+    ):
+        line.settimeout(10)
+        try:
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            assert line.recv(100) == b""
+        except OSError:
+            pass  # TLS 1.3 tells the client after the handshake that its certificate is missed
+
+
+@pytest.fixture(scope="module")
+def intruders(running: Running, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kits that must not be let in, all started at once; the logs of the attempts."""
+    folder = tmp_path_factory.mktemp("intruders")
+    federation = running.federation
+    other = provision.create(folder / "other", federation.host, federation.port, ["stranger"])
+    half = shutil.copytree(other.kit("stranger"), folder / "half")  # knows our authority, but its certificate is of another
+    shutil.copy(federation.kit(SITE) / "startup" / "rootCA.pem", half / "startup" / "rootCA.pem")
+    claims = shutil.copytree(federation.kit(SITE), folder / "claims", ignore=shutil.ignore_patterns("*.log"))
+    told = claims / "startup" / "fed_client.json"
+    told.write_text(told.read_text().replace(f'"{SITE}"', f'"{LIAR}"'))
+    kits = {"stranger": other.kit("stranger"), "half": half, LIAR: claims}
+    names = {"stranger": "stranger", "half": "stranger", LIAR: LIAR}
+    started = [running.start_site(names[who], kit) for who, kit in kits.items()]
+    said = federation.server / processes.LOG
+    processes.wait_for(lambda: "authenticated as" in said.read_text(errors="replace"), 25)
+    sleep(2)
+    for process in started:
+        process.kill()
+        process.wait()
+    return {name: kit / processes.LOG for name, kit in kits.items()}
+
+
+def test_certificates_of_another_authority_are_never_registered(running: Running, intruders: dict[str, Path]) -> None:
+    for name in ("stranger", "half"):
+        assert "Successfully registered" not in intruders[name].read_text(errors="replace")
+    assert running.connected() == ALL
+
+
+def test_a_site_that_claims_another_s_name_is_refused(running: Running, intruders: dict[str, Path]) -> None:
+    assert "Successfully registered" not in intruders[LIAR].read_text(errors="replace")
+    said = (running.federation.server / processes.LOG).read_text(errors="replace")
+    assert f"authenticated as '{SITE}' but claimed endpoint '{LIAR}'" in said
+
+
+COMMANDS = """
+import os, sys
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+name, kit = sys.argv[1:]
+try:
+    session = new_secure_session(name, kit, timeout=8)
+except BaseException as error:
+    print("no session", type(error).__name__, flush=True)
+    os._exit(0)
+for what, command in {
+    "status": lambda: session.get_system_info(),
+    "submit": lambda: session.submit_job(kit),
+    "list": lambda: session.list_jobs(),
+    "disable": lambda: session.disable_client("hungary"),
+    "shutdown": lambda: session.shutdown("all"),
+}.items():
+    try:
+        command()
+        print(what, "ALLOWED", flush=True)
+    except BaseException as error:
+        print(what, type(error).__name__, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("name", [provision.ADMIN, SITE])
+def test_a_site_cannot_act_as_the_operator(running: Running, name: str, tmp_path: Path) -> None:
+    kit = Path(shutil.copytree(running.federation.admin, tmp_path / "admin"))
+    for file in ("client.crt", "client.key"):
+        shutil.copy(running.federation.kit(SITE) / "startup" / file, kit / "startup" / file)
+    (kit / "meta.json").write_text('{"name": "x", "min_clients": 1, "resource_spec": {}, "deploy_map": {"app": ["@ALL"]}}')
+    (kit / "app" / "config").mkdir(parents=True)
+    done = subprocess.run([sys.executable, "-c", COMMANDS, name, str(kit)], capture_output=True, text=True, timeout=60, check=False)
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith(("no session", "status", "submit", "list", "disable", "shutdown"))
+    ]
+    assert lines, done.stderr
+    assert "ALLOWED" not in done.stdout, done.stdout
+    if name != provision.ADMIN:
+        assert len(lines) == 5, done.stdout + done.stderr
+    assert running.wait_connected(ALL, 30) < 30  # who says to be an operator by its own name is for a moment not there as a site
+
+
+def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) -> None:
+    running.study(STUDY, "lied-to", minimum=3, limit=1 << 19)
+    found = absences(running.study_folder("lied-to"))
+    assert found == {
+        (2, LIAR, "UNREADABLE"),  # the answer to the question before
+        (3, LIAR, "WRONG_SHAPE"),
+        (4, LIAR, "NOT_FINITE"),
+        (5, LIAR, "UNREADABLE"),  # a pickle is not even opened
+        (6, LIAR, "UNREADABLE"),  # over the limit of bytes
+    }
+    evidence = Evidence.open(running.study_folder("lied-to"))
+    assert sorted(set(evidence.frame("rounds")["round"])) == list(range(STUDY.plan.rounds + 1))
+    states: list[Any] = [lane.state for lane in standing(running.study_folder("lied-to")).lanes.values()]
+    plain, robust = (state.models for state in states)
+    assert np.abs(plain).max() > 10 * np.abs(robust).max()  # numbers that could be true are a robust mean's affair, not the server's

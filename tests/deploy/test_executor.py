@@ -1,0 +1,53 @@
+"""The site's part of a job: its trainer may die, and nothing is lost by it."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from coterie.core.asks import Train
+from coterie.core.local import Local
+from coterie.data.catalogue import load
+from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.flare.carrier import BODY
+from coterie.deploy.flare.executor import KIT, CoterieExecutor
+from coterie.deploy.messages import PROTOCOL, Answers, Hello, Parcel, SiteCard, from_message, to_message
+from coterie.deploy.site_process import SiteSettings
+from coterie.engines.engine import Stamped
+from coterie.engines.world import World
+
+
+def said(executor: CoterieExecutor, message: object) -> bytes:
+    asked = Shareable()
+    asked[BODY] = to_message(message)
+    reply = executor.execute("coterie", asked, FLContext(), Signal())
+    assert reply.get_return_code() == ReturnCode.OK
+    found: bytes = reply[BODY]
+    return found
+
+
+def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KIT, str(tmp_path))
+    (tmp_path / "policy.toml").write_text(DEFAULT_POLICY)
+    SiteSettings(data="heart", clients=("va",), engine="loop", threads=1).write(tmp_path)
+    executor = CoterieExecutor()
+    try:
+        card = from_message(said(executor, Hello(PROTOCOL, "a run", "1", "mclr", "source")), SiteCard)
+        assert card.ids == ("va",)
+        models, first = np.zeros((1, World.of(load("heart"), "mclr").model.layout.size), dtype=np.float32), np.zeros(1, dtype=np.int64)
+        parcel = Parcel(PROTOCOL, "a run", "2", ("va",), (Stamped(Train(first, models, Local(), start=first), 0, 1),))
+        before = from_message(said(executor, parcel), Answers)
+        os.kill(executor.child.pid, signal.SIGKILL)
+        after = from_message(said(executor, parcel), Answers)
+        assert (before.answers[0].vectors == after.answers[0].vectors).all()
+    finally:
+        executor._end()
