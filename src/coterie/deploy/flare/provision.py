@@ -119,7 +119,7 @@ def check_server_certificate(federation: FederationFolder) -> None:
     ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     if ends < datetime.now(UTC):
         raise UserError(
-            f"The server's certificate ended on {ends:%Y-%m-%d}: make a new one with 'coterie federation renew {federation.folder} server'."
+            f"The server's certificate ended on {ends:%Y-%m-%d}: make the federation anew, or sign a new one with the authority (docs/federation.md)."
         )
 
 
