@@ -118,9 +118,7 @@ def check_server_certificate(federation: FederationFolder) -> None:
         raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
     ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     if ends < datetime.now(UTC):
-        raise UserError(
-            f"The server's certificate ended on {ends:%Y-%m-%d}: make the federation anew, or sign a new one with the authority (docs/federation.md)."
-        )
+        raise UserError(f"The server's certificate ended on {ends:%Y-%m-%d}: see docs/federation.md on certificates.")
 
 
 def _provision(federation: FederationFolder) -> Path:
