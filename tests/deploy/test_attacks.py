@@ -141,6 +141,7 @@ def test_a_site_cannot_act_as_the_operator(running: Running, name: str, tmp_path
 
 
 def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) -> None:
+    running.wait_connected(running.federation.sites)  # one that posed as the operator was gone for a moment
     running.study(STUDY, "lied-to", minimum=3, limit=1 << 19)
     found = absences(running.study_folder("lied-to"))
     assert found == {

@@ -24,6 +24,10 @@ from coterie.run.study import Study
 T = TypeVar("T", SiteCard, Received)
 
 
+class TooFewSitesError(UserError):
+    """Sites that should be there were silent: they may be back in a moment."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What is to be done, as it travels to the server: plain text and numbers."""
@@ -78,8 +82,8 @@ def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: s
         except MessageError as error:
             faults.append(f"Site {site!r} does not take part: {error}.")
     if len(cards) < order.minimum:
-        told = " ".join(faults)
-        raise UserError(f"{len(cards)} sites introduced themselves, {order.minimum} are needed.{' ' + told if told else ''}")
+        short = f"{len(cards)} sites introduced themselves, {order.minimum} are needed."
+        raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "members.json"
     members = Members.of(cards, order.order, Members.read(path) if path.exists() else None)

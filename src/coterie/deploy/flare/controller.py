@@ -19,7 +19,7 @@ from coterie.deploy.journal import Journal
 from coterie.deploy.locked import locked
 from coterie.deploy.presence import connected_sites, registrations
 from coterie.deploy.removal import RemovedSites
-from coterie.deploy.server_run import Order, carry_out_order
+from coterie.deploy.server_run import Order, TooFewSitesError, carry_out_order
 
 CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
 
@@ -65,6 +65,8 @@ class CoterieController(Controller):
         try:
             complete = carry_out_order(self.order, carrier, sites, self.folder, clock=_Newcomers(self, carrier), watchers=[self.journal])
             self.journal.end("complete" if complete else "again")
+        except TooFewSitesError as error:  # one that was there a moment ago: the next job begins when enough are
+            self.journal.end("again", reason=str(error))
         except AbortedError:
             self.journal.end("aborted")
         except UserError as error:
