@@ -17,8 +17,8 @@ test: $(VENV)/.dev  ## the whole suite
 	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.dev  ## linter, formatter, types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 
 format: $(VENV)/.dev

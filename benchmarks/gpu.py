@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from benchmarks.peers.recorded import Plain
 from benchmarks.studies import METHODS, SEEDS, lanes_of_study
 from benchmarks.timing import apart, by_turns, heading, median, product_gflops, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
-
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.engines.batched import BatchedEngine

@@ -18,9 +18,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from benchmarks.made_federations import Gaussians
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.made_federations import Gaussians
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.data.catalogue import load

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-from benchmarks.made_federations import Gaussians
 from scipy.stats import binomtest
 
+from benchmarks.made_federations import Gaussians
 from coterie.report.figure import Figure
 from coterie.report.style import OKABE_ITO
 

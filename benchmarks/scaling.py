@@ -4,9 +4,9 @@ import tracemalloc
 from itertools import pairwise
 
 import numpy as np
+
 from benchmarks.timing import heading, median, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
-
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.grouping.clusterers import kmeans

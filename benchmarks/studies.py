@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
+
 from benchmarks.peers.process import ROOT
 from benchmarks.timing import REPEATS, heading, median, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, unwatched
-
 from coterie.core.plan import Plan
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World

@@ -11,7 +11,6 @@ from benchmarks.peers.process import Peer
 from benchmarks.peers.recorded import Loaders, Plain, Recorded
 from benchmarks.timing import Run, Times, apart, by_turns, heading, product_gflops, row, spread, verdict
 from benchmarks.workloads import PAPER, Forced, Images, Workload
-
 from coterie.core.arrays import Floats
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.loop import LoopEngine

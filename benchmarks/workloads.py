@@ -6,8 +6,8 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from benchmarks.peers.recorded import Recorded
 
+from benchmarks.peers.recorded import Recorded
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
 from coterie.core.errors import UserError

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.peers.recorded import Recorded, loader, train_with_loader
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # type: ignore[import-not-found,unused-ignore]
 from flwr.clientapp import ClientApp  # type: ignore[import-not-found,unused-ignore]
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from benchmarks.peers.recorded import Recorded, loader, train_with_loader
 
 client_app = ClientApp()
 

@@ -10,12 +10,13 @@ from time import sleep
 from typing import Any
 
 import numpy as np
-from benchmarks.peers.flower_client import client_app
-from benchmarks.peers.process import serve
-from benchmarks.peers.recorded import Recorded
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # type: ignore[import-not-found,unused-ignore]
 from flwr.serverapp import Grid, ServerApp  # type: ignore[import-not-found,unused-ignore]
 from flwr.simulation import run_simulation  # type: ignore[import-not-found,unused-ignore]
+
+from benchmarks.peers.flower_client import client_app
+from benchmarks.peers.process import serve
+from benchmarks.peers.recorded import Recorded
 
 
 def main(path: Path, result: Path) -> None:

@@ -11,8 +11,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from benchmarks.peers.process import serve
-from benchmarks.peers.recorded import Recorded
 from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import-not-found,unused-ignore]
 from pfl.aggregate.weighting import WeightByDatapoints  # type: ignore[import-not-found,unused-ignore]
 from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found,unused-ignore]
@@ -26,6 +24,9 @@ from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found,unus
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from benchmarks.peers.process import serve
+from benchmarks.peers.recorded import Recorded
 
 
 class Network(nn.Module):

@@ -66,6 +66,14 @@ def free_port() -> int:
 # What needs no server.
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _signals_as_before() -> Iterator[None]:
+    """Commands run within this process: their handlers must not stay behind for other tests."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
     return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", free_port(), ["north", "south"])
@@ -426,8 +434,3 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     assert max(line["round"] for line in audit if line["run"] == "second") < 25
     assert run.status == "complete"
     assert not (federation.kit("va") / "bundles" / "second").exists()
-
-
-def test_signals_are_free_again() -> None:
-    """Commands within this process must not leave their handlers behind for others."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -120,6 +120,8 @@ def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], s
 def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "Console", as_json: bool) -> None:
     from coterie.cli.following import follow
     from coterie.cli.results import print_result
+    from coterie.core.plain import read_json
+    from coterie.deploy.server_run import UNDELIVERED
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
@@ -135,7 +137,9 @@ def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console
     result = Result(Evidence.open(run.study))
     print_result(result, console)
     console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", highlight=False, soft_wrap=True)
-    console.print(f"Every site has its models in its own kit, in bundles/{run.name}.", highlight=False, soft_wrap=True)
+    without = read_json(run.folder / UNDELIVERED)
+    told = f"Sites have their models in their own kits, in bundles/{run.name}" + (f"; not {', '.join(without)}" if without else "")
+    console.print(f"{told}.", highlight=False, soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 

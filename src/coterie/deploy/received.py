@@ -1,6 +1,5 @@
 """A delivery becomes a bundle at the site: what was served, with what only the site knows of its data."""
 
-from math import prod
 from pathlib import Path
 
 from coterie.core.serving import COMBINED
@@ -8,13 +7,13 @@ from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import write_bundle
 from coterie.deploy.messages import Delivery
+from coterie.deploy.served import feature_names
 from coterie.engines.world import World
 
 
 def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     """Write the bundle of one method into a folder of its name; a later one of the same run takes its place."""
     federation, serving = world.federation, delivery.serving
-    features = federation.provenance.get("features")
     scaling = federation.provenance.get("scaling", {})
     bundle = Bundle(
         origin=Origin(delivery.method, federation.name, delivery.seed, 0, delivery.round_),
@@ -26,7 +25,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         clients={name: int(row) for name, row in zip(delivery.ids, serving.rows, strict=True)},
         combiner=serving.combiner if (serving.rows == COMBINED).any() else None,
         tokens=federation.x.dtype.kind != "f",
-        features=tuple(map(str, features)) if features is not None and len(features) == prod(federation.input_shape) else None,
+        features=feature_names(federation),
         scaling={name: Scaling.read(scaling[name]) for name in delivery.ids if name in scaling},
     )
     plain = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in delivery.method)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from coterie.core.arrays import Floats
 from coterie.core.errors import check_names
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
@@ -47,7 +47,7 @@ class Served:
             clients=dict(zip(names, rows, strict=True)),
             combiner=combiner_for(own.combiner, own.places) if combined and own.combiner is not None else None,
             tokens=federation.x.dtype.kind != "f",
-            features=_features(federation),
+            features=feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
         )
 
@@ -58,26 +58,28 @@ class Served:
 
     @cached_property
     def _names(self) -> list[str]:
-        """A name for each model: the method's own where it names that model, else whose it is."""
-        named = self.lane.method.central(self.lane.state)
-        known: list[tuple[str, Any]] = []
-        if named is not None:
-            places = zip(named.names, named.serving.rows.tolist(), strict=True)
-            known = [(name, named.serving.models[row]) for name, row in places if row != COMBINED]
-        return [self._name(row, [name for name, model in known if np.array_equal(model, self.serving.models[row])]) for row in self._rows]
+        return model_names(self.lane, self.serving, self.federation.ids)
 
-    @property
-    def _rows(self) -> range:
-        return range(len(self.serving.models))
 
-    def _name(self, row: int, same: Sequence[str]) -> str:
+def model_names(lane: Lane, serving: Serving, ids: Sequence[str]) -> list[str]:
+    """A name for each model of a serving: the method's own where it names that model, else whose it is."""
+    named = lane.method.central(lane.state)
+    known: list[tuple[str, Floats]] = []
+    if named is not None:
+        places = zip(named.names, named.serving.rows.tolist(), strict=True)
+        known = [(name, named.serving.models[row]) for name, row in places if row != COMBINED]
+
+    def name_of(row: int) -> str:
+        same = [name for name, model in known if np.array_equal(model, serving.models[row])]
         if same:
             return f"group {row}" if f"group {row}" in same else same[0]  # groups that nobody trained may have equal models
-        holders = self.serving.clients[self.serving.rows == row].tolist()
-        return f"own of {self.federation.ids[holders[0]]}" if len(holders) == 1 else f"model {row}"
+        holders = serving.clients[serving.rows == row].tolist()
+        return f"own of {ids[holders[0]]}" if len(holders) == 1 else f"model {row}"
+
+    return [name_of(row) for row in range(len(serving.models))]
 
 
-def _features(federation: Federation) -> tuple[str, ...] | None:
+def feature_names(federation: Federation) -> tuple[str, ...] | None:
     """The names of the features, where there is one for each."""
     named = federation.provenance.get("features")
     if not isinstance(named, (list, tuple)) or len(named) != prod(federation.input_shape):

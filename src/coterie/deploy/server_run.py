@@ -12,7 +12,7 @@ from coterie.deploy.answering import coterie_version
 from coterie.deploy.engine import Carrier, FederatedEngine
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
 from coterie.deploy.members import Members
-from coterie.deploy.messages import LIMIT, PROTOCOL, Hello, MessageError, Received, SiteCard, from_message, to_message
+from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Received, SiteCard, from_message, to_message
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
@@ -22,6 +22,7 @@ from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 T = TypeVar("T", SiteCard, Received)
+UNDELIVERED = "undelivered.json"  # the sites that did not say that they have their models
 
 
 class TooFewSitesError(UserError):
@@ -66,10 +67,21 @@ def carry_out_order(
     study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=watchers, budget=clock)
     if clock.over:
         return False
-    for site, parcels in deliveries(study, out, members, engine, order.run).items():
-        for parcel in parcels:
-            carrier.exchange({site: to_message(parcel)})
+    write_json(folder / UNDELIVERED, sorted(_deliver(deliveries(study, out, members, engine, order.run), carrier, order.limit)))
     return True
+
+
+def _deliver(parcels: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit: int) -> set[str]:
+    """Hand out what every site is served, method by method; the sites that did not say that they have it."""
+    without: set[str] = set()
+    for by_site in parcels:
+        said = carrier.exchange({site: to_message(delivery) for site, delivery in by_site.items()})
+        for site, delivery in by_site.items():
+            try:
+                expected(said.get(site, b""), Received, delivery.run, delivery.number, limit)
+            except MessageError:
+                without.add(site)
+    return without
 
 
 def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path) -> Members:

@@ -38,8 +38,9 @@ class FlareCarrier:
 
     def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
         waiting, answers, replies = {}, {}, queue.Queue[tuple[str, bytes | None]]()
+        lost = self.lost
         for site, data in parcels.items():
-            if site not in self.lost:
+            if site not in lost:
                 waiting[site] = self._task(site, data, replies)
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
         end = monotonic() + self.patience

@@ -1,6 +1,5 @@
 """The server's part of a FLARE job: it runs an order, tells how far it is, and ends the job when something new has to be taken in."""
 
-import json
 import traceback
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ class CoterieController(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self.communicator._task_check_period = CHECK
-        fl_ctx.get_engine().register_app_command("progress", self._progress)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is left open."""
@@ -86,10 +84,6 @@ class CoterieController(Controller):
             return
         (self.left.add if what == "left" else self.left.discard)(site)
         self.journal.say(what, site=site)
-
-    def _progress(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
-        after = int(data.get("after", 0)) if isinstance(data, dict) else 0
-        return {"lines": json.dumps(self.journal.lines(after))}
 
 
 class _Newcomers:

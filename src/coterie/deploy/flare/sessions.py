@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
+from nvflare.fuel.flare_api.api_spec import NoConnection
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.client import api
 
@@ -96,16 +96,3 @@ def tell_server(federation: FederationFolder, what: str, site: str) -> bool:
     with operating(federation) as session:
         (session.disable_client if what == "disable" else session.enable_client)(site)
     return True
-
-
-def job_status(session: Session, job: str) -> str:
-    """FLARE's word for how a job stands."""
-    try:
-        return str(session.get_job_meta(job)["status"])
-    except JobNotFound:
-        return "unknown"
-
-
-def connected(session: Session) -> dict[str, float]:
-    """By site that is there, when it was last heard of."""
-    return {client.name: float(client.last_connect_time) for client in session.get_connected_client_list()}
