@@ -140,3 +140,9 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
             f"a message of protocol {found.protocol}, this side speaks {PROTOCOL}: install the same version of coterie on both sides"
         )
     return found
+
+
+def is_kind(data: bytes, kind: type) -> bool:
+    """Whether the header names this kind; what is in it is checked when it is read."""
+    head = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head

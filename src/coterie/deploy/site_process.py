@@ -14,7 +14,7 @@ from coterie.core.plain import read_json, write_json
 from coterie.deploy.answering import AnswerAll, answer_parcel, site_card
 from coterie.deploy.files import kit_files
 from coterie.deploy.held import site_data
-from coterie.deploy.messages import KINDS, LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, to_message
+from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, is_kind, to_message
 from coterie.deploy.policy import read_policy
 from coterie.deploy.received import write_delivery
 from coterie.deploy.site import SiteWorker, open_site
@@ -87,12 +87,6 @@ class Site:
             raise MessageError("a delivery before the server has introduced itself")
         folder = write_delivery(delivery, self.world, self.kit / "bundles")
         return to_message(Received(PROTOCOL, delivery.run, delivery.number, folder.name))
-
-
-def is_kind(data: bytes, kind: type) -> bool:
-    """Whether the header names this kind; what is in it is checked when it is read."""
-    head = data[8 : 8 + int.from_bytes(data[:8], "little")]
-    return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head
 
 
 def work(line: Connection, kit: Path) -> None:
