@@ -63,7 +63,9 @@ class CoterieController(Controller):
         self.journal.begin(sites)
         newcomers = Newcomers(lambda: self.waiting(carrier.lost), self.journal.lines)
         try:
-            complete = carry_out_order(self.order, carrier, sites, self.folder, clock=newcomers, watchers=[self.journal])
+            complete = carry_out_order(
+                self.order, carrier, sites, self.folder, clock=newcomers, tell=self.journal.fault, watchers=[self.journal]
+            )
             if complete:
                 self.journal.end("complete")
             else:
