@@ -29,16 +29,17 @@ class Newcomers:
 
 
 def patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
-    """Rounds until a site may end the job to come in: none at first, and ever more for one whose part broke in one job after the other.
+    """Rounds until a site may end the job to come in: one at first, and ever more for one whose part broke in one job after the other.
 
-    To begin a job takes seconds for everybody. A site whose process dies in each must not cost the others a job a round.
+    To begin a job takes seconds for everybody. A job without a round would be for nothing, and a site whose process dies in each must not
+    cost the others a job a round.
     """
     lost = 0
     for job in _jobs(lines):
         took_part, let_in = site in job[0].get("sites", ()), site in job[-1].get("let_in", ())
         if took_part:
             lost = lost + 1 if let_in and _rounds(job) < BRIEF else 0
-    return min(2**lost, LONGEST) - 1 if lost else 0
+    return min(2**lost, LONGEST)
 
 
 def _jobs(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
