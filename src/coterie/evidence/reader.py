@@ -20,6 +20,7 @@ from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
 from coterie.evidence.tables import KEYS, TABLES
+from coterie.evidence.wholeness import check_whole, is_study
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are made: running a study does not need it
@@ -35,9 +36,16 @@ class Evidence:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Evidence":
+        """The study in a folder, refused if it is not as it was written."""
         folder = Path(folder)
-        if not (folder / "settings.json").is_file():
+        if not is_study(folder):
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
+        if wrong := check_whole(folder).sentences(folder):
+            more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise UserError(
+                f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' says what is still good; what is damaged is made "
+                "again by the command that made the study, with --resume."
+            )
         tree = read_json(folder / "settings.json")
         if format1.wrote(tree):
             settings = format1.settings_of(tree)
