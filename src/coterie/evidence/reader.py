@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.evidence import format1
 from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.sanity import nonsense
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
 from coterie.evidence.tables import KEYS, TABLES
@@ -70,6 +71,12 @@ class Evidence:
         wanted = None if columns is None else _with_keys(columns)
         draws = pa.array(self.settings.draws, pa.int64())
         for batch in self.source.batches(name, wanted, faults):
+            if (told := nonsense(name, batch, self.rosters)) is not None:
+                sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {told}; run the study again."
+                if faults is None:
+                    raise UserError(sentence)
+                faults.append(sentence)
+                continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
             yield batch if pc.all(own).as_py() is not False else batch.filter(own)
 

@@ -51,6 +51,10 @@ class Opening:
         data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
         extras = {"execution": asdict(execution_now), "environment": environment(), "data": data}
         if resume and is_study(self.out):
+            if format1.wrote(_tree(self.out / "settings.json")):
+                raise UserError(
+                    f"{self.out} was written by an earlier version and can be read but not resumed: begin anew in another --out."
+                )
             hold = Hold(self.out)
             try:
                 return self._go_on(hold, execution, extras)
@@ -63,10 +67,6 @@ class Opening:
 
     def _go_on(self, hold: Hold, execution: Execution, extras: Mapping[str, Any]) -> Opened:
         out = self.out
-        if (out / "settings.json").exists() and format1.wrote(_tree(out / "settings.json")):
-            raise UserError(
-                f"{out} was written by an earlier version and can be read but not resumed: run the study again in another --out."
-            )
         texts = {"settings": self.settings.as_json(), **extras}
         told = mend(out, {f"{name}.json": json_text(tree) for name, tree in texts.items()})
         stored = Settings.from_json(read_json(out / "settings.json"))
@@ -96,7 +96,7 @@ class Opening:
         if other:
             what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
             raise UserError(
-                f"The data of {self.out} are not those it was begun with ({what}): go on with those, or run the study again in another --out."
+                f"The data of {self.out} are not those it was begun with ({what}): go on with those, or begin anew in another --out."
             )
 
     def _changed_roster(self, draw: int, roster: pa.Table) -> list[str]:
