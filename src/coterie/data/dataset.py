@@ -117,8 +117,10 @@ def fingerprint(files: Sequence[Path], **settings: Any) -> str:
 
 
 def content_of(files: Sequence[Path]) -> str:
-    """The hash of what stands in files. It is kept under their sizes, places and times, the one that nobody can set among them, so that large
-    files are read once; of files that were changed a moment ago it is not, since times are coarse."""
+    """The hash of what stands in files, which is kept under their sizes, places and times, so that large ones are read once.
+
+    Among the times is the one that nobody can set. Of files that were changed a moment ago nothing is kept, since times are coarse.
+    """
     stats = [(str(file.absolute()), *(getattr(file.stat(), name) for name in STAMP)) for file in files]
     known = cache_folder() / "hashes" / _short(stats)
     if known.is_file() and len(told := known.read_text()) == LENGTH:

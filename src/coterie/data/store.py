@@ -14,7 +14,9 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from coterie.core.arrays import Array
+from coterie.core.disk import text_hash
 from coterie.core.errors import UserError
+from coterie.core.plain import as_json
 from coterie.data.content import array_hash
 from coterie.data.federation import Samples
 from coterie.data.table import BLOCK, Table
@@ -48,8 +50,11 @@ def whole_folder(final: Path) -> Iterator[Path]:
 def sound(folder: Path) -> bool:
     """Whether a folder is there and holds what was written to it. Of arrays beyond 2 GiB only some blocks are read."""
     try:
-        hashes: Mapping[str, str] = json.loads((folder / ABOUT).read_text()).get("hashes", {})  # none: from before they were written
-        return all(array_hash(_map(folder / f"{name}.npy")) == told for name, told in hashes.items())
+        about = json.loads((folder / ABOUT).read_text())
+        told = about.pop("sha256", None)
+        hashes: Mapping[str, str] = about.get("hashes", {})  # none: from before they were written
+        same = told == (text_hash(as_json(about)) if hashes else None)
+        return same and all(array_hash(_map(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, EOFError, AttributeError):
         return False
 
@@ -117,7 +122,8 @@ def open_table(folder: Path) -> Table:
 def _describe(work: Path, about: Mapping[str, Any]) -> None:
     """Write what is not an array, with the hashes of what is."""
     hashes = {path.stem: array_hash(_map(path)) for path in sorted(work.glob("*.npy"))}
-    (work / ABOUT).write_text(json.dumps({**about, "hashes": hashes}))
+    tree = json.loads(json.dumps({**about, "hashes": hashes}))
+    (work / ABOUT).write_text(json.dumps({**tree, "sha256": text_hash(as_json(tree))}))
 
 
 def _write(path: Path, array: Array, scaled: bool) -> None:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from coterie.core.disk import file_hash
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json, write_json
+from coterie.core.plain import json_text, read_json
 from coterie.evidence.head import Link
 from coterie.evidence.record import LaneKey
 
@@ -30,7 +30,7 @@ class Manifest:
     routes: Mapping[str, str]  # how trainings were carried out up to here
 
     def write(self, folder: Path) -> None:
-        write_json(folder / MANIFEST, asdict(self))
+        (folder / MANIFEST).write_text(json_text(asdict(self)), encoding="utf-8")
 
     @property
     def keys(self) -> list[LaneKey]:

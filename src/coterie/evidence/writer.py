@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from coterie.core.arrays import Array
 from coterie.core.disk import file_hash, flush
 from coterie.core.locks import Hold
-from coterie.core.plain import read_json, write_json
+from coterie.core.plain import json_text, read_json, write_json
 from coterie.core.states import flatten
 from coterie.evidence.creation import create_folder
 from coterie.evidence.head import Head, Link, read_head
@@ -49,6 +49,8 @@ class Writer:
         self.folder = folder
         self._hold = hold
         self._head = read_head(folder)
+        for name in ("segments", "rosters"):
+            (folder / name).mkdir(exist_ok=True)
         there = segments(folder)
         self._next = 1 + max((int(path.name) for path in there), default=0)
         self._lanes = {path: [key_of(entry) for entry in read_json(path / "lanes.json")] for path in there if _has_states(path)}
@@ -77,8 +79,9 @@ class Writer:
         if self._hold is not None:
             self._hold.close()
 
-    def rosters(self, rosters: Mapping[int, pa.Table]) -> None:
-        """Write rosters that have grown, or are not as they were written; each appears whole or not at all."""
+    def rosters(self, rosters: Mapping[int, pa.Table]) -> list[str]:
+        """Write rosters that have grown, or are not as they were written; the latter are told of. Each appears whole or not at all."""
+        told = []
         for draw, roster in rosters.items():
             path = roster_path(self.folder, draw)
             name = f"rosters/{path.name}"
@@ -88,6 +91,9 @@ class Writer:
                 if self._head is not None:
                     self._head = self._head.with_file(name, file_hash(path))
                     self._head.write(self.folder)
+            if not sound:
+                told.append(f"{path} was not as it was written: it is made again.")
+        return told
 
     def segment(self, lanes: Sequence[Progress], tables: Mapping[str, pa.Table]) -> None:
         """Write what these lanes have done since their last segment."""
@@ -100,7 +106,7 @@ class Writer:
                 # a dictionary for the few methods only: of numbers compression finds repeated ones as well, in less time
                 pq.write_table(table, draft / f"{name}.parquet", compression="zstd", compression_level=1, use_dictionary=["method"])
             entries = [_entry(lane) for lane in lanes]
-            write_json(draft / "lanes.json", entries)
+            (draft / "lanes.json").write_text(json_text(entries), encoding="utf-8")  # all are flushed together, below
             (draft / "states.safetensors").write_bytes(_states(lanes))
             head = self._sealed(draft, final.name, entries, tables)
             for path in (*draft.iterdir(), draft):

@@ -80,7 +80,7 @@ class Opening:
         if now := changes(read_json(out / "environment.json"), extras["environment"]):
             told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
         writer = Writer(out, hold)
-        writer.rosters(self.rosters)  # clients may have come since
+        told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
         kept = Execution(**{**read_json(out / "execution.json"), "threads": execution.threads})
