@@ -72,9 +72,9 @@ def test_another_reader_or_file_is_decoded_anew(folder: Path, cache: Path, chang
         (folder / LABELS).write_bytes(gzip.compress(raw, 0))
     else:
         before = (folder / LABELS).stat()  # another byte, and the size and time that it had
-        raw = bytearray((folder / LABELS).read_bytes())
-        raw[4] ^= 1  # the time that gzip keeps, which changes no label
-        (folder / LABELS).write_bytes(raw)
+        data = bytearray((folder / LABELS).read_bytes())
+        data[4] ^= 1  # the time that gzip keeps, which changes no label
+        (folder / LABELS).write_bytes(data)
         os.utime(folder / LABELS, ns=(before.st_atime_ns, before.st_mtime_ns))
     dataset.samples(sets.pixels_of, folder.parent)
     assert len(list((cache / "decoded").iterdir())) == 2

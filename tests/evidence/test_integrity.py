@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.head import read_head
+from coterie.evidence.head import read_study_head
 from coterie.evidence.settings import Settings
 from coterie.evidence.verify import studies_in, verify
 from coterie.methods.fedavg import FedAvg
@@ -68,7 +68,7 @@ def test_a_study_that_nobody_touched_is_whole(whole: Path) -> None:
     assert (found.checkable, found.damaged, found.set_aside) == (True, (), ())
     assert found.good == {f"{number:06d}": 4 if number in (1, 5) else 2 for number in range(1, 9)}  # two lanes; the first has round 0, too
     assert json.dumps(found.as_json())
-    head = read_head(whole)
+    head = read_study_head(whole)
     assert head is not None
     assert head.last.segment == "000008"
 
@@ -78,7 +78,7 @@ def first_by_second(folder: Path) -> None:
 
 
 # What is done to a study, and the words of what must be said of it.
-TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
+TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a segment in the middle is removed": (lambda folder: integrity.remove_segment(folder, 2), "000003 is missing"),
     "the first segment is removed": (lambda folder: integrity.remove_segment(folder, 0), "000001 is missing"),
     "the last segment is removed": (lambda folder: integrity.remove_segment(folder, -1), "000008 is missing"),
@@ -105,7 +105,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a stray segment": (lambda folder: (folder / "segments/000009").mkdir(), "000009 has no manifest"),
     "a whole segment of an earlier round again": (
-        lambda folder: shutil.copytree(folder / "segments/000008", folder / "segments/000009"),  # type: ignore[dict-item]
+        lambda folder: shutil.copytree(folder / "segments/000008", folder / "segments/000009"),
         "000009 is segment 000008 under another name",
     ),
 }
@@ -171,7 +171,7 @@ def test_a_kill_between_a_segment_and_the_head_costs_nothing(whole: Path, tmp_pa
         for _ in range(count):
             integrity.remove_segment(before, -1)
         run(before, resume=True)  # makes them again, with the same links
-        first = read_head(before)
+        first = read_study_head(before)
         assert first is not None
         kept = json.loads((before / "segments" / f"{8 - count + 1:06d}" / "manifest.json").read_text())["previous"]
         shutil.copytree(before, tmp_path / f"late-{count}")
@@ -180,7 +180,7 @@ def test_a_kill_between_a_segment_and_the_head_costs_nothing(whole: Path, tmp_pa
         assert verify(late).whole
         assert digest(Evidence.open(late)) == wanted(whole)
         run(late, resume=True)
-        head = read_head(late)
+        head = read_study_head(late)
         assert head is not None
         assert head.last.segment == "000008"
 
@@ -243,5 +243,5 @@ def test_the_digest_of_counts_leaves_out_what_a_processor_rounds(whole: Path, co
     assert digest(Evidence.open(copy)) != wanted(whole)
     counts = digest(Evidence.open(whole), counts=True)
     assert digest(Evidence.open(copy), counts=True) == counts != wanted(whole)
-    integrity.rewrite_table(copy, "groups", 1, lambda table: table.set_column(5, "group", pa.array([7] * len(table), pa.int32())))
+    integrity.rewrite_table(copy, "clients", -1, lambda table: table.set_column(6, "hits_0", pa.array([0] * len(table), pa.int32())))
     assert digest(Evidence.open(copy), counts=True) != counts

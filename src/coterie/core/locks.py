@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from coterie.core.errors import UserError
 
@@ -46,6 +48,12 @@ class Hold:
             raise UserError(f"{folder} is being written to by {who}: wait until it ends, or choose another --out.") from None
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let others write. A second time does nothing."""

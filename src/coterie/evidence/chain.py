@@ -7,7 +7,7 @@ after is damaged itself, it must follow on the one before. So one damaged segmen
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.evidence.head import Head, Link
+from coterie.evidence.head import Link, StudyHead
 from coterie.evidence.manifest import Manifest
 
 
@@ -16,7 +16,7 @@ class Chain:
     """The manifests that could be read, and what is known of the chain's ends."""
 
     start: Link
-    head: Head | None  # None: damaged or lost
+    head: StudyHead | None  # None: damaged or lost
     manifests: Mapping[str, Manifest]
     hashes: Mapping[str, str]  # of the manifests
 

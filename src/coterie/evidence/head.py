@@ -25,7 +25,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Head:
+class StudyHead:
     """What a study's folder must hold."""
 
     files: Mapping[str, str]  # by path in the folder
@@ -33,7 +33,7 @@ class Head:
     follows: Mapping[str, Link] = field(default_factory=dict)  # by segment, what it follows on since others were set aside
 
     @classmethod
-    def of(cls, folder: Path) -> "Head":
+    def of(cls, folder: Path) -> "StudyHead":
         """The head of a study without segments, as its files are."""
         files = {name: file_hash(folder / name) for name in head_files(folder)}
         return cls(files, origin(files))
@@ -43,16 +43,16 @@ class Head:
         tree = asdict(self)
         write_whole(folder / HEAD, json_text({**tree, "sha256": text_hash(json_text(tree))}))
 
-    def with_file(self, name: str, sha256: str) -> "Head":
+    def with_file(self, name: str, sha256: str) -> "StudyHead":
         return replace(self, files={**self.files, name: sha256})
 
 
-def read_head(folder: Path) -> Head | None:
+def read_study_head(folder: Path) -> StudyHead | None:
     """The head, if it is there and as it was written."""
     try:
         tree = read_json(folder / HEAD)
         told = tree.pop("sha256")
-        head = Head(dict(tree["files"]), Link(**tree["last"]), {name: Link(**link) for name, link in tree["follows"].items()})
+        head = StudyHead(dict(tree["files"]), Link(**tree["last"]), {name: Link(**link) for name, link in tree["follows"].items()})
     except (UserError, KeyError, TypeError, AttributeError):
         return None
     return head if text_hash(json_text(tree)) == told else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from coterie.core.disk import file_hash, text_hash, write_whole
 from coterie.core.errors import UserError
 from coterie.core.plain import json_text
-from coterie.evidence.head import FIXED, Head, head_files, origin, read_head
+from coterie.evidence.head import FIXED, StudyHead, head_files, origin, read_study_head
 from coterie.evidence.manifest import Manifest, read_manifest
 from coterie.evidence.source import segments
 from coterie.evidence.wholeness import ALTERED, check_whole
@@ -18,7 +18,7 @@ def mend(folder: Path, texts: Mapping[str, str]) -> list[str]:
     What a study is cannot be made up: where the recorded hash is another one, the study is refused. What is only told of it (on which
     machine it began) is replaced by what is so now.
     """
-    head = read_head(folder)
+    head = read_study_head(folder)
     if head is None:
         return _mend_without_head(folder, texts) if check_whole(folder).checkable else []
     told = []
@@ -47,7 +47,7 @@ def _mend_without_head(folder: Path, texts: Mapping[str, str]) -> list[str]:
         for name in FIXED:
             write_whole(folder / name, texts[name])
             told.append(f"{folder / name} was not as it was written: it is made again.")
-    Head.of(folder).write(folder)  # the chain is closed when the lanes are restored
+    StudyHead.of(folder).write(folder)  # the chain is closed when the lanes are restored
     return told
 
 

@@ -18,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.states import State, unflatten
 from coterie.evidence.aside import set_aside
-from coterie.evidence.head import Head, origin, read_head
+from coterie.evidence.head import StudyHead, origin, read_study_head
 from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.source import key_of, segments
 from coterie.evidence.tables import TABLES
@@ -91,11 +91,11 @@ def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standin
 def _close_chain(folder: Path, found: Standing) -> list[str]:
     """Let the head say what there is now: of the segments that are left, which follows on which. Spare states that are not as they were
     written go, too."""
-    head = read_head(folder) or Head.of(folder)
+    head = read_study_head(folder) or StudyHead.of(folder)
     links = [origin(head.files), *(found.whole.links[path.name] for path in segments(folder))]
     follows = {link.segment: before for before, link in pairwise(links) if found.whole.manifests[link.segment].previous != before}
     now = replace(head, last=links[-1], follows=follows)
-    if now != read_head(folder):
+    if now != read_study_head(folder):
         now.write(folder)
     left = {link.segment: found.whole.manifests[link.segment] for link in links[1:]}
     spare = [folder / "segments" / name for name in wrong_states(folder, left)]

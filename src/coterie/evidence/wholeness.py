@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.threads import cores, in_order
 from coterie.evidence.chain import Chain
-from coterie.evidence.head import FIXED, HEAD, Head, Link, head_files, origin, read_head
+from coterie.evidence.head import FIXED, HEAD, Link, StudyHead, head_files, origin, read_study_head
 from coterie.evidence.manifest import MANIFEST, Manifest, read_manifest
 from coterie.evidence.settings import UNCHAINED
 from coterie.evidence.source import segments
@@ -40,7 +40,7 @@ class Wholeness:
 
 def check_whole(folder: Path, *, everything: bool = False) -> Wholeness:
     """Compare a folder with its head and its manifests; what no number rests on (checkpoints, versions) only where asked for."""
-    head = read_head(folder)  # before the segments: a study that is still run may get more of them meanwhile
+    head = read_study_head(folder)  # before the segments: a study that is still run may get more of them meanwhile
     names = [path.name for path in segments(folder)]
     read = {name: read_manifest(folder / "segments" / name) for name in names}
     if head is None and not _chained(folder, read.values()):
@@ -78,7 +78,7 @@ def _chained(folder: Path, manifests: Iterable[Manifest | str]) -> bool:
     return isinstance(tree, dict) and tree.get("format", UNCHAINED) > UNCHAINED
 
 
-def _wrong_files(folder: Path, head: Head | None) -> dict[str, str]:
+def _wrong_files(folder: Path, head: StudyHead | None) -> dict[str, str]:
     """What is wrong with the files that say what the study is."""
     if head is None:
         return {HEAD: ALTERED if (folder / HEAD).exists() else MISSING}

@@ -25,7 +25,7 @@ from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json, write_json
 from coterie.core.states import flatten
 from coterie.evidence.creation import create_folder
-from coterie.evidence.head import Head, Link, read_head
+from coterie.evidence.head import Link, StudyHead, read_study_head
 from coterie.evidence.manifest import MANIFEST, manifest_of
 from coterie.evidence.reader import read_roster, roster_path
 from coterie.evidence.record import LaneKey, Progress
@@ -48,7 +48,7 @@ class Writer:
     def __init__(self, folder: Path, hold: Hold | None = None) -> None:
         self.folder = folder
         self._hold = hold
-        self._head = read_head(folder)
+        self._head = read_study_head(folder)
         for name in ("segments", "rosters"):
             (folder / name).mkdir(exist_ok=True)
         there = segments(folder)
@@ -68,7 +68,7 @@ class Writer:
             for draw, roster in rosters.items():
                 _write_roster(roster_path(draft, draw), roster)
             write_json(draft / "settings.json", settings.as_json())
-            Head.of(draft).write(draft)
+            StudyHead.of(draft).write(draft)
 
         return cls(folder, create_folder(folder, "settings.json", fill))  # a folder with settings is a study
 
@@ -132,7 +132,7 @@ class Writer:
             self._routes |= routes
             write_json(self.folder / "routes.json", self._routes)
 
-    def _sealed(self, draft: Path, name: str, entries: Sequence[Mapping[str, Any]], tables: Mapping[str, pa.Table]) -> Head | None:
+    def _sealed(self, draft: Path, name: str, entries: Sequence[Mapping[str, Any]], tables: Mapping[str, pa.Table]) -> StudyHead | None:
         """Put a manifest beside what is in a draft; the head that knows of it."""
         if self._head is None:
             return None

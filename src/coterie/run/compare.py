@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def compare(
     for federation in federations:
         request.plan.check(len(federation))
     out = Path(out)
-    with closing(_open(out, request, resume)):
+    with _open(out, request, resume):
         _carry_out(request, entries, federations, out, budget, execution or Execution(), tuple(callbacks))
         return open_comparison(out)
 
