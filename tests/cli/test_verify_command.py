@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import integrity
-from cli.test_commands import coterie as command
+from coterie.cli import main
 from coterie.evidence import Evidence
 from coterie.evidence.verify import verify
 from integrity import coterie, killed_at
@@ -22,7 +22,12 @@ def test_verify_says_what_is_damaged_and_what_is_good(
     study = tmp_path / "study"
 
     def said(*words: str) -> tuple[int, str, str]:
-        return command(capfd, monkeypatch, *words)
+        monkeypatch.setattr(sys, "argv", ["coterie", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+            sys.exit(0)
+        captured = capfd.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
 
     assert said(*RUN, "--out", str(study))[0] == 0
     code, stdout, stderr = said("verify", str(study))
@@ -45,7 +50,7 @@ def test_verify_says_what_is_damaged_and_what_is_good(
     assert code == 0, stderr
     assert "000002 is damaged (clients.parquet is not as it was written): its rounds are made again." in stdout
     assert said("digest", str(study)) == before
-    assert "Set aside by earlier runs: segments-000002" in said("verify", str(study))[1]
+    assert "Set aside by earlier runs: segments-000001, segments-000002" in said("verify", str(study))[1]
     assert said("verify", str(study / "segments"))[0] == 2
 
 
