@@ -25,7 +25,6 @@ def test_verify_says_what_is_damaged_and_what_is_good(
         monkeypatch.setattr(sys, "argv", ["coterie", *words])
         with pytest.raises(SystemExit) as end:
             main()
-            sys.exit(0)
         captured = capfd.readouterr()
         return int(end.value.code or 0), captured.out, captured.err
 
