@@ -68,9 +68,10 @@ class Context:
 
     def sketch(self, size: int | None, clip: float | None = None, noise: float = 0.0) -> Sketch | None:
         """The run's one projection to so many numbers; None where nothing is said, or all that may be compared is no more than that."""
-        if size is None or (clip is None and size >= int(self.layout.compared.sum())):
+        most = int(self.layout.compared.sum())
+        if size is None or (clip is None and size >= most):
             return None
-        return Sketch(size, key(self.seed, "sketch"), clip, noise)
+        return Sketch(min(size, most), key(self.seed, "sketch"), clip, noise)
 
     def note(self, name: str, value: Array | float | str | None) -> None:
         """Write something of this round down as evidence."""

@@ -1,25 +1,26 @@
 """Sketches: a keyed random projection, so that r numbers leave a client instead of a gradient or an update.
 
-Every number of a vector is multiplied by r signs, and the r sums are divided by sqrt(r). Inner products survive on average, with a
-deviation of at most sqrt((||x||^2 ||y||^2 + <x, y>^2) / r), and distances to a factor of about 1 +- 1/sqrt(r) (Johnson and Lindenstrauss'
-lemma; with signs, Achlioptas, 2003). The vector itself is not in them: r equations do not tell d > r unknowns.
+The subsampled randomised Hadamard transform (Ailon and Chazelle, 2006; Tropp, 2011): a vector is filled up with zeros to a power of two, D,
+each number gets a random sign, the vector is turned by a Hadamard matrix, and r of its numbers, drawn without replacement, are kept and
+multiplied by sqrt(D / r). Inner products survive on average, with a deviation of about sqrt((||x||^2 ||y||^2 + <x, y>^2) / r), and
+distances to a factor of about 1 +- 1/sqrt(r): Johnson and Lindenstrauss' lemma. The turn takes D log D additions; there is no d x r
+matrix. The vector itself is not in its sketch: r equations do not tell d > r unknowns.
 
-The signs are the bits of keyed words, 64 to a word, made a block at a time: the d x r matrix never exists, it is the same on every machine
-and under every version of every library, and all who know the key project alike. Methods key it by the seed alone, so that one projection
-serves the whole run: sketches of different rounds can be compared, and a client that is asked again shows the same r directions again.
-With a new projection in every round the server would have seen T * r directions after T rounds.
+Signs and places are keyed words, so they are the same on every machine and under every version of every library: all who know the key
+project alike. Methods key it by the seed alone, so that one projection serves the whole run: sketches of different rounds can be compared,
+and a client that is asked again shows the same r directions again. With a new projection in every round the server would have seen T * r
+directions after T rounds.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats
-from coterie.core.rng import extend, words
-from coterie.core.threads import one_thread
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.rng import key as keyed
+from coterie.core.rng import words
 
-BLOCK = 4096  # numbers of a vector whose signs are held at a time
-BITS = 64
+TOGETHER = 1 << 22  # numbers that are turned at a time
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Sketch:
     """
 
     size: int  # r
-    key: int  # of the signs
+    key: int  # of signs and places
     clip: float | None = None  # the longest sketch (L2 norm) that leaves
     noise: float = 0.0  # deviation of the noise on every number, in clips
 
@@ -38,28 +39,55 @@ class Sketch:
         if self.size < 1 or self.noise < 0 or (self.clip is not None and self.clip <= 0) or (self.noise and self.clip is None):
             raise ValueError("a sketch has at least one number, and noise needs a clip above zero")
 
-    @property
-    def exact(self) -> "Sketch":
-        """The same projection without clipping and noise."""
-        return Sketch(self.size, self.key)
-
 
 def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = None) -> Doubles:
     """(n, size) the sketches of the rows, or of their differences from `origin`; a row's bits depend on no other row."""
-    total = np.zeros((len(vectors), sketch.size))
-    start = None if origin is None else np.broadcast_to(origin, vectors.shape)
-    with one_thread():
-        for number, begin in enumerate(range(0, vectors.shape[1], BLOCK)):
-            signs = _signs(sketch, number, min(BLOCK, vectors.shape[1] - begin))
-            for i, row in enumerate(vectors):
-                part = row[begin : begin + BLOCK].astype(np.float64)
-                total[i] += (part if start is None else part - start[i, begin : begin + BLOCK]) @ signs
-    return np.asarray(total / np.sqrt(sketch.size))
+    n, d = vectors.shape
+    length = 1 << max(d - 1, 0).bit_length()
+    if sketch.size > length:
+        raise ValueError(f"{d} numbers cannot be sketched by {sketch.size}: ask for fewer")
+    signs, places = _signs(sketch, d), _places(sketch, length)
+    start = np.broadcast_to(np.zeros(1) if origin is None else origin, vectors.shape)
+    made, together = np.empty((n, sketch.size)), max(1, TOGETHER // length)
+    for begin in range(0, n, together):
+        part = slice(begin, begin + together)
+        turned = np.zeros((len(vectors[part]), length))
+        turned[:, :d] = signs * (vectors[part].astype(np.float64) - start[part])
+        made[part] = _turned(turned)[:, places]
+    return np.asarray(made / np.sqrt(sketch.size))  # the turn is by a matrix of ones: sqrt(D) is in it
 
 
-def _signs(sketch: Sketch, block: int, rows: int) -> Doubles:
-    """(rows, size) the signs of a block: the bits of its keyed words, the lowest first."""
-    columns = -(-sketch.size // BITS)
-    drawn = words(extend(sketch.key, block), rows * columns).astype("<u8").view(np.uint8).reshape(rows, columns * 8)
-    bits = np.unpackbits(drawn, axis=1, count=sketch.size, bitorder="little")
-    return np.asarray(1.0 - 2.0 * bits, dtype=np.float64)
+def _signs(sketch: Sketch, d: int) -> Doubles:
+    """(d,) the bits of keyed words, the lowest first."""
+    drawn = words(keyed(sketch.key, "signs"), -(-d // 64)).astype("<u8").view(np.uint8)
+    return np.asarray(1.0 - 2.0 * np.unpackbits(drawn, count=d, bitorder="little"), dtype=np.float64)
+
+
+def _places(sketch: Sketch, length: int) -> Ints:
+    """(size,) the places that are kept: those with the lowest keyed words."""
+    return np.argsort(words(keyed(sketch.key, "places"), length), kind="stable")[: sketch.size].astype(np.int64)
+
+
+def _turned(rows: Doubles) -> Doubles:
+    """The rows times the Hadamard matrix of ones and minus ones; the rows are overwritten.
+
+    That matrix is the Kronecker product of two smaller ones: each row is laid out as a rectangle and turned along either side, so that
+    what is added lies side by side in memory.
+    """
+    n, length = rows.shape
+    tall = 1 << (length.bit_length() // 2)
+    once = _down(rows.reshape(n, tall, -1)).transpose(0, 2, 1).copy()
+    return _down(once).transpose(0, 2, 1).reshape(n, length)
+
+
+def _down(boxes: Doubles) -> Doubles:
+    """Each box (n, m, k) turned along its m rows, by sums and differences of halves."""
+    n, m, k = boxes.shape
+    half = 1
+    while half < m:
+        pairs = boxes.reshape(n, -1, 2, half, k)
+        total = pairs[:, :, 0] + pairs[:, :, 1]
+        np.subtract(pairs[:, :, 0], pairs[:, :, 1], out=pairs[:, :, 1])
+        pairs[:, :, 0] = total
+        half *= 2
+    return boxes
