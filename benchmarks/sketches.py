@@ -26,15 +26,16 @@ from coterie.inspect import InspectPlan, inspect_data
 DELTA = 1e-5
 CLIP = 0.01  # shorter than any gradient or update here: all are cut to one length, and noise is as loud for everybody
 SIZES = (8, 16, 32, 64, 128, 256)
-EPSILONS = (2, 8, 32, 128, 512, 2048)
-PLAN = ct.Plan(rounds=30, cohort=20, local=ct.Local(epochs=20, batch_size=10, lr=0.1), evaluate_every=10)
+EPSILONS = (2, 8, 32, 128, 512)
+R = 64  # of the sketches that are noised
+PLAN = ct.Plan(rounds=20, cohort=20, local=ct.Local(epochs=20, batch_size=10, lr=0.1), evaluate_every=10)
 DATA = {
     "rotated": ("digits/rotated(clients=40,groups=4)", PLAN),
     "labelswap": ("digits/labelswap(clients=40,groups=4)", PLAN),
     "mnist": ("mnist/powerlaw", replace(PLAN, local=replace(PLAN.local, lr=0.03))),
 }
 METHODS = {  # by name: the settings, and how many sketches a client sends at most
-    "fedsim": ("fedsim(clusters=4", 30),
+    "fedsim": ("fedsim(clusters=4", PLAN.rounds),
     "fedgroup": ("fedgroup(groups=4,pretrain=100,start_from=w0", 1),
     "fesem": ("fesem(groups=4,warmup=50,assign_on=sketch", 0),  # sends its models anyway: what is short is the server's memory
 }
@@ -51,9 +52,8 @@ def specs(small: bool) -> dict[str, dict[str, Any]]:
         for r in (16, 64, 256) if small else SIZES:
             found[f"{begin},sketch={r})"] = {"method": name, "r": r, "epsilon": None}
         for epsilon in () if small or not releases else EPSILONS:
-            for r in (8, 64):
-                noise = round(noise_for(epsilon, DELTA, releases), 4)
-                found[f"{begin},sketch={r},sketch_clip={CLIP},sketch_noise={noise})"] = {"method": name, "r": r, "epsilon": epsilon}
+            noise = round(noise_for(epsilon, DELTA, releases), 4)
+            found[f"{begin},sketch={R},sketch_clip={CLIP},sketch_noise={noise})"] = {"method": name, "r": R, "epsilon": epsilon}
     return found
 
 
@@ -71,10 +71,13 @@ def measured(name: str, seeds: int) -> Iterator[dict[str, Any]]:
 def _inspected(name: str, spec: str, seed: int) -> Iterator[dict[str, Any]]:
     """The groups that inspecting finds, without label counts and without a pilot."""
     federation = load(spec, 0)
-    cases: list[tuple[int | None, int | None]] = [(None, None), *((r, None) for r in SIZES), *((r, e) for e in EPSILONS for r in (8, 64))]
+    cases: list[tuple[int | None, int | None]] = [(None, None), (16, None), (64, None), (256, None), (R, 8), (R, 512)]
     for r, epsilon in cases:
-        noise = {"sketch_clip": CLIP, "sketch_noise": noise_for(epsilon, DELTA, 2)} if epsilon is not None else {}
-        found = inspect_data(federation, seed=seed, plan=InspectPlan(labels=False, pilot=None, draws=19, sketch=r, **noise))
+        plan = InspectPlan(labels=False, pilot=None, draws=19, sketch=r)
+        if epsilon is not None:
+            plan = replace(plan, sketch_clip=CLIP, sketch_noise=noise_for(epsilon, DELTA, 2))
+        found = inspect_data(federation, seed=seed, plan=plan)
+        assert federation.groups is not None
         truth = [federation.groups[federation.ids.index(client)] for client in found.ids]
         agreement = adjusted_rand_score(truth, found.groups.labels) if found.groups.distinct else 0.0
         yield {"data": name, "method": "inspect", "r": r, "epsilon": epsilon, "seed": seed, "accuracy": None, "ari": float(agreement)}

@@ -82,4 +82,5 @@ def _as_asked(work: Work, reply: Any) -> Any:
     if sketch_in(work.ask) is None:
         return reply
     made = sketched(work.ask, reply, work.world.model.layout)
-    return simulated_noise(work.ask, made, work.keys("sketch noise", made.clients))
+    drawn = fold(work.keys("sketch noise", made.clients), np.uint64(work.stamped.draw))  # other data, other noise
+    return simulated_noise(work.ask, made, drawn)
