@@ -13,6 +13,7 @@ directions after T rounds.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = N
     if sketch.size > length:
         raise ValueError(f"{d} numbers cannot be sketched by {sketch.size}: ask for fewer")
     signs, places = _signs(sketch, d), _places(sketch, length)
-    start = np.broadcast_to(np.zeros(1) if origin is None else origin, vectors.shape)
+    start: Any = np.broadcast_to(np.zeros(1) if origin is None else origin, vectors.shape)
     made, together = np.empty((n, sketch.size)), max(1, TOGETHER // length)
     for begin in range(0, n, together):
         part = slice(begin, begin + together)

@@ -54,7 +54,8 @@ def leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
                 yield "An honest-but-curious server may rebuild samples from the gradient of few of them, and read off label proportions."
         case "SketchedTrain" | "SketchedGradient":
             what = "update" if name == "SketchedTrain" else "mean gradient"
-            yield f"Leaves: random projections of each client's {what}, in a run at most {policy.sketch_numbers} of {numbers}{count}."
+            yield f"Leaves: in place of each client's {what}, a few random projections of it{count}."
+            yield f"In one run they show {policy.sketch_numbers} directions at most, of {numbers} ('sketch_numbers')."
             if noised:
                 yield "They are clipped and noised, like an update: in fewer numbers there is less noise."
             else:

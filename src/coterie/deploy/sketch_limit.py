@@ -1,5 +1,7 @@
 """How much of a vector a server can put together from sketches: each projection shows it so many directions more."""
 
+from typing import Any
+
 from coterie.core.asks import Ask
 from coterie.deploy.denied import Denied
 from coterie.deploy.policy import Policy
@@ -13,7 +15,7 @@ class SketchLimit:
         self.policy = policy
         self._asked: dict[int, int] = {}  # by the projection's key, the longest sketch
 
-    def denied(self, ask: Ask[object]) -> Denied | None:
+    def denied(self, ask: Ask[Any]) -> Denied | None:
         """Why a sketch does not leave; None where it does, which is then counted."""
         sketch = sketch_in(ask)
         if sketch is None or type(ask).__name__ in self.policy.asks:

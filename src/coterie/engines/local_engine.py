@@ -82,5 +82,5 @@ def _as_asked(work: Work, reply: Any) -> Any:
     if sketch_in(work.ask) is None:
         return reply
     made = sketched(work.ask, reply, work.world.model.layout)
-    drawn = fold(work.keys("sketch noise", made.clients), np.uint64(work.stamped.draw))  # other data, other noise
+    drawn = fold(work.keys("sketch noise", made.clients), np.array([work.stamped.draw], np.uint64))  # other data, other noise
     return simulated_noise(work.ask, made, drawn)
