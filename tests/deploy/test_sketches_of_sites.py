@@ -100,6 +100,9 @@ def test_noise_that_the_server_asks_for_is_secret_too_where_the_policy_has_none(
     assert {charge.noise for charges in site.ledger.charges().values() for charge in charges} == {1.5}
     own = worker(tmp_path / "own", privacy=NOISE)  # where it has one, that counts
     assert answer(own, asked)[0].vectors.std() == pytest.approx(0.02, rel=0.05)
+    faint = worker(tmp_path / "faint", privacy=ClipNoise(mechanism="clip+noise", clip=100.0, noise=1e-12))
+    (plain,) = answer(worker(tmp_path / "plain"), replace(GRADIENT, sketch=Sketch(1024, 7)))
+    np.testing.assert_allclose(answer(faint, asked)[0].vectors, plain.vectors, atol=1e-6)  # and none of the keyed noise is left in it
 
 
 def test_a_private_model_may_be_sketched_for_nothing(tmp_path: Path) -> None:
