@@ -26,6 +26,7 @@ from deploy.in_process import InProcess
 
 METHODS = (
     *("fedavg", "fedprox(mu=0.1)", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)", "simprox", "ifca(groups=2)"),
+    *("fedsim(clusters=2,sketch=5)", "fedgroup(groups=2,alpha=2,start_from=w0,sketch=5)", "fesem(groups=2,assign_on=sketch,sketch=5)"),
     *("fedex(groups=2)", "fedex(groups=2,combiner=mean)", "moon", "ditto", "scaffold", "flhc(warmup=1)", "local", "fedavg+finetune"),
 )
 
