@@ -1,0 +1,55 @@
+"""An attack on studies and on what is opened: part of `make drill`. Ends with 1 where a trial went wrong, got stuck or left a traceback.
+
+    python scripts/attack.py [--trials N] [--seed S] [--only KIND ...]
+
+What is tried, and how each trial is judged, is in tests/attacking.py.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[name] = "1"  # processes are forked: none may have threads
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests")]
+
+from attacking import KINDS, WEIGHTS, Attack  # noqa: E402
+
+
+def main() -> int:
+    """So many trials, their kinds drawn by the seed; each kind at least once where there are enough."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", choices=list(KINDS))
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    known = options.only or list(KINDS)
+    drawn = known + chance.choices(list(KINDS), WEIGHTS, k=options.trials) if options.only is None else known * options.trials
+    import coterie.cli.app
+    import coterie.report
+    import coterie.run.study  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as folder:
+        attack = Attack(Path(folder) / "attack")
+        for number, kind in enumerate(drawn[: options.trials]):
+            attack.trial(kind, options.seed * 10**6 + number)
+            if sys.stderr.isatty():
+                print(f"\r{number + 1} of {options.trials}", end="", file=sys.stderr, flush=True)
+    kinds = sorted(attack.outcomes)
+    outcomes = ["right", "refused", *sorted({name for of in attack.outcomes.values() for name in of} - {"right", "refused"})]
+    print("| trial | " + " | ".join(outcomes) + " |\n| --- |" + " ---: |" * len(outcomes))
+    for kind in kinds:
+        print(f"| {kind} | " + " | ".join(str(attack.outcomes[kind].get(name, 0)) for name in outcomes) + " |")
+    for fault in attack.faults:
+        print(fault)
+    print(f"{attack.trials} trials, {len(attack.faults)} faults")
+    return int(bool(attack.faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
