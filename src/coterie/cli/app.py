@@ -21,8 +21,10 @@ from coterie.cli import (
     serve,
     show,
 )
+from coterie.cli.stopping import StoppableCommands
 
 app = typer.Typer(
+    cls=StoppableCommands,
     help="Federated learning for clients that resemble each other.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from coterie.cli import options
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 
 
@@ -20,6 +21,7 @@ def export(
     everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
     data_dir: options.DataDir = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write what clients are served at the end of a study, usable without study or server."""
     from rich.console import Console
@@ -34,7 +36,10 @@ def export(
         raise UserError(f"{out} is there already: choose another --out.")
     if onnx:
         check_onnx()
-    found = served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir)
+    found = with_trust(
+        lambda trusted: served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, trust=trusted),
+        trust,
+    )
     wanted = {out / _folder_name(name): [name] for name in found.federation.ids} if everybody else {out: client or []}
     for place, names in wanted.items():
         bundle = found.bundle(names)

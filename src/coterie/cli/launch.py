@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -35,6 +36,7 @@ def launch(
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
@@ -49,9 +51,10 @@ def launch(
     said |= options.given(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
     if resume:
-        runs = [_resumed(folder, name, methods or [], said)]
+        runs = [_resumed(folder, name, methods or [], said, trust)]
     else:
-        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in _studies(folder, methods or [], said, name)]
+        wanted = _studies(folder, methods or [], said, name, trust)
+        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in wanted]
     for run, seen in runs:
         if detach:
             console.print(f"Run {run.name} is ordered. {_again(folder, run)}", highlight=False, soft_wrap=True)
@@ -59,7 +62,9 @@ def launch(
             _to_the_end(folder, run, seen, console, as_json)
 
 
-def _studies(folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None) -> list[tuple[str, "Settings"]]:
+def _studies(
+    folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
+) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
@@ -72,7 +77,7 @@ def _studies(folder: "FederationFolder", methods: list[str], said: dict[str, Any
     if any(method.endswith(".toml") for method in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        entries = read_study_file(Path(methods[0]))
+        entries = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or "model" in said)
         stem = Path(methods[0]).stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
@@ -96,7 +101,9 @@ def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimu
     return run, 0
 
 
-def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any]) -> "tuple[RunFolder, int]":
+def _resumed(
+    folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any], trust: bool
+) -> "tuple[RunFolder, int]":
     """The run to go on with, and how much of its journal is history."""
     from coterie.deploy.journal import journal_lines
     from coterie.deploy.runs import ENDS, WAITING, known_run
@@ -106,7 +113,7 @@ def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], s
         raise UserError("--resume needs --name: name the run to go on with.")
     run = known_run(folder, name)
     if methods:
-        ((_, settings),) = _studies(folder, methods, said, name)
+        ((_, settings),) = _studies(folder, methods, said, name, trust)
         stored = Settings.from_json(run.order()[0].settings)
         if stored != settings:
             differ = ", ".join(stored.differences(settings))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import options
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def predict(
         bool | None,
         typer.Option("--raw/--scaled", help="Rows in the site's own units, or standardised already; raw if the bundle can."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The bundle's model, said again: needed where it is code of your own.")] = None,
+    model: Annotated[str | None, typer.Option(help="The bundle's model, said again: as good as --trust for that code.")] = None,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict the classes of rows with a bundle."""
@@ -38,7 +40,7 @@ def predict(
     from coterie.deploy.bundle_files import read_bundle
     from coterie.deploy.rows import read_rows
 
-    own = read_bundle(bundle, model)
+    own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
     rows = read_rows(data, own, label)
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
     found = own.predict(x, client)

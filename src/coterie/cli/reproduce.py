@@ -3,13 +3,14 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli import options
 from coterie.cli.listing import listing
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def reproduce(
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
@@ -45,7 +47,11 @@ def reproduce(
 
     folder = out or Path("reproduced") / study.name
     console.print(f"[bold]{study.title}[/bold]\n{study.paper}, {study.where}\n{study.asks}", highlight=False)
-    outcome = carry_out(study, out=folder, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=[ProgressBar(console)])
+    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway}
+    outcome = with_trust(
+        lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways),
+        trust,
+    )
     for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
             console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, results)))

@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -29,6 +30,7 @@ def run(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
@@ -39,7 +41,8 @@ def run(
     if any(name.endswith(".toml") for name in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        studies = read_study_file(Path(methods[0]))
+        # a model that is said here takes the place of the file's
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or model is not None)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), out)]
     if len(studies) > 1 and as_json:

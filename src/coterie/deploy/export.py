@@ -10,6 +10,7 @@ from typing import Any
 from coterie.core.errors import UserError, suggestion
 from coterie.core.method import Method
 from coterie.core.plain import read_json
+from coterie.core.trust import check_trust
 from coterie.data.federation import Federation
 from coterie.deploy.served import Served
 from coterie.engines.engine import Engine
@@ -32,10 +33,13 @@ def served(
     data_dir: Path | None = None,
     federation: Federation | None = None,
     made: Method[Any] | None = None,
+    trust: bool = False,
 ) -> Served:
-    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`."""
+    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`; a model that is
+    code which the evidence names needs `trust`."""
     folder = Path(folder)
     evidence = Evidence.open(folder)
+    check_trust([evidence.settings.model], str(folder), trust)
     if not isinstance(evidence.source, Folder):
         raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
     settings = _chosen(evidence.settings, method, seed, draw)
