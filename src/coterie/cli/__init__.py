@@ -4,6 +4,7 @@ import io
 import sys
 
 from coterie.cli.endings import ending_of
+from coterie.core.showing import shown
 
 
 def main() -> None:
@@ -17,7 +18,7 @@ def main() -> None:
         ending = ending_of(error)
         if ending is None:
             raise
-        print(f"coterie: {ending.sentence}", file=sys.stderr)
+        print(f"coterie: {shown(ending.sentence)}", file=sys.stderr)
         sys.exit(ending.code)
 
 

@@ -24,8 +24,7 @@ def export(
     trust: options.Trust = False,
 ) -> None:
     """Write what clients are served at the end of a study, usable without study or server."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import served
     from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
@@ -48,12 +47,10 @@ def export(
         write_bundle(bundle, place)
         if onnx:
             write_onnx(bundle, place / ONNX)
-    console, key = Console(soft_wrap=True, highlight=False, markup=False), found.lane.key
+    console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
-    console.print(
-        f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", highlight=False, markup=False, soft_wrap=True
-    )
-    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE")
+    console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
+    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 
 def _folder_name(client: str) -> str:

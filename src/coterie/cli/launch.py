@@ -14,8 +14,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.runs import RunFolder
     from coterie.evidence.settings import Settings
@@ -40,14 +39,13 @@ def launch(
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.presence import require_server
     from coterie.evidence.settings import parse_seeds
 
     stop_on_terminate()
-    folder, console = FederationFolder.open(federation), Console(stderr=as_json)
+    folder, console = FederationFolder.open(federation), PlainConsole(stderr=as_json)
     said |= options.given(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
     if resume:
@@ -57,7 +55,7 @@ def launch(
         runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in wanted]
     for run, seen in runs:
         if detach:
-            console.print(f"Run {run.name} is ordered. {_again(folder, run)}", highlight=False, soft_wrap=True)
+            console.print(f"Run {run.name} is ordered. {_again(folder, run)}", soft_wrap=True)
         else:
             _to_the_end(folder, run, seen, console, as_json)
 
@@ -124,7 +122,8 @@ def _resumed(
     return run, 0 if status not in ENDS else len(journal_lines(run.folder))
 
 
-def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "Console", as_json: bool) -> None:
+def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "PlainConsole", as_json: bool) -> None:
+    from coterie.cli.console import bold
     from coterie.cli.following import follow
     from coterie.cli.results import print_result
     from coterie.core.plain import read_json
@@ -132,21 +131,21 @@ def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
-    console.print(f"Run [bold]{run.name}[/bold]", highlight=False)
+    console.print("Run", bold(run.name))
     try:
         status = follow(folder, run, console, seen)
     except KeyboardInterrupt:
-        console.print(f"The run goes on without you. {_again(folder, run)}", highlight=False, soft_wrap=True)
+        console.print(f"The run goes on without you. {_again(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
         reason = run.told.get("reason", "no reason was given")
         raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
     result = Result(Evidence.open(run.study))
     print_result(result, console)
-    console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", highlight=False, soft_wrap=True)
+    console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", soft_wrap=True)
     without = read_json(run.folder / UNDELIVERED)
     told = f"Sites have their models in their own kits, in bundles/{run.name}" + (f"; not {', '.join(without)}" if without else "")
-    console.print(f"{told}.", highlight=False, soft_wrap=True)
+    console.print(f"{told}.", soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 

@@ -55,22 +55,21 @@ def run(
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> None:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
 
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to go on with.")
     study = Study.prepare(entry.settings, data_dir=data_dir)
     count = len(entry.settings.seeds)
-    console.print(f"[bold]{entry.settings.data}[/bold], {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", highlight=False)
+    console.print(bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console)])
     print_result(result, console)
     if entry.out is not None:
-        console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}", highlight=False)
+        console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}")
     if as_json:
         print(json.dumps(result.as_json(str(entry.out) if entry.out else None)))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.core.errors import UserError
+from coterie.core.inside import inside
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
@@ -88,7 +89,7 @@ def _run_part(
         if part.measure != "training":
             measured += MEASURES[part.measure](federation, drawn)
             continue
-        folder = out / part.name / f"seed-{drawn.draws[0]}" if part.redrawn else out / part.name
+        folder = inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]
         if study.last_only:
             jobs.append((_after_last(drawn, study.last_only), folder / "last", last))
