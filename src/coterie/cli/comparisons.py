@@ -4,6 +4,7 @@ from rich.table import Table
 
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.remarks import remarks_of
 from coterie.cli.console import PlainConsole, bold
 
 CAPTION = (
@@ -21,6 +22,8 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         for sentence in said[findings.data]:
             console.print(f"- {sentence}")
         console.print(_table(findings))
+        for remark in remarks_of(findings.records.evidence):
+            console.print(remark, style="yellow")
     if (ranks := comparison.ranking) is not None:
         order = sorted(zip(ranks.ranks, ranks.methods, strict=True))
         listed = ", ".join(f"{method} {rank:.2f}" for rank, method in order)

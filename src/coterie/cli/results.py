@@ -3,6 +3,7 @@
 import numpy as np
 from rich.table import Table
 
+from coterie.analysis.remarks import remarks_of
 from coterie.analysis.score_names import SCORES
 from coterie.cli.console import PlainConsole
 from coterie.run.result import Result
@@ -22,6 +23,8 @@ def print_result(result: Result, console: PlainConsole) -> None:
     console.print(result_table(result))
     if silent := unshared(result):
         console.print(f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow")
+    for remark in remarks_of(result.evidence):
+        console.print(remark, style="yellow")
     for key, end in result.problems.items():
         where = f", draw {key.draw}" if len(result.evidence.settings.draws) > 1 else ""
         console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow")

@@ -150,7 +150,7 @@ def _check_folder_name(path: Path, name: str) -> None:
         or not all(c.isprintable() and c not in "/\\" for c in name)
     ):
         raise UserError(
-            f"The study file {path} has a part that cannot be called {name!r}: use letters, digits and blanks, no slash and no dot in front."
+            f"The study file {path} has a part that cannot be called {name!r}: use letters, digits and blanks, without a dot in front."
         )
 
 

@@ -76,6 +76,8 @@ class Study:
         worlds = {draw: World.of(federation, settings.model, loss) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
+            if not world.federation.test.sizes.any():
+                raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
         return cls(
             settings,
