@@ -104,8 +104,8 @@ class Hub:
             return np.array([numbers[value] for value in values], dtype=np.int64), classes
         if isinstance(values[0], str):
             return coded(values)
-        numbers = np.array(values, dtype=np.int64)
-        return numbers, numbered_classes(numbers, self.repo)
+        y = np.array(values, dtype=np.int64)
+        return y, numbered_classes(y, self.repo)
 
 
 def _told(kind: Any) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError, suggestion
+from coterie.core.json_object import read_words
 from coterie.core.method import Method
-from coterie.core.plain import read_json
 from coterie.core.trust import check_trust
 from coterie.data.federation import Federation
 from coterie.deploy.served import Served
@@ -21,6 +21,7 @@ from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
 from coterie.run.drive import answer
+from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 
@@ -91,8 +92,7 @@ def _last(folder: Path, key: LaneKey, settings: Settings) -> Restored:
 
 def _engine(folder: Path, study: Study) -> Engine:
     """An engine like the study's, on its device where that is here."""
-    execution, routes = read_json(folder / "execution.json"), folder / "routes.json"
-    device = execution.get("device", "auto")
-    if device != "cpu" and resolve_device("auto") == "cpu":
-        return make_engine(study.worlds, execution.get("engine", "auto"), "cpu")
-    return make_engine(study.worlds, execution.get("engine", "auto"), device, pinned=read_json(routes) if routes.exists() else None)
+    execution, routes = Execution.read(folder / "execution.json"), folder / "routes.json"
+    if execution.device != "cpu" and resolve_device("auto") == "cpu":
+        return make_engine(study.worlds, execution.engine, "cpu")
+    return make_engine(study.worlds, execution.engine, execution.device, pinned=read_words(routes) if routes.exists() else None)

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.errors import UserError
+from coterie.core.json_object import read_object, read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
-from coterie.core.plain import read_json
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.data.catalogue import load
@@ -161,7 +161,7 @@ class Study:
     def _engine(self, execution: Execution, out: Path | None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
-        pinned = read_json(stored) if stored is not None and stored.exists() else None
+        pinned = read_words(stored) if stored is not None and stored.exists() else None
         engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned)
         engine.prepare(self.settings.plan.local)
         return engine
@@ -174,7 +174,7 @@ class Study:
             execution = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
             extras = {"execution": asdict(execution), "environment": environment()}
             return execution, Writer.create(out, self.settings, extras, self.rosters)
-        tree = read_json(out / "settings.json")
+        tree = read_object(out / "settings.json")
         if format1.wrote(tree):
             raise UserError(
                 f"{out} was written by an earlier version and can be read but not resumed: run the study again in another --out."
@@ -192,7 +192,7 @@ class Study:
         for lane in lanes:
             if lane.key in found:
                 lane.go_on(found[lane.key].end, found[lane.key].state)
-        return Execution(**{**read_json(out / "execution.json"), "threads": execution.threads}), writer
+        return replace(Execution.read(out / "execution.json"), threads=execution.threads), writer
 
 
 class _Keeper:
