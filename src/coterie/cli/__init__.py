@@ -3,7 +3,7 @@
 import io
 import sys
 
-from coterie.cli.endings import ending_of
+from coterie.cli.endings import check_address_space, ending_of
 from coterie.core.showing import shown
 
 
@@ -11,6 +11,7 @@ def main() -> None:
     """Entry point of the `coterie` command."""
     _print_on_any_terminal()
     try:
+        check_address_space()
         from coterie.cli.app import app  # imported late: `coterie --help` should not wait for torch
 
         app()

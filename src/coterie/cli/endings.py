@@ -9,9 +9,10 @@ from coterie.core.errors import UserError
 # What torch, its allocators and the interpreter say where memory, or room for one more thread, is lacking.
 _NO_ROOM = re.compile(
     r"can't allocate memory|not enough memory|out of memory|bad_alloc|cannot allocate memory|storage size calculation overflowed"
-    r"|can't start new thread",
+    r"|can't start new thread|failed to map segment",
     re.IGNORECASE,
 )
+LEAST_SPACE = 1400 << 20  # bytes: under 1000 MiB torch and pyarrow abort while they are loaded; with 1500 a small study runs
 _SENTENCE = "There is not enough memory for this ({}): choose a smaller model, fewer clients or a lower --memory, or allow more memory."
 
 
@@ -50,7 +51,20 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an error means that there is not enough memory, whoever says so."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return isinstance(error, RuntimeError) and _NO_ROOM.search(str(error)) is not None
+    return isinstance(error, (RuntimeError, ImportError)) and _NO_ROOM.search(str(error)) is not None
+
+
+def check_address_space() -> None:
+    """Refuse a limit (ulimit -v) under which the libraries cannot even be loaded: they would end the process in words of their own."""
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY and allowed < LEAST_SPACE:
+        raise UserError(
+            f"Only {allowed >> 20} MiB of address space are allowed (ulimit -v) and Coterie's libraries need {LEAST_SPACE >> 20}: raise it."
+        )
 
 
 def _first_line(error: BaseException) -> str:
