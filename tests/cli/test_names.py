@@ -30,7 +30,7 @@ def odd_names(path: Path, head: tuple[str, ...] = ("who", "label", "a", "b")) ->
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = [(name, "[/x]" if i % 2 else "NA", i % 5, (i * 7) % 3 - 1) for name in CLIENTS for i in range(20)]
         csv.writer(file).writerows([head, *rows])
-    return f"csv({path.name},label=label,client=who)/natural"
+    return f"csv('{path.name}',label=label,client=who)/natural"
 
 
 def test_ids_and_labels_stay_as_they_are_written(tmp_path: Path, coterie: Commands) -> None:
@@ -98,7 +98,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, coterie: Commands) 
     with pytest.raises(UserError, match="has two columns called 'a': rename one of them"):
         load(spec)
     odd_names(tmp_path / "odd.csv")
-    coterie("run", "fedavg", "--data", "csv(odd.csv,label=label,client=who)/natural", "--rounds", "1", "--out", "study")
+    coterie("run", "fedavg", "--data", "csv('odd.csv',label=label,client=who)/natural", "--rounds", "1", "--out", "study")
     coterie("export", "study", "--client", "1", "--out", "bundle")
     assert "has two columns called 'a'" in coterie.refused("predict", "bundle", "--data", "twice.csv", "--label", "label")
 
@@ -106,4 +106,4 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, coterie: Commands) 
 def test_a_cell_that_is_empty_has_no_value(tmp_path: Path, coterie: Commands) -> None:
     (tmp_path / "hole.csv").write_text("who,label,a\nx,1,2\n,0,3\n")
     with pytest.raises(UserError, match="row 1 has no value in the client column 'who'"):
-        load("csv(hole.csv,label=label,client=who)/natural")
+        load("csv('hole.csv',label=label,client=who)/natural")
