@@ -1,4 +1,4 @@
-"""Every reader is fed with damaged and made-up input: it reads it or refuses it, and raises nothing else. `scripts/fuzz.py` goes on longer."""
+"""Every reader is fed with damaged and made-up input: it reads it or refuses it, and raises nothing else."""
 
 from pathlib import Path
 

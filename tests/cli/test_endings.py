@@ -174,7 +174,7 @@ def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_pat
 
     said = coterie("run", "fedavg", *DATA, "--rounds", "3", "--dropout", "0.97")
     assert "fedavg: nobody answered in 3 of 3 rounds (over all seeds); its models stayed as they were." in " ".join(said.split())
-    said = coterie("run", "fedavg", *DATA, "--rounds", "4", "--lr", "1e30", "--out", "study")
+    said = coterie("run", "fedprox(mu=1e30)", *DATA, "--rounds", "4")
     assert "sent numbers that are not finite" in " ".join(said.split())
     folder = tmp_path / "own"
     folder.mkdir()

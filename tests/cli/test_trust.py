@@ -95,7 +95,7 @@ def test_what_is_typed_is_trusted_and_takes_the_place_of_the_file_s(coterie: Com
 
 def test_methods_cannot_name_code() -> None:
     for spec in ("os:system('false')", "theirs:net", "fedavg+os:system('false')"):
-        with pytest.raises(UserError, match="Unknown (method|wrapper)"):
+        with pytest.raises(UserError, match=r"Unknown (method|wrapper)"):
             build(spec)
 
 

@@ -61,7 +61,10 @@ def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
         warnings.simplefilter("error", pd.errors.ParserWarning)
         head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, index_col=False).iloc[0].tolist()
         check_columns(head, str(path))
-        return pd.read_csv(path, index_col=False, converters=dict.fromkeys(names, str))
+        frame = pd.read_csv(path, index_col=False)
+        written = [name for name in names if name in head]
+        texts = pd.read_csv(path, index_col=False, dtype=str, keep_default_na=False, usecols=written) if written else frame
+        return frame.assign(**{name: texts[name] for name in written})
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> "pd.DataFrame":

@@ -119,7 +119,7 @@ def read_reproduction(path: Path) -> Reproduction:
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
         raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         fault = error.errors()[0]
