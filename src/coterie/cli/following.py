@@ -43,6 +43,8 @@ def _show(line: dict[str, Any], bar: Any, console: "PlainConsole") -> None:
         console.print(f"{len(line['sites'])} sites take part: {', '.join(line['sites'])}.")
     elif what in ("left", "returned", "removed"):
         console.print(f"Site {line['site']} {'has ' if what != 'removed' else 'was '}{what}.", style="yellow")
+    elif what == "fault":
+        console.print(line["sentence"], style="yellow")
     elif what == "ended" and line["status"] == "again":
         bar.on_end()
         console.print("A site waits to take part: the run goes on with it in a moment.")

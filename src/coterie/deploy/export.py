@@ -11,7 +11,9 @@ from coterie.core.errors import UserError, suggestion
 from coterie.core.json_object import read_words
 from coterie.core.method import Method
 from coterie.core.trust import check_trust
+from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
 from coterie.engines.engine import Engine
 from coterie.engines.make import make_engine, resolve_device
@@ -34,10 +36,14 @@ def served(
     data_dir: Path | None = None,
     federation: Federation | None = None,
     made: Method[Any] | None = None,
+    newcomers: Federation | None = None,
     trust: bool = False,
 ) -> Served:
-    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`; a model that is
-    code which the evidence names needs `trust`."""
+    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`.
+
+    With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them. A model that is code which the
+    evidence names needs `trust`.
+    """
     folder = Path(folder)
     evidence = Evidence.open(folder)
     check_trust([evidence.settings.model], str(folder), trust)
@@ -46,14 +52,19 @@ def served(
     settings = _chosen(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     restored = _last(folder, key, settings)
-    study = Study.prepare(settings, data_dir=data_dir, federation=federation, methods=None if made is None else [made])
-    world = study.worlds[key.draw]
+    methods = None if made is None else [made]
+    known = federation or load(settings.data, key.draw, data_dir)
+    if newcomers is not None:
+        known = with_newcomers(known.at(settings.plan.rounds), newcomers)
+    study = Study.prepare(settings, federation=known, methods=methods)
+    world, roster = study.worlds[key.draw], evidence.rosters[key.draw]
     listed = ["id", "train"]
-    if not study.rosters[key.draw].select(listed).equals(evidence.rosters[key.draw].select(listed)):
+    if not study.rosters[key.draw].select(listed).slice(0, len(roster)).equals(roster.select(listed)):
         raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)
-    script = lane.method.serve(restored.state, world.problem.roster.clients, lane.context(lane.round_))
+    clients = world.problem.roster.clients
+    script = lane.method.serve(restored.state, clients if newcomers is None else clients[len(roster) :], lane.context(lane.round_))
     with _engine(folder, study) as engine:
         serving = answer(script, engine, seed=key.seed, round_=lane.round_, draw=key.draw)
     return Served(lane, settings.model, world.federation.at(lane.round_), serving)
