@@ -1,10 +1,12 @@
 """How commands end that cannot go on, as processes: one sentence, the right exit code, never a traceback."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from cli.processes import MAIN, coterie_process, environment
 from cli.test_bundle_commands import Commands
 from coterie.cli.endings import LEAST_SPACE, ending_of, out_of_memory
 from coterie.core.errors import UserError
+from coterie.core.json_object import read_words
+from coterie.core.plain import read_json
 from coterie.data import table
 from coterie.evidence.settings import MOST_SEEDS, Settings, parse_seeds
 from coterie.evidence.writer import WriteError
+from coterie.run.execution import Execution
 
 DATA = ["--data", "digits/iid(clients=4)"]
 
@@ -147,7 +152,7 @@ def test_odd_input_is_one_sentence(words: list[str], sentence: str, coterie: Com
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("settings", "[]", "should hold a JSON object, not a value of type list"),
+        ("settings", "[]", "are a value of type list, not an object"),
         ("settings", '{"format": 2, "methods": "fedavg", "data": "d", "seeds": [0], "draws": [0], "plan": {"local": {}}}', "list of words"),
         ("settings", '{"format": 2, "methods": ["a"], "data": "d", "seeds": ["0"], "draws": [0], "plan": {"local": {}}}', "whole numbers"),
         ("settings", '{"format": 2, "methods": ["a"], "data": 3, "seeds": [0], "draws": [0], "plan": {"local": {}}}', "should be words"),
@@ -160,15 +165,28 @@ def test_odd_input_is_one_sentence(words: list[str], sentence: str, coterie: Com
         ("routes", '"x"', "should hold a JSON object"),
     ],
 )
-def test_wrong_types_in_a_study_s_files_are_one_sentence(name: str, content: str, sentence: str, coterie: Commands, tmp_path: Path) -> None:
-    coterie("run", "fedavg", *DATA, "--rounds", "1", "--out", "study")
-    (tmp_path / "study" / f"{name}.json").write_text(content)
-    said = coterie.refused("run", "fedavg", *DATA, "--rounds", "1", "--out", "study", "--resume")
-    assert sentence in said
-    assert "delete" not in said.lower()  # the folder is the whole study
-    if name == "settings":
-        coterie.refused("show", "study")
-        coterie.refused("report", "study")
+def test_wrong_types_in_a_study_s_files_are_one_sentence(name: str, content: str, sentence: str, tmp_path: Path) -> None:
+    read: dict[str, Callable[[Path], object]] = {
+        "settings": lambda path: Settings.from_json(read_json(path)),
+        "execution": Execution.read,
+        "routes": read_words,
+    }
+    path = tmp_path / f"{name}.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+        read[name](path)
+    assert "delete" not in str(caught.value).lower()  # the folder is the whole study
+
+
+def test_a_study_whose_files_hold_something_else_is_refused_or_mended(coterie: Commands, tmp_path: Path) -> None:
+    words = ["run", "fedavg", *DATA, "--rounds", "1", "--out", "study"]
+    coterie(*words)
+    for name in ("settings", "execution", "routes", "environment"):
+        (tmp_path / "study" / f"{name}.json").write_text("[]")
+    for command in ("show", "report", "digest"):
+        assert "delete" not in coterie.refused(command, "study").lower()
+    coterie(*words, "--resume")
+    coterie("show", "study")
 
 
 def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

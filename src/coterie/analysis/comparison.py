@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
+from coterie.evidence.wholeness import is_study
 from coterie.statistics import Ranking, ranking
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
     A study that cannot be opened is named among the faults as long as another can.
     """
     folder = Path(folder)
-    folders = [folder] if (folder / "settings.json").is_file() else sorted(path.parent for path in folder.glob("*/settings.json"))
+    folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
     if not folders:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
     faults: list[str] = []
@@ -78,6 +79,8 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
             "folders"
         ]
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
+        there = {path.name for path in folders}
+        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in order if name not in there]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])

@@ -20,6 +20,7 @@ from coterie.cli import (
     run,
     serve,
     show,
+    verify,
 )
 from coterie.cli.stopping import StoppableCommands
 
@@ -38,6 +39,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("verify")(verify.verify)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)

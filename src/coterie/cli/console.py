@@ -15,8 +15,8 @@ from coterie.core.showing import shown
 class PlainConsole(Console):
     """A Rich console without markup, highlighting and emoji. Every string, those in cells of tables too, passes `render_str`."""
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, highlight=False, emoji=False)
 
     def render_str(self, text: str, **ways: Any) -> Text:
         return super().render_str(shown(text), **{**ways, "markup": False, "emoji": False})

@@ -11,7 +11,8 @@ from coterie.core.plan import Plan
 
 LARGEST = 1 << 63  # above every seed: tables hold them in 64 bits
 MOST_SEEDS = 100_000
-FORMAT = 2  # of the evidence on disk; what format 1 looked like is known to `format1`
+FORMAT = 3  # of the evidence on disk
+UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Settings:
         default, which is how the study was run."""
         if not isinstance(tree, Mapping):
             raise UserError(f"The study's settings are a value of type {type(tree).__name__}, not an object: restore them from a copy.")
-        if tree.get("format") != FORMAT:
+        if tree.get("format") not in (UNCHAINED, FORMAT):
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )
