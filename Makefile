@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format mutants drill bench docs pages clean
+.PHONY: demo test check format mutants drill fuzz locked bench docs pages clean
 
 demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
@@ -30,6 +30,13 @@ mutants: $(VENV)/.dev  ## break important lines one at a time: some test must no
 
 drill: $(VENV)/.dev  ## real federations whose processes are killed, stopped and starved while they train: what happened, as a table
 	$(BIN)/python scripts/drill.py
+
+fuzz: $(VENV)/.dev  ## damaged and made-up files for every reader, for as long as MINUTES say
+	$(BIN)/python scripts/fuzz.py $(or $(MINUTES),5)
+
+locked: $(VENV)/bin/python  ## install exactly the files of the index whose hashes are in requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 
 pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clients in a real browser (needs chromium)
 	$(BIN)/python scripts/check_page.py runs/demo/report.html

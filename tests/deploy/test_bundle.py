@@ -308,11 +308,11 @@ def test_what_is_damaged_or_foreign_is_one_sentence(name: str, tmp_path: Path) -
 
 def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_net.py").write_text(
-        "from torch import nn\n\ndef net(input_shape, outputs):\n    return nn.Linear(input_shape[0], outputs)\n"
+        "from torch import nn\n\ndef net(input_shape, outputs) -> nn.Module:\n    return nn.Linear(input_shape[0], outputs)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     write_bundle(replace(bundle_of(None, {"a": 0}), model="own_net:net"), tmp_path / "b")
-    with pytest.raises(UserError, match="if you trust it, say so with --model"):
+    with pytest.raises(UserError, match="if you trust it, say so with --trust"):
         read_bundle(tmp_path / "b")
     assert read_bundle(tmp_path / "b", "own_net:net").predict(np.zeros((1, 3))).classes.shape == (1,)
 

@@ -13,7 +13,8 @@ from coterie.analysis.roles import label_of
 from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
-from coterie.core.plain import plain, read_json
+from coterie.core.json_object import read_object
+from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
 from coterie.evidence.wholeness import is_study
 from coterie.statistics import Ranking, ranking
@@ -74,14 +75,16 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
     faults: list[str] = []
     if (folder / "compare.json").is_file():  # in the order in which they were named
-        order = (_unless_damaged(read_json, folder / "compare.json", faults) or {}).get("folders", [])
+        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / "compare.json", faults) or {"folders": []})[
+            "folders"
+        ]
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
         faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in order if name not in there]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])
-    tuned = {path.stem: _unless_damaged(read_json, path, faults) for path in sorted((folder / "tuning").glob("*.json"))}
+    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in sorted((folder / "tuning").glob("*.json"))}
     return compare_evidence(studies, faults=faults, tuning=tuned, **options)
 
 

@@ -37,6 +37,10 @@ def scope_of(records: Records) -> Scope:
     methods, seeds = records.settings.methods, records.settings.seeds
     over: Bools = np.array([all((label, seed) in records.stopped for label in methods) for seed in seeds])
     if not measured[~over][:, records.rounds >= 1].any() and not over.all():
+        if not records.test.sum():
+            raise UserError(
+                f"No client of {records.settings.data!r} has test samples, so there is nothing to score: keep some with test=0.1."
+            )
         raise UserError(f"The study of {records.settings.data!r} holds no evaluated round yet: let it run to its first checkpoint.")
     reached = np.where(measured.any(axis=1), measured.shape[1] - 1 - measured[:, ::-1].argmax(axis=1), -1)
     end = int(reached[~over].max(initial=-1)) if not over.all() else measured.shape[1] - 1

@@ -1,32 +1,30 @@
 """The command line: one file a command. Bad input ends with one sentence and exit code 2, never with a traceback."""
 
-import os
+import io
 import sys
 
-from coterie.core.errors import UserError
+from coterie.cli.endings import check_address_space, ending_of
+from coterie.core.showing import shown
 
 
 def main() -> None:
     """Entry point of the `coterie` command."""
-    sys.path.insert(0, os.getcwd())  # so that a user's own `module:factory` in the current folder is found
-    from coterie.cli.app import app  # imported late: `coterie --help` should not wait for torch
-
+    _print_on_any_terminal()
     try:
+        check_address_space()
+        from coterie.cli.app import app  # imported late: `coterie --help` should not wait for torch
+
         app()
-    except UserError as error:
-        _say(str(error))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        _say("Stopped. What was written is safe; go on with --resume.")
-        sys.exit(130)
-    except RuntimeError as error:
-        from coterie.evidence.writer import WriteError
-
-        if not isinstance(error, WriteError):
+    except (Exception, KeyboardInterrupt) as error:
+        ending = ending_of(error)
+        if ending is None:
             raise
-        _say(str(error))
-        sys.exit(1)
+        print(f"coterie: {shown(ending.sentence)}", file=sys.stderr)
+        sys.exit(ending.code)
 
 
-def _say(sentence: str) -> None:
-    print(f"coterie: {sentence}", file=sys.stderr)
+def _print_on_any_terminal() -> None:
+    """A sign that the terminal's encoding lacks is shown as a question mark: a run must not end because of an interval's dash."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -22,8 +22,10 @@ from coterie.cli import (
     show,
     verify,
 )
+from coterie.cli.stopping import StoppableCommands
 
 app = typer.Typer(
+    cls=StoppableCommands,
     help="Federated learning for clients that resemble each other.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -36,15 +36,14 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with their controls: paired over seeds, tested, and told in words."""
-    from rich.console import Console
-
     from coterie.cli.comparisons import print_comparison
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.settings import parse_seeds
     from coterie.run.compare import compare as carry_out
     from coterie.run.progress import ProgressBar
 
     stop_on_terminate()
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     comparison = carry_out(
         methods,
         data=data or ["digits/rotated"],
@@ -63,6 +62,6 @@ def compare(
         **options.given(model=model, data_seed=data_seed),
     )
     print_comparison(comparison, console)
-    console.print(f"Evidence in {out}; go on with --resume if it is not complete.", highlight=False)
+    console.print(f"Evidence in {out}; go on with --resume if it is not complete.")
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))

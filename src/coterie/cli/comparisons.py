@@ -1,10 +1,11 @@
 """A comparison on the terminal: the verdicts in words, and a table for each federation."""
 
-from rich.console import Console
 from rich.table import Table
 
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.remarks import remarks_of
+from coterie.cli.console import PlainConsole, bold
 
 CAPTION = (
     "Accuracy and gain in points over the baseline on every client's own test part, with 95 % intervals over seeds; p is Wilcoxon's, "
@@ -12,22 +13,24 @@ CAPTION = (
 )
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
+def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
     """The verdicts and a table for each federation."""
     said = comparison.verdicts()
     for findings in comparison.federations:
         seeds = f"{len(findings.seeds)} of {len(findings.records.settings.seeds)} seeds"
-        console.print(f"\n[bold]{findings.data}[/bold], {seeds}, to round {findings.scope.last}", highlight=False)
+        console.print("\n", bold(findings.data), f", {seeds}, to round {findings.scope.last}", sep="")
         for sentence in said[findings.data]:
-            console.print(f"- {sentence}", highlight=False, markup=False)
+            console.print(f"- {sentence}")
         console.print(_table(findings))
+        for remark in remarks_of(findings.records.evidence):
+            console.print(remark, style="yellow")
     if (ranks := comparison.ranking) is not None:
         order = sorted(zip(ranks.ranks, ranks.methods, strict=True))
         listed = ", ".join(f"{method} {rank:.2f}" for rank, method in order)
-        console.print(f"\nMean ranks over {ranks.federations} federations: {listed}.", highlight=False, markup=False)
-        console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart cannot be told apart.", highlight=False)
+        console.print(f"\nMean ranks over {ranks.federations} federations: {listed}.")
+        console.print(f"Friedman's p = {ranks.p:.3g}; ranks less than {ranks.difference:.2f} apart cannot be told apart.")
     for fault in comparison.faults:
-        console.print(fault, style="yellow", highlight=False, markup=False)
+        console.print(fault, style="yellow")
 
 
 def _table(findings: Findings) -> Table:

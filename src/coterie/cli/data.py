@@ -10,8 +10,7 @@ from coterie.cli.listing import listing
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.data.federation import Federation
 
 LISTED = 20  # clients up to which each has its own row
@@ -28,12 +27,11 @@ def data(
 
     'coterie data get NAME' fetches a data set into the user's cache.
     """
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.data.figure import draw_partition
 
-    console = Console()
+    console = PlainConsole()
     if name == "get":
         _get(wanted, console)
     elif wanted is not None:
@@ -45,26 +43,27 @@ def data(
         _describe(federation, console)
         if figure is not None:
             draw_partition(federation, figure)
-            console.print(f"Figure in {figure}.", highlight=False)
+            console.print(f"Figure in {figure}.")
 
 
-def _get(wanted: str | None, console: "Console") -> None:
+def _get(wanted: str | None, console: "PlainConsole") -> None:
     from coterie.data.catalogue import SETS, fetch
 
     if wanted is None:
         raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.hub)}.")
-    console.print(f"{wanted} is in {fetch(wanted)}.", highlight=False)
+    console.print(f"{wanted} is in {fetch(wanted)}.")
 
 
-def _list(console: "Console") -> None:
+def _list(console: "PlainConsole") -> None:
     from coterie.data.catalogue import describe_data
 
     rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe_data()]
-    console.print(listing(("name", "kind", "settings", "what it is"), rows), highlight=False)
-    console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)", highlight=False)
+    console.print(listing(("name", "kind", "settings", "what it is"), rows))
+    console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)")
 
 
-def _describe(federation: "Federation", console: "Console") -> None:
+def _describe(federation: "Federation", console: "PlainConsole") -> None:
+    from coterie.cli.console import bold
     from coterie.data.summary import Summary
 
     summary = Summary.of(federation)
@@ -82,8 +81,8 @@ def _describe(federation: "Federation", console: "Console") -> None:
             for key, value in federation.provenance.items()
         ),
     ]
-    console.print(f"[bold]{federation.name}[/bold]", highlight=False)
-    console.print(listing(("", ""), facts), highlight=False)
+    console.print(bold(federation.name))
+    console.print(listing(("", ""), facts))
     frame = summary.clients() if len(federation) <= LISTED else summary.spread().reset_index(names="clients")
     console.print()
     console.print(listing([str(c) for c in frame.columns], [[_cell(value) for value in row] for row in frame.to_numpy().tolist()]))

@@ -26,24 +26,22 @@ def demo(
     seeds: Annotated[int, typer.Option(help="Seeds.", min=1)] = 2,
 ) -> None:
     """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes about a minute."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.flare.provision import create
 
     stop_on_terminate()
-    began, console = monotonic(), Console()
+    began, console = monotonic(), PlainConsole()
     federation = create(out, "127.0.0.1", _free_port(), HOSPITALS)
-    console.print(f"A federation in {out}: an authority, a server, {len(HOSPITALS)} kits.", highlight=False)
+    console.print(f"A federation in {out}: an authority, a server, {len(HOSPITALS)} kits.")
     try:
         page = _carry_out(federation, rounds, seeds, console)
     except KeyboardInterrupt:
         raise UserError(f"Stopped; everything that was started has ended. {out} may be deleted.") from None
-    console.print(f"Everything is stopped, after {monotonic() - began:.0f} s. The page: {page}", highlight=False, soft_wrap=True)
+    console.print(f"Everything is stopped, after {monotonic() - began:.0f} s. The page: {page}", soft_wrap=True)
 
 
 def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console: "object") -> Path:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.cli.following import follow
     from coterie.cli.results import print_result
     from coterie.core.local import Local
@@ -59,18 +57,18 @@ def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console:
     from coterie.report import report
     from coterie.run.result import Result
 
-    assert isinstance(console, Console)
+    assert isinstance(console, PlainConsole)
     plan = Plan(rounds=rounds, local=Local(epochs=2, lr=0.05))
     settings = Settings(methods=METHODS, data="heart", plan=plan, seeds=tuple(range(seeds)))
     run = new_run(federation, "demo")
     with ExitStack() as running:
         process = running.enter_context(running_server(federation))
-        console.print(f"The server listens on {federation.host}:{federation.port}, with TLS.", highlight=False)
+        console.print(f"The server listens on {federation.host}:{federation.port}, with TLS.")
         for site in HOSPITALS:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(federation.kit(site))
         kits = {site: federation.kit(site) for site in HOSPITALS}
         running.enter_context(running_sites(kits, f"{federation.host}:{federation.port}", 90.0))
-        console.print(f"{', '.join(HOSPITALS)} have joined, each with its own patients.", highlight=False)
+        console.print(f"{', '.join(HOSPITALS)} have joined, each with its own patients.")
         run.place(Order("demo", "study", settings.as_json(), HOSPITALS, len(HOSPITALS)), 120.0)
         over = Event()
         attending = Thread(target=supervise, args=(federation, lambda: over.is_set() or process.poll() is not None, console.print))

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from coterie.cli import options
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError, check_names
 
 
@@ -24,10 +25,10 @@ def export(
     everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
     data_dir: options.DataDir = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write what clients are served at the end of a study, usable without study or server."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import served
@@ -40,7 +41,10 @@ def export(
     if onnx:
         check_onnx()
     new = load(newcomers, data_seed or 0, data_dir) if newcomers is not None else None
-    found = served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new)
+    found = with_trust(
+        lambda trusted: served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted),
+        trust,
+    )
     names = client or list(new.ids if new is not None else found.federation.ids)
     if new is not None:
         check_names(names, new.ids, "newcomer")
@@ -52,12 +56,10 @@ def export(
         write_bundle(bundle, place)
         if onnx:
             write_onnx(bundle, place / ONNX)
-    console, key = Console(soft_wrap=True, highlight=False, markup=False), found.lane.key
+    console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
-    console.print(
-        f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", highlight=False, markup=False, soft_wrap=True
-    )
-    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE")
+    console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
+    console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 
 def _folder_name(client: str) -> str:

@@ -123,13 +123,12 @@ def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's 
 @app.command("status")
 def status(folder: Folder, as_json: options.AsJson = False) -> None:
     """Who is there, which runs there are, how far they are, and which group each client is in."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.cli.standing import print_standing
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.overview import overview
 
     found = overview(FederationFolder.open(folder))
-    print_standing(found, Console(stderr=as_json))
+    print_standing(found, PlainConsole(stderr=as_json))
     if as_json:
         print(json.dumps(found))

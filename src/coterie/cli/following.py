@@ -4,15 +4,14 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.runs import RunFolder
 
 LOOK = 0.3  # seconds
 
 
-def follow(federation: "FederationFolder", run: "RunFolder", console: "Console", seen: int = 0) -> str:
+def follow(federation: "FederationFolder", run: "RunFolder", console: "PlainConsole", seen: int = 0) -> str:
     """Show what happens until the run has ended; how it ended. Jobs that end to take a site in are followed by their next."""
     from coterie.deploy.journal import journal_lines
     from coterie.deploy.runs import ENDS
@@ -34,27 +33,27 @@ def follow(federation: "FederationFolder", run: "RunFolder", console: "Console",
         bar.on_end()
 
 
-def _show(line: dict[str, Any], bar: Any, console: "Console") -> None:
+def _show(line: dict[str, Any], bar: Any, console: "PlainConsole") -> None:
     what = line["what"]
     if what == "start":
         bar.begin(line["total"], line["done"])
     elif what == "round":
         bar.advance(line["method"], line["seed"], line["round"], line.get("steps", 0), line.get("accuracy"))
     elif what == "began":
-        console.print(f"{len(line['sites'])} sites take part: {', '.join(line['sites'])}.", highlight=False, markup=False)
+        console.print(f"{len(line['sites'])} sites take part: {', '.join(line['sites'])}.")
     elif what in ("left", "returned", "removed"):
-        console.print(f"Site {line['site']} {'has ' if what != 'removed' else 'was '}{what}.", style="yellow", highlight=False)
+        console.print(f"Site {line['site']} {'has ' if what != 'removed' else 'was '}{what}.", style="yellow")
     elif what == "fault":
-        console.print(line["sentence"], style="yellow", highlight=False, markup=False)
+        console.print(line["sentence"], style="yellow")
     elif what == "ended" and line["status"] == "again":
         bar.on_end()
-        console.print("A site waits to take part: the run goes on with it in a moment.", highlight=False)
+        console.print("A site waits to take part: the run goes on with it in a moment.")
 
 
 class _Told:
     """What holds a run up, said once each time it changes."""
 
-    def __init__(self, federation: "FederationFolder", run: "RunFolder", console: "Console") -> None:
+    def __init__(self, federation: "FederationFolder", run: "RunFolder", console: "PlainConsole") -> None:
         self.federation, self.run, self.console = federation, run, console
         self._last = ""
         self._minimum = run.order()[0].minimum
@@ -63,7 +62,7 @@ class _Told:
         """Say it, if it is new."""
         now = self._now(status)
         if now and now != self._last:
-            self.console.print(now, style="yellow", highlight=False, markup=False)
+            self.console.print(now, style="yellow")
         self._last = now
 
     def _now(self, status: str) -> str:

@@ -15,8 +15,7 @@ from coterie.run.execution import Execution
 from coterie.run.options import LOCAL, execution_with
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.inspect import Inspection
 
 
@@ -42,8 +41,7 @@ def inspect(
     as_json: options.AsJson = False,
 ) -> None:
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
 
     usual = PilotPlan()
@@ -61,29 +59,30 @@ def inspect(
     assert data is not None
     known = options.given(model=model, data_seed=data_seed)
     found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), **known)
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     _tell(found, console)
     if out is not None:
-        console.print(f"\nPage: {_write(found, out)}", highlight=False)
+        console.print(f"\nPage: {_write(found, out)}")
     if as_json:
         print(json.dumps(found.as_json()))
 
 
-def _tell(found: "Inspection", console: "Console") -> None:
+def _tell(found: "Inspection", console: "PlainConsole") -> None:
     from rich.padding import Padding
 
+    from coterie.cli.console import bold
     from coterie.heterogeneity.indices import INDICES
     from coterie.inspect.answers import answers
 
-    console.print(f"[bold]{found.data}[/bold], {found.model}, {len(found.ids)} clients", highlight=False)
+    console.print(bold(found.data), f", {found.model}, {len(found.ids)} clients", sep="")
     if found.left_out:
-        console.print(f"{len(found.left_out)} clients left out: too few samples, or no answer.", style="yellow", highlight=False)
+        console.print(f"{len(found.left_out)} clients left out: too few samples, or no answer.", style="yellow")
     for answer in answers(found):
-        console.print(f"\n{answer.question} [bold]{answer.short}[/bold]", highlight=False)
-        console.print(Padding(answer.evidence, (0, 0, 0, 2)), highlight=False)
+        console.print(f"\n{answer.question}", bold(answer.short))
+        console.print(Padding(answer.evidence, (0, 0, 0, 2)))
     rows = [(name, f"{value:.3g}", INDICES[name].leaves) for name, value in found.indices.items()]
     console.print()
-    console.print(listing(("index", "value", "what leaves the client"), rows), highlight=False)
+    console.print(listing(("index", "value", "what leaves the client"), rows))
 
 
 def _write(found: "Inspection", out: Path) -> Path:

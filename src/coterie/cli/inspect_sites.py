@@ -16,9 +16,9 @@ TIMEOUT = 600.0  # seconds a site has to answer
 
 def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_json: bool) -> None:
     """Order the inspection, wait for it, tell what it found."""
-    from rich.console import Console
     from rich.padding import Padding
 
+    from coterie.cli.console import PlainConsole, bold
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.inspecting import ANSWERS
     from coterie.deploy.presence import require_server
@@ -26,7 +26,7 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     from coterie.deploy.server_run import Order
 
     stop_on_terminate()
-    federation, console = FederationFolder.open(folder), Console(stderr=as_json)
+    federation, console = FederationFolder.open(folder), PlainConsole(stderr=as_json)
     require_server(folder, federation.server)
     run = new_run(federation, name or free_name(federation, "inspect"))
     run.place(Order(run.name, "inspect", wanted.as_json(), federation.sites, len(federation.sites)), TIMEOUT)
@@ -34,12 +34,12 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     if status != "complete":
         raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")
     told = read_json(run.folder / ANSWERS)
-    console.print(f"[bold]{told['clients']} clients[/bold], {wanted.model}", highlight=False)
+    console.print(bold(f"{told['clients']} clients"), f", {wanted.model}", sep="")
     if told["left_out"]:
-        console.print(f"{len(told['left_out'])} clients left out: too few samples, or no answer.", style="yellow", highlight=False)
+        console.print(f"{len(told['left_out'])} clients left out: too few samples, or no answer.", style="yellow")
     for answer in told["answers"]:
-        console.print(f"\n{answer['question']} [bold]{answer['short']}[/bold]", highlight=False)
-        console.print(Padding(answer["evidence"], (0, 0, 0, 2)), highlight=False)
-    console.print(f"\nPage: {run.folder / 'inspection.html'}", highlight=False, soft_wrap=True)
+        console.print(f"\n{answer['question']}", bold(answer["short"]))
+        console.print(Padding(answer["evidence"], (0, 0, 0, 2)))
+    console.print(f"\nPage: {run.folder / 'inspection.html'}", soft_wrap=True)
     if as_json:
         print((run.folder / "inspection.json").read_text(encoding="utf-8").replace("\n", ""))

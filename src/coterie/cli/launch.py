@@ -8,13 +8,13 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.runs import RunFolder
     from coterie.evidence.settings import Settings
@@ -35,32 +35,35 @@ def launch(
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.presence import require_server
     from coterie.evidence.settings import parse_seeds
 
     stop_on_terminate()
-    folder, console = FederationFolder.open(federation), Console(stderr=as_json)
+    folder, console = FederationFolder.open(federation), PlainConsole(stderr=as_json)
     said |= options.given(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
     if resume:
-        runs = [_resumed(folder, name, methods or [], said)]
+        runs = [_resumed(folder, name, methods or [], said, trust)]
     else:
-        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in _studies(folder, methods or [], said, name)]
+        wanted = _studies(folder, methods or [], said, name, trust)
+        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in wanted]
     for run, seen in runs:
         if detach:
             told = f"is ordered. {_again(folder, run)}" if run.status != "complete" else "is complete already."
-            console.print(f"Run {run.name} {told}", highlight=False, soft_wrap=True)
+            console.print(f"Run {run.name} {told}", soft_wrap=True)
         else:
             _to_the_end(folder, run, seen, console, as_json)
 
 
-def _studies(folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None) -> list[tuple[str, "Settings"]]:
+def _studies(
+    folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
+) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
@@ -73,7 +76,7 @@ def _studies(folder: "FederationFolder", methods: list[str], said: dict[str, Any
     if any(method.endswith(".toml") for method in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        entries = read_study_file(Path(methods[0]))
+        entries = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or "model" in said)
         stem = Path(methods[0]).stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
@@ -97,7 +100,9 @@ def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimu
     return run, 0
 
 
-def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any]) -> "tuple[RunFolder, int]":
+def _resumed(
+    folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any], trust: bool
+) -> "tuple[RunFolder, int]":
     """The run to go on with, and how much of its journal is history."""
     from coterie.deploy.journal import journal_lines
     from coterie.deploy.runs import ENDS, WAITING, known_run
@@ -107,7 +112,7 @@ def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], s
         raise UserError("--resume needs --name: name the run to go on with.")
     run = known_run(folder, name)
     if methods:
-        ((_, settings),) = _studies(folder, methods, said, name)
+        ((_, settings),) = _studies(folder, methods, said, name, trust)
         stored = Settings.from_json(run.order()[0].settings)
         if stored != settings:
             differ = ", ".join(stored.differences(settings))
@@ -118,7 +123,8 @@ def _resumed(folder: "FederationFolder", name: str | None, methods: list[str], s
     return run, 0 if status not in ENDS else len(journal_lines(run.folder))
 
 
-def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "Console", as_json: bool) -> None:
+def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "PlainConsole", as_json: bool) -> None:
+    from coterie.cli.console import bold
     from coterie.cli.following import follow
     from coterie.cli.results import print_result
     from coterie.core.plain import read_json
@@ -126,21 +132,21 @@ def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
-    console.print(f"Run [bold]{run.name}[/bold]", highlight=False)
+    console.print("Run", bold(run.name))
     try:
         status = follow(folder, run, console, seen)
     except KeyboardInterrupt:
-        console.print(f"The run goes on without you. {_again(folder, run)}", highlight=False, soft_wrap=True)
+        console.print(f"The run goes on without you. {_again(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
         reason = run.told.get("reason", "no reason was given")
         raise UserError(f"The run {run.name} was not completed ({status}): {reason}")
     result = Result(Evidence.open(run.study))
     print_result(result, console)
-    console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", highlight=False, soft_wrap=True)
+    console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", soft_wrap=True)
     without = read_json(run.folder / UNDELIVERED)
     told = f"Sites have their models in their own kits, in bundles/{run.name}" + (f"; not {', '.join(without)}" if without else "")
-    console.print(f"{told}.", highlight=False, soft_wrap=True)
+    console.print(f"{told}.", soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 

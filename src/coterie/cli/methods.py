@@ -15,22 +15,21 @@ if TYPE_CHECKING:
 
 def methods(name: Annotated[str | None, typer.Argument(help="One method, for its settings.")] = None) -> None:
     """List the methods, or the settings of one."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole, bold
     from coterie.methods.catalogue import methods as known
     from coterie.methods.catalogue import wrappers
 
-    console = Console()
+    console = PlainConsole()
     if name is None:
         console.print(listing(("method", "what it does"), ((entry, _first_line(known, entry)) for entry in known)))
         console.print("\nbehind a plus sign, around any method, such as 'fedavg+finetune(epochs=5)':")
         console.print(listing(("wrapper", "what it does"), ((entry, _first_line(wrappers, entry)) for entry in wrappers)))
         return
     kind: Any = (wrappers if name in wrappers else known)[name]
-    console.print(f"[bold]{name}[/bold]\n{inspect.getdoc(kind)}\n", highlight=False)
+    console.print(bold(name), f"\n{inspect.getdoc(kind)}\n", sep="")
     if is_dataclass(kind):
         rows = [_row(f) for f in fields(kind) if f.name != "method"]
-        console.print(listing(("setting", "default", "kind", "what it is"), rows), highlight=False)
+        console.print(listing(("setting", "default", "kind", "what it is"), rows))
 
 
 def _row(f: Field[Any]) -> tuple[str, str, str, str]:

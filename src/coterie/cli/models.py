@@ -5,10 +5,9 @@ from coterie.cli.listing import listing
 
 def models() -> None:
     """List the models and their settings."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.models.catalogue import describe_model
 
-    console = Console()
+    console = PlainConsole()
     console.print(listing(("model", "settings", "what it is"), describe_model()))
-    console.print("\nYour own: package.module:factory(setting=1), called with input_shape and outputs.", highlight=False)
+    console.print("\nYour own: package.module:factory(setting=1), called with input_shape and outputs.")

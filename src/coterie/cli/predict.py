@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli import options
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle import Bundle, Predictions
 
 SHOWN = 10
@@ -29,21 +29,21 @@ def predict(
         bool | None,
         typer.Option("--raw/--scaled", help="Rows in the site's own units, or standardised already; raw if the bundle can."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The bundle's model, said again: needed where it is code of your own.")] = None,
+    model: Annotated[str | None, typer.Option(help="The bundle's model, said again: as good as --trust for that code.")] = None,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict the classes of rows with a bundle."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle_files import read_bundle
     from coterie.deploy.rows import read_rows
 
-    own = read_bundle(bundle, model)
+    own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
     rows = read_rows(data, own, label)
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
     found = own.predict(x, client)
     lines = _lines(own, found)
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     if out is not None:
         _write(out, lines)
     else:
@@ -55,7 +55,7 @@ def predict(
     hits = None if rows.y is None else int((found.classes == rows.y).sum())
     if hits is not None:
         told += f"; {hits} of {len(lines)} right, {100 * hits / len(lines):.1f} %"
-    console.print(told + (f"; written to {out}." if out else "."), highlight=False, markup=False, soft_wrap=True)
+    console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
     if as_json:
         accuracy = {} if hits is None else {"hits": hits, "accuracy": hits / len(lines)}
         listed = [dict(zip(COLUMNS, line, strict=True)) for line in lines]
@@ -78,10 +78,10 @@ def _write(path: Path, lines: list[Line]) -> None:
         raise UserError(f"Cannot write to {path} ({error.strerror}): choose another --out.") from error
 
 
-def _show(lines: list[Line], console: "Console") -> None:
+def _show(lines: list[Line], console: "PlainConsole") -> None:
     from coterie.cli.listing import listing
 
     shown = [(str(row), name, f"{share:.3f}", model) for row, name, share, model in lines[:SHOWN]]
-    console.print(listing(COLUMNS, shown), highlight=False)
+    console.print(listing(COLUMNS, shown))
     if len(lines) > SHOWN:
-        console.print(f"and {len(lines) - SHOWN} more; --out writes them all.", highlight=False)
+        console.print(f"and {len(lines) - SHOWN} more; --out writes them all.")

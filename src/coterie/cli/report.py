@@ -21,20 +21,17 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.report import parse_formats
     from coterie.report import report as write
 
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target)
     for fault in made.faults:
-        console.print(fault, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        console.print(fault, style="yellow", soft_wrap=True)
     size = made.page.stat().st_size / (1 << 20)
     console.print(
         f"{made.page} ({size:.1f} MiB), {len(made.tables)} tables, {len(made.figures)} figures.",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     if as_json:

@@ -3,17 +3,19 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli import options
 from coterie.cli.listing import listing
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
+from coterie.core.inside import inside
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from coterie.cli.console import PlainConsole
 
 
 def reproduce(
@@ -26,15 +28,15 @@ def reproduce(
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole, bold
     from coterie.reproduce import find, read_reproduction
     from coterie.run.progress import ProgressBar
 
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     if list_ or name is None:
         _list(console, studies)
         return
@@ -43,22 +45,26 @@ def reproduce(
     from coterie.reproduce.carry_out import reproduce as carry_out
     from coterie.reproduce.page import cells, write_page
 
-    folder = out or Path("reproduced") / study.name
-    console.print(f"[bold]{study.title}[/bold]\n{study.paper}, {study.where}\n{study.asks}", highlight=False)
-    outcome = carry_out(study, out=folder, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=[ProgressBar(console)])
+    folder = out or inside(Path(), "reproduced", study.name)
+    console.print(bold(study.title), f"\n{study.paper}, {study.where}\n{study.asks}", sep="")
+    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway}
+    outcome = with_trust(
+        lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways),
+        trust,
+    )
     for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
             console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, results)))
-    console.print(f"[bold]Verdict: {outcome.result.sentence}.[/bold]", highlight=False)
+    console.print(bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
         said = f"coterie reproduce {shlex.quote(name)}" + (f" --seeds {seeds}" if seeds else "") + (f" --rounds {rounds}" if rounds else "")
-        console.print(f"Page in {write_page(outcome, page, said)}", highlight=False)
+        console.print(f"Page in {write_page(outcome, page, said)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         print(json.dumps({"study": study.name, "verdict": outcome.result.verdict, "sentence": outcome.result.sentence, "claims": rows}))
 
 
-def _list(console: "Console", studies: Path | None) -> None:
+def _list(console: "PlainConsole", studies: Path | None) -> None:
     from coterie.reproduce import catalogue, read_reproduction
 
     known = catalogue(studies)
@@ -70,4 +76,4 @@ def _list(console: "Console", studies: Path | None) -> None:
         gpu = "a GPU" if study.needs.gpu else "a GPU for some parts" if any(part.gpu for part in study.parts) else ""
         needs = filter(None, [*study.needs.data, gpu])
         rows.append((study.name, f"{study.paper.split(' (')[0]}, {study.where}", ", ".join(needs) or "nothing", f"{study.needs.minutes:g}"))
-    console.print(listing(("study", "what it reproduces", "needs", "minutes"), rows), highlight=False)
+    console.print(listing(("study", "what it reproduces", "needs", "minutes"), rows))

@@ -1,10 +1,11 @@
 """A study's result on the terminal."""
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from coterie.analysis.remarks import remarks_of
 from coterie.analysis.score_names import SCORES
+from coterie.cli.console import PlainConsole
 from coterie.run.result import Result
 
 PRINTED = {name: told for name, told in SCORES.items() if told.printed}
@@ -17,16 +18,16 @@ CAPTION = (
 )
 
 
-def print_result(result: Result, console: Console) -> None:
+def print_result(result: Result, console: PlainConsole) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(result_table(result))
     if silent := unshared(result):
-        console.print(
-            f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow", highlight=False
-        )
+        console.print(f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow")
+    for remark in remarks_of(result.evidence):
+        console.print(remark, style="yellow")
     for key, end in result.problems.items():
         where = f", draw {key.draw}" if len(result.evidence.settings.draws) > 1 else ""
-        console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow", highlight=False, markup=False)
+        console.print(f"{key.method}, seed {key.seed}{where}: {end}", style="yellow")
 
 
 def result_table(result: Result) -> Table:

@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -29,6 +30,7 @@ def run(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
@@ -39,7 +41,8 @@ def run(
     if any(name.endswith(".toml") for name in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        studies = read_study_file(Path(methods[0]))
+        # a model that is said here takes the place of the file's
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or model is not None)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), out)]
     if len(studies) > 1 and as_json:
@@ -52,22 +55,21 @@ def run(
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> None:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
 
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to go on with.")
     study = Study.prepare(entry.settings, data_dir=data_dir)
     count = len(entry.settings.seeds)
-    console.print(f"[bold]{entry.settings.data}[/bold], {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", highlight=False)
+    console.print(bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console)])
     print_result(result, console)
     if entry.out is not None:
-        console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}", highlight=False)
+        console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}")
     if as_json:
         print(json.dumps(result.as_json(str(entry.out) if entry.out else None)))
 

@@ -14,17 +14,16 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the table of a study again."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
     evidence = Evidence.open(folder)
     result = Result(evidence)
-    console = Console(stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     settings = evidence.settings
-    console.print(f"[bold]{settings.data}[/bold], {settings.model}, round {result.last} of {settings.plan.rounds}", highlight=False)
+    console.print(bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}", sep="")
     print_result(result, console)
     if as_json:
         print(json.dumps(result.as_json(str(folder))))

@@ -1,12 +1,37 @@
-"""How a long command is stopped."""
+"""How a long command is stopped, and what it says then."""
 
 import signal
 from types import FrameType
+from typing import Any
+
+from typer.core import TyperGroup
+
+from coterie.cli.endings import StoppedError
 
 
 def stop_on_terminate() -> None:
     """Let SIGTERM end a run as Ctrl-C does: cleanly, with what was written kept."""
     signal.signal(signal.SIGTERM, _stop)
+
+
+class StoppableCommands(TyperGroup):
+    """Commands whose interruption is told. Typer alone would turn it into an exit without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise StoppedError(_told(command)) from None
+
+
+def _told(command: Any) -> str:
+    """What is left of a command that was stopped: what can go on says how."""
+    if command is not None and any(option.name == "resume" for option in command.params):
+        return "Stopped. What was written is safe; go on with --resume."
+    if command is not None and command.name == "reproduce":
+        return "Stopped. What was written is safe; the same command goes on."
+    return "Stopped."
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

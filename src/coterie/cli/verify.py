@@ -9,8 +9,7 @@ import typer
 from coterie.cli import options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.verify import Verified
 
 
@@ -19,12 +18,11 @@ def verify(
     as_json: options.AsJson = False,
 ) -> None:
     """Check every file, checkpoint and row of a study: exit code 0 if it is whole, 1 if anything is damaged."""
-    from rich.console import Console
-
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.verify import studies_in
     from coterie.evidence.verify import verify as look
 
-    console = Console(stderr=as_json, soft_wrap=True, highlight=False, markup=False)
+    console = PlainConsole(stderr=as_json, soft_wrap=True)
     found = [look(path) for path in studies_in(folder)]
     for one in found:
         _tell(one, console)
@@ -33,7 +31,7 @@ def verify(
     raise typer.Exit(0 if all(one.whole for one in found) else 1)
 
 
-def _tell(found: "Verified", console: "Console") -> None:
+def _tell(found: "Verified", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
     if not found.checkable:
         state = "what is there can be read" if found.whole else "some of it cannot be read"

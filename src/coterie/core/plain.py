@@ -35,7 +35,7 @@ def read_json(path: Path) -> Any:
     """A JSON file; one that is missing or damaged is named."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}): restore the file from a copy, or run the study again in another folder."
         ) from error

@@ -126,7 +126,8 @@ class Registry(Generic[T]):
         except UserError:
             raise
         except (TypeError, ValueError) as error:
-            raise UserError(f"{self.kind.capitalize()} {str(spec)!r} cannot be made: {error}.") from error
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise UserError(f"{self.kind.capitalize()} {str(spec)!r} cannot be made: {reason}.") from error
 
     def _check(self, spec: Spec, make: Callable[..., T], given: int, context: Mapping[str, Any]) -> None:
         parameters = [p for p in list(inspect.signature(make).parameters.values())[given:] if p.name not in context]

@@ -41,6 +41,8 @@ def read_json_data(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists within lists
+        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:

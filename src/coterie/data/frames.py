@@ -1,7 +1,7 @@
 """A user's own tables: CSV and Parquet files, a row a sample, with a client column."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,18 +46,37 @@ def parquet(
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet file: as csv."""
-    import pandas as pd
-
-    return _frame("parquet", pd.read_parquet, path, label, client, text, split, width, _data_dir)
+    return _frame("parquet", _read_parquet, path, label, client, text, split, width, _data_dir)
 
 
-def _read_csv(path: Path) -> "pd.DataFrame":
-    """The file, refusing lines that are longer than its head: pandas would take their first cells for an index, or drop the last."""
+def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
+    """The file, with the columns of names as they are written: the clients 1, 01, 1.0 and NA are four.
+
+    Lines that are longer than the head are refused: pandas would take their first cells for an index, or drop the last. So are two columns
+    of one name, the second of which pandas would rename.
+    """
     import pandas as pd
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(path, index_col=False)
+        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, index_col=False).iloc[0].tolist()
+        check_columns(head, str(path))
+        frame = pd.read_csv(path, index_col=False)
+        written = [name for name in names if name in head]
+        texts = pd.read_csv(path, index_col=False, dtype=str, keep_default_na=False, usecols=written) if written else frame
+        return frame.assign(**{name: texts[name] for name in written})
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.read_parquet(path)
+
+
+def check_columns(columns: Sequence[str], where: str) -> None:
+    """Refuse two columns of one name: nobody could say which is meant."""
+    if twice := [name for name in columns if name and columns.count(name) > 1]:
+        raise UserError(f"{where} has two columns called {twice[0]!r}: rename one of them.")
 
 
 def _frame(
@@ -75,7 +94,9 @@ def _frame(
 
     def read() -> Table:
         try:
-            frame = reader(where)
+            frame = reader(where, [name for name in (label, client, text, split) if name is not None])
+        except UserError:
+            raise
         except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
@@ -89,6 +110,7 @@ def table_of(frame: "pd.DataFrame", where: str, label: str, client: str | None, 
     """A data frame's columns in their roles."""
     from pandas.api.types import is_numeric_dtype
 
+    check_columns([str(column) for column in frame.columns], where)
     if not len(frame):
         raise UserError(f"{where} holds no samples.")
     roles = {"label": label, "client": client, "text": text, "split": split}
@@ -97,8 +119,8 @@ def table_of(frame: "pd.DataFrame", where: str, label: str, client: str | None, 
             continue
         if column not in frame:
             raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
-        if frame[column].isna().any():
-            raise UserError(f"{where}: row {int(frame[column].isna().to_numpy().argmax())} has no value in the {role} column {column!r}.")
+        if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
+            raise UserError(f"{where}: row {int(lacking.argmax())} has no value in the {role} column {column!r}.")
     rest = frame.drop(columns=[column for column in roles.values() if column is not None])
     if text is None:
         if wrong := [str(c) for c in rest if not is_numeric_dtype(rest[c])]:

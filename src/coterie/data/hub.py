@@ -11,7 +11,7 @@ from coterie.core.arrays import Ints
 from coterie.core.errors import UserError
 from coterie.data.files import missing_package
 from coterie.data.images import pixels, stacked
-from coterie.data.table import PARTS, Table, coded
+from coterie.data.table import PARTS, Table, coded, numbered_classes
 
 BOTH = {"train": "train", "test": "test"}
 
@@ -104,7 +104,8 @@ class Hub:
             return np.array([numbers[value] for value in values], dtype=np.int64), classes
         if isinstance(values[0], str):
             return coded(values)
-        return np.array(values, dtype=np.int64), tuple(str(c) for c in range(int(max(values)) + 1))
+        y = np.array(values, dtype=np.int64)
+        return y, numbered_classes(y, self.repo)
 
 
 def _told(kind: Any) -> str:

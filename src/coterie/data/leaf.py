@@ -9,7 +9,7 @@ import numpy as np
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
 from coterie.data.files import read_json_data
-from coterie.data.table import PARTS, Table
+from coterie.data.table import PARTS, Table, numbered_classes
 
 NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
@@ -37,14 +37,14 @@ def read_leaf(files: Mapping[str, Sequence[Path]], field: int | None = None, cla
     for name, paths in files.items():
         for path in paths:
             for user, features, labels in _users(path):
-                x += [entry[field] for entry in features] if field is not None else features
+                x += features if field is None else _fields(features, field, path)
                 y += labels
                 part += [PARTS[name]] * len(labels)
                 owners += [user] * len(labels)
     where = ", ".join(str(path) for paths in files.values() for path in paths)
     names = {user: number for number, user in enumerate(dict.fromkeys(owners))}
     numbers, found = _labels(y, where)
-    texts = bool(x) and isinstance(x[0], str)
+    texts = bool(x) and all(isinstance(entry, str) for entry in x)
     return Table(
         y=numbers,
         classes=classes or found,
@@ -68,26 +68,42 @@ def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
     content = read_json_data(path)
     if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
         raise UserError(f"{path} is not in LEAF's form: it should be an object with users, num_samples and user_data.")
+    users, sizes, held = content["users"], content["num_samples"], content["user_data"]
+    if not (
+        isinstance(users, list) and isinstance(sizes, list) and isinstance(held, dict) and all(isinstance(user, str) for user in users)
+    ):
+        raise UserError(f"{path} is not in LEAF's form: users should be a list of names, num_samples a list, user_data an object.")
+    if len(set(users)) < len(users):
+        raise UserError(f"{path} names the user {max(users, key=users.count)!r} twice: its samples would count twice.")
     found = []
-    for user, n in zip(content["users"], content["num_samples"], strict=False):
-        data = content["user_data"].get(user)
-        if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
+    for user, n in zip(users, sizes, strict=False):
+        data = held.get(user)
+        if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in ("x", "y")):
             raise UserError(f"{path}: user {user!r} has no x and y in user_data.")
         if not len(data["x"]) == len(data["y"]) == n:
             raise UserError(f"{path}: user {user!r} has {len(data['x'])} x and {len(data['y'])} y where num_samples says {n}.")
         if n == 0:
             raise UserError(f"{path}: client {user!r} has no samples; leave it out.")
-        found.append((str(user), list(data["x"]), list(data["y"])))
-    if len(content["users"]) != len(content["num_samples"]):
-        raise UserError(f"{path} names {len(content['users'])} users and {len(content['num_samples'])} sizes.")
+        found.append((user, data["x"], data["y"]))
+    if len(users) != len(sizes):
+        raise UserError(f"{path} names {len(users)} users and {len(sizes)} sizes.")
     return found
+
+
+def _fields(features: list[Any], field: int, path: Path) -> list[Any]:
+    try:
+        return [entry[field] for entry in features]
+    except (TypeError, IndexError, KeyError):
+        raise UserError(f"{path} has samples without a field {field}: give a field that every x has, or leave field away.") from None
 
 
 def _labels(y: list[Any], where: str) -> tuple[Ints, tuple[str, ...]]:
     """Whole numbers are class numbers; words are classes in sorted order."""
-    if all(isinstance(label, (int, float)) and float(label).is_integer() for label in y):
+    if all(isinstance(label, int) or (isinstance(label, float) and label.is_integer()) for label in y):
+        if wrong := [label for label in y if abs(label) >= 1 << 62]:
+            raise UserError(f"{where} holds a label of {str(wrong[0])[:20]}: labels are numbered 0, 1, 2, ...")
         numbers = np.array(y, dtype=np.int64)
-        return numbers, tuple(str(c) for c in range(int(numbers.max(initial=0)) + 1))
+        return numbers, numbered_classes(numbers, where)
     if not all(isinstance(label, str) for label in y):
         raise UserError(f"{where} holds labels that are neither whole numbers nor words.")
     classes = sorted(set(y))
@@ -98,5 +114,5 @@ def _labels(y: list[Any], where: str) -> tuple[Ints, tuple[str, ...]]:
 def _numbers(x: list[Any], where: str) -> Array:
     try:
         return np.array(x, dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{where} holds features that are neither texts nor lists of numbers of one length.") from None

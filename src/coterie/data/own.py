@@ -16,10 +16,10 @@ from coterie.data.hub import Hub
 from coterie.data.images import SUFFIXES, decode, stacked
 from coterie.data.leaf import leaf_files, read_leaf
 from coterie.data.sets.mnist import pixels_of
-from coterie.data.table import PARTS, Table, as_samples, check_labels, check_table, coded
+from coterie.data.table import PARTS, Table, as_samples, check_mapped, check_table, coded, numbered_classes
 from coterie.data.text import Features, Wording
 
-VERSION = 1
+VERSION = 2
 TOLD = {"licence": "the user's own", "citation": "none"}
 
 
@@ -70,7 +70,7 @@ def images(path: str, side: int = 32, grey: bool = False, clients: bool = True, 
 def npz(path: str, *, _data_dir: Path | None = None) -> Samples:
     """Your NumPy arrays x, y and, if there are, client, split and classes: an .npz file, or a folder of .npy files, mapped as they are.
 
-    The folder is never read whole, so its features are not checked either: this is the way to train on more than memory holds.
+    The folder is never held whole: this is the way to train on more than memory holds. Of more than a GiB only some rows are checked.
     """
     where = find_path(path, _data_dir)
     if where.is_dir():
@@ -80,7 +80,7 @@ def npz(path: str, *, _data_dir: Path | None = None) -> Samples:
             raise UserError(
                 f"{where}: to be mapped as it is, x.npy should be float32 or whole numbers, and split.npy have client.npy beside it."
             )
-        check_labels(table, str(where))
+        check_mapped(table, str(where))
         return as_samples("npz", table, {"source": where.name, **TOLD})
     return own_samples("npz", where, [where], lambda: _arrays(read_npz(where, ("x", "y")), str(where)))
 
@@ -128,7 +128,7 @@ def from_torch(dataset: Indexed, clients: Sequence[str], name: str = "torch", cl
     x = np.stack([np.asarray(features) for features, _ in pairs])
     y = np.array([int(label) for _, label in pairs], dtype=np.int64)
     owners, names = coded(clients)
-    named = tuple(classes) if classes is not None else tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
+    named = tuple(classes) if classes is not None else numbered_classes(y, f"Data set {name!r}")
     table = Table(y, named, x if x.dtype.kind in "iu" else x.astype(np.float32), owners=owners, owner_names=names)
     check_table(table, f"Data set {name!r}")
     return as_samples(name, table, {"source": "a torch Dataset", **TOLD})
@@ -151,10 +151,12 @@ def _arrays(arrays: Mapping[str, Array], where: str) -> Table:
     x, y = arrays["x"], arrays["y"]
     if y.ndim != 1 or y.dtype.kind not in "iu" or x.ndim < 2 or x.dtype.kind not in "fiu":
         raise UserError(f"{where}: x should be numbers, a row a sample, and y one whole number a sample.")
+    if not all(array.ndim == 1 for name, array in arrays.items() if name in ("client", "split")):
+        raise UserError(f"{where}: client and split should hold one value a sample.")
     if len(x) != len(y):
         raise UserError(f"{where}: x has {len(x)} rows and y has {len(y)}.")
     owners, names = coded(arrays["client"]) if "client" in arrays else (None, ())
-    classes = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(str(c) for c in range(int(y.max(initial=0)) + 1))
+    classes = tuple(map(str, arrays["classes"].ravel())) if "classes" in arrays else numbered_classes(y, where)
     return Table(
         y=y.astype(np.int64),
         classes=classes,

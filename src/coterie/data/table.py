@@ -12,6 +12,9 @@ from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 BLOCK = 4096  # rows looked at together: a set may be larger than memory
+MOST_CLASSES = 100_000  # what no set of classes has: labels beyond are ids, amounts or damage
+CHECKED = 1 << 30  # bytes of a mapped set up to which every value is looked at
+SPREAD = 256  # rows, evenly spread, that are looked at of a larger one
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,37 @@ def coded(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
 def check_table(table: Table, where: str) -> None:
     """Refuse what no model could be trained on, in one sentence that says where."""
     check_labels(table, where)
-    if table.values is None or table.values.dtype.kind != "f":
+    if table.values is not None:
+        _check_features(table.values, np.arange(len(table.y)), where)
+
+
+def check_mapped(table: Table, where: str) -> None:
+    """The same for a set that is mapped, not read: of one larger than a GiB only some rows are looked at."""
+    check_labels(table, where)
+    assert table.values is not None
+    n = len(table.y)
+    rows = np.arange(n) if table.values.nbytes <= CHECKED else np.unique(np.linspace(0, n - 1, SPREAD).astype(np.int64))
+    _check_features(table.values, rows, where)
+
+
+def _check_features(values: Array, rows: Ints, where: str) -> None:
+    if values.ndim < 2 or not all(values.shape[1:]):
+        raise UserError(f"{where} holds samples without features: each should be a list of numbers.")
+    if values.dtype.kind != "f":
         return
-    for begin in range(0, len(table.y), BLOCK):
-        block = table.values[begin : begin + BLOCK]
-        bad = ~np.isfinite(block.reshape(len(block), -1)).all(axis=1)
+    for begin in range(0, len(rows), BLOCK):
+        chosen = rows[begin : begin + BLOCK]
+        bad = ~np.isfinite(values[chosen].reshape(len(chosen), -1)).all(axis=1)
         if bad.any():
-            raise UserError(f"{where}: sample {begin + int(bad.argmax())} holds a value that is no finite number; fill it in or drop it.")
+            raise UserError(f"{where}: sample {int(chosen[bad.argmax()])} holds a value that is no finite number; fill it in or drop it.")
+
+
+def numbered_classes(y: Array, where: str) -> tuple[str, ...]:
+    """The classes that whole numbers name: all from 0 to the largest."""
+    count = int(y.max(initial=0)) + 1
+    if count > MOST_CLASSES:
+        raise UserError(f"{where}: labels up to {count - 1} would make {count:,} classes: number them 0, 1, 2, ...")
+    return tuple(str(c) for c in range(count))
 
 
 def check_labels(table: Table, where: str) -> None:
@@ -75,6 +102,8 @@ def check_labels(table: Table, where: str) -> None:
         raise UserError(f"{where} is inconsistent: its features, labels and clients number {', '.join(map(str, sorted(lengths)))}.")
     if n == 0:
         raise UserError(f"{where} holds no samples.")
+    if len(table.classes) > MOST_CLASSES:
+        raise UserError(f"{where} would have {len(table.classes):,} classes: is the label column the right one?")
     if table.y.min() < 0 or table.y.max() >= len(table.classes):
         wrong = table.y.min() if table.y.min() < 0 else table.y.max()
         raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")

@@ -12,7 +12,7 @@ from coterie.core import trees
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
-from coterie.core.specs import parse
+from coterie.core.trust import check_trust
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_checks import contradiction
@@ -60,13 +60,12 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         raise UserError(f"Cannot write to {folder} ({error.strerror or error}): choose another --out.") from error
 
 
-def read_bundle(folder: Path | str, model: str | None = None) -> Bundle:
-    """A bundle from its folder. One whose model is the user's own code is read only if `model` names that very spec: otherwise whoever
-    wrote the bundle could have any function called."""
+def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = False) -> Bundle:
+    """A bundle from its folder. One whose model is the user's own code is read only with `trust`, or if `model` names that very spec:
+    otherwise whoever wrote the bundle could have any module imported."""
     folder = Path(folder)
     head = read_head(folder)
-    if ":" in parse(head.model).name and model != head.model:
-        raise UserError(f"{folder} needs code that is not Coterie's, the model {head.model!r}: if you trust it, say so with --model.")
+    check_trust([head.model], str(folder), trust or model == head.model)
     data = bundle_bytes(folder / MODELS)
     if hashlib.sha256(data).hexdigest() != head.sha256:
         raise UserError(f"{folder / MODELS} is not what {HEAD} was written with: it is damaged or was changed; get the bundle again.")

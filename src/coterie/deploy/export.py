@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError, suggestion
+from coterie.core.json_object import read_words
 from coterie.core.method import Method
-from coterie.core.plain import read_json
+from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.data.newcomers import with_newcomers
@@ -22,6 +23,7 @@ from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
 from coterie.run.drive import answer
+from coterie.run.execution import Execution
 from coterie.run.study import Study
 
 
@@ -35,13 +37,16 @@ def served(
     federation: Federation | None = None,
     made: Method[Any] | None = None,
     newcomers: Federation | None = None,
+    trust: bool = False,
 ) -> Served:
     """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`.
 
-    With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them.
+    With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them. A model that is code which the
+    evidence names needs `trust`.
     """
     folder = Path(folder)
     evidence = Evidence.open(folder)
+    check_trust([evidence.settings.model], str(folder), trust)
     if not isinstance(evidence.source, Folder):
         raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
     settings = _chosen(evidence.settings, method, seed, draw)
@@ -98,8 +103,7 @@ def _last(folder: Path, key: LaneKey, settings: Settings) -> Restored:
 
 def _engine(folder: Path, study: Study) -> Engine:
     """An engine like the study's, on its device where that is here."""
-    execution, routes = read_json(folder / "execution.json"), folder / "routes.json"
-    device = execution.get("device", "auto")
-    if device != "cpu" and resolve_device("auto") == "cpu":
-        return make_engine(study.worlds, execution.get("engine", "auto"), "cpu")
-    return make_engine(study.worlds, execution.get("engine", "auto"), device, pinned=read_json(routes) if routes.exists() else None)
+    execution, routes = Execution.read(folder / "execution.json"), folder / "routes.json"
+    if execution.device != "cpu" and resolve_device("auto") == "cpu":
+        return make_engine(study.worlds, execution.engine, "cpu")
+    return make_engine(study.worlds, execution.engine, execution.device, pinned=read_words(routes) if routes.exists() else None)

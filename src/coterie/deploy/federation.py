@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json, write_json
+from coterie.core.json_object import read_object
+from coterie.core.plain import write_json
 
 FILE = "federation.json"
 
@@ -25,7 +26,9 @@ class FederationFolder:
             raise UserError(
                 f"{folder} holds no federation: make one with 'coterie federation init {folder} --server HOST:PORT --sites a,b'."
             )
-        tree = read_json(folder / FILE)
+        tree = read_object(folder / FILE, host=str, port=int, sites=list, removed=list)
+        for name in (*tree["sites"], *tree["removed"]):
+            check_site_name(name if isinstance(name, str) else "")  # a name is a folder's, too
         return cls(folder, tree["host"], tree["port"], tuple(tree["sites"]), tuple(tree["removed"]))
 
     def write(self) -> None:

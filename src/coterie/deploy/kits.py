@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json
+from coterie.core.json_object import read_object
 from coterie.deploy.certificates import read_certificate
 
 NEEDED = ("startup/fed_client.json", "startup/client.crt", "startup/client.key", "startup/rootCA.pem", "local/resources.json", "kit.json")
@@ -25,7 +25,7 @@ def check_kit(kit: Path) -> tuple[str, str]:
         raise UserError(
             f"{kit} is not a site's kit: it lacks {missing[0]}; take the folder that 'coterie federation init' made for the site."
         )
-    told = read_json(kit / "kit.json")
+    told = read_object(kit / "kit.json", site=str, server=str)
     own, root = (read_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
     named = own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     if named != told["site"]:

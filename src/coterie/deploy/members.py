@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json, write_json
+from coterie.core.json_object import read_object
+from coterie.core.plain import write_json
 from coterie.core.roster import Roster
 from coterie.deploy.messages import SiteCard
 
@@ -89,7 +90,7 @@ class Members:
 
     @classmethod
     def read(cls, path: Path) -> "Members":
-        tree = read_json(path)
+        tree = read_object(path, members=list, input_shape=list, classes=list, validation=bool)
         members = tuple(Member(name, site, train, tuple(actual)) for name, site, train, actual in tree["members"])
         return cls(members, tuple(tree["input_shape"]), tuple(tree["classes"]), tree["validation"], frozenset())
 

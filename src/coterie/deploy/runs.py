@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError, suggestion
-from coterie.core.plain import read_json, write_json
+from coterie.core.json_object import read_object
+from coterie.core.plain import write_json
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.journal import STATUS
 from coterie.deploy.server_run import Order
@@ -33,8 +34,7 @@ class RunFolder:
     @property
     def told(self) -> Mapping[str, Any]:
         """How it stands: the status, and a reason where there is one."""
-        found: Mapping[str, Any] = read_json(self.folder / STATUS)
-        return found
+        return read_object(self.folder / STATUS, status=str)
 
     @property
     def status(self) -> str:
@@ -52,7 +52,7 @@ class RunFolder:
 
     def order(self) -> tuple[Order, float]:
         """What was ordered, and how many seconds sites have for an answer."""
-        tree = read_json(self.folder / ORDER)
+        tree = read_object(self.folder / ORDER, order=dict)
         return Order(**{**tree["order"], "order": tuple(tree["order"]["order"])}), float(tree["timeout"])
 
     @property

@@ -1,7 +1,6 @@
 """The process in which a site answers: it holds the data, and knows nothing of the network but bytes."""
 
 import os
-import sys
 import threading
 from dataclasses import dataclass, replace
 from multiprocessing import parent_process
@@ -117,7 +116,6 @@ def _go_where_told(kit: Path) -> None:
     where = SiteSettings.read(kit).where
     if where is not None and Path(where).is_dir():
         os.chdir(where)
-        sys.path.insert(0, where)
 
 
 def _leave_with_parent() -> None:

@@ -15,31 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.core.errors import UserError
-from coterie.core.local import Local
-from coterie.core.plan import Plan
 from coterie.core.specs import Spec, parse, split_at
 from coterie.evidence.record import LaneEnd, LaneKey
-from coterie.evidence.settings import Settings
+from coterie.evidence.settings import FORMAT, Settings
 from coterie.evidence.source import Source, lane_entries, read_batches, read_schema, segments
 
 
 def wrote(tree: Mapping[str, Any]) -> bool:
     """Whether settings are of format 1."""
-    return tree.get("schema") == 1
+    return isinstance(tree, Mapping) and tree.get("schema") == 1
 
 
 def settings_of(tree: Mapping[str, Any]) -> Settings:
     """The settings of an old study, under the names of today."""
-    plan = dict(tree["plan"])
-    local = Local(**plan.pop("local"))
-    return Settings(
-        methods=tuple(map(renamed, tree["methods"])),
-        data=tree["data"],
-        model=tree["model"],
-        seeds=tuple(tree["seeds"]),
-        draws=(tree["data_seed"],),
-        plan=Plan(**plan, local=local),
-    )
+    try:
+        names = {name: tree[name] for name in ("plan", "data", "model", "seeds")}
+        today = {**names, "format": FORMAT, "methods": [renamed(label) for label in tree["methods"]], "draws": [tree["data_seed"]]}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"The study's settings cannot be read ({type(error).__name__}: {error}): restore them from a copy.") from error
+    return Settings.from_json(today)
 
 
 def renamed(label: str) -> str:

@@ -1,5 +1,6 @@
 """What defines a study: equal settings mean equal evidence. How it is carried out (engine, threads, folder) is kept apart."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -8,6 +9,8 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 
+LARGEST = 1 << 63  # above every seed: tables hold them in 64 bits
+MOST_SEEDS = 100_000
 FORMAT = 3  # of the evidence on disk
 UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
 
@@ -29,9 +32,12 @@ class Settings:
         if not self.seeds or not self.draws:
             raise UserError("A study needs at least one seed: give --seeds 0 or a range such as 0-4.")
         for kind, names in (("method", self.methods), ("seed", self.seeds), ("draw", self.draws)):
-            twice = {str(name) for name in names if names.count(name) > 1}
+            twice = {str(name) for name, count in Counter(names).items() if count > 1}
             if twice:
                 raise UserError(f"The study names the {kind} {', '.join(sorted(twice))} twice: name each once.")
+
+        if wrong := [seed for seed in (*self.seeds, *self.draws) if abs(seed) >= LARGEST]:
+            raise UserError(f"A study cannot use the seed {str(wrong[0])[:30]}: seeds lie below 2^63.")
 
     def as_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -40,6 +46,8 @@ class Settings:
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
         """The settings that `as_json` wrote. A setting that this version does not know is refused; one that it has since got is at its
         default, which is how the study was run."""
+        if not isinstance(tree, Mapping):
+            raise UserError(f"The study's settings are a value of type {type(tree).__name__}, not an object: restore them from a copy.")
         if tree.get("format") not in (UNCHAINED, FORMAT):
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
@@ -48,7 +56,9 @@ class Settings:
             plan = dict(tree["plan"])
             local = Local(**plan.pop("local"))
             rest = {name: value for name, value in tree.items() if name not in ("format", "plan")}
-            tuples = {name: tuple(rest[name]) for name in ("methods", "seeds", "draws")}
+            tuples = {name: _tuple_of(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
+            if not all(isinstance(rest.get(name, ""), str) for name in ("data", "model")):
+                raise TypeError("data and model should be words")
             return cls(**{**rest, **tuples}, plan=Plan(**plan, local=local))
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, UserError):
@@ -72,6 +82,12 @@ class Settings:
         return own | {"methods": sorted(self.methods), "data": self.data, "seeds": sorted(self.seeds), "draws": sorted(self.draws)}
 
 
+def _tuple_of(tree: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
+    if not isinstance(tree[name], (list, tuple)) or not all(type(item) is kind for item in tree[name]):
+        raise TypeError(f"{name} should be a list of {'words' if kind is str else 'whole numbers'}")
+    return tuple(tree[name])
+
+
 def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
@@ -89,8 +105,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         first, dash, last = piece.partition("-")
         if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
             raise UserError(f"Cannot read the seeds {text!r}: write them as 0-4 or 0,2,5.")
+        if max(len(first), len(last)) > 19:
+            raise UserError(f"The seeds {text[:40]!r} are too large: seeds lie below 2^63.")
         span = range(int(first), int(last or first) + 1)
         if not span:
             raise UserError(f"The seeds {piece!r} run backwards: write the lower one first.")
+        if len(seeds) + len(span) > MOST_SEEDS:
+            raise UserError(f"The seeds {text[:40]!r} are more than {MOST_SEEDS:,}: a study of so many could not be carried out.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))

@@ -1,8 +1,11 @@
 """The models a user may name, and how a spec becomes a module."""
 
 import inspect
+import os
+from functools import cache
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from coterie.core.errors import UserError
@@ -27,7 +30,25 @@ def build_model(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Mod
     parsed = parse(spec)
     if ":" in parsed.name:
         return build_custom(parsed, input_shape, outputs)
+    _check_room(spec, input_shape, outputs)
     return models.build(parsed, input_shape, outputs)
+
+
+@cache
+def _check_room(spec: str, input_shape: tuple[int, ...], outputs: int) -> None:
+    """Refuse a model that this machine cannot hold, before it tries: a system that runs out of memory ends the program, not the attempt.
+
+    On torch's device "meta" a module has shapes and no numbers, and nothing is drawn from the generator.
+    """
+    try:
+        with torch.device("meta"):
+            numbers = sum(value.numel() for value in models.build(spec, input_shape, outputs).parameters())
+    except (RuntimeError, OverflowError) as error:
+        raise UserError(f"Model {spec!r} cannot be made: {str(error).splitlines()[0].rstrip('.')}; choose a smaller one.") from error
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * numbers > there:
+        size, room = 4 * numbers / (1 << 30), there / (1 << 30)
+        raise UserError(f"Model {spec!r} would take {size:,.0f} GiB, and this machine has {room:,.0f}: choose a smaller one.")
 
 
 class ModelListed(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Any
 
 from coterie.analysis.comparison import Comparison
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json
+from coterie.core.json_object import read_object
 from coterie.report.page import Block, Html, paragraph
 from coterie.report.subject import Subject
 from coterie.report.tables import words_table
@@ -50,11 +50,12 @@ def _versions(subject: Subject) -> tuple[list[tuple[str, str]], list[str]]:
         if not path.exists():
             continue
         try:
-            tree: dict[str, Any] = read_json(path)
+            tree = read_object(path)
         except UserError as error:
             faults.append(str(error))
             continue
         packages = tree.pop("packages", {})
+        packages = packages if isinstance(packages, dict) else {}
         rows += [(str(key), str(value)) for key, value in {**packages, **tree}.items() if value is not None]
     return rows, faults
 

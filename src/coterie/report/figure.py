@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coterie.core.errors import check_names
+from coterie.core.inside import write_inside
 from coterie.data.files import missing_package
 
 if TYPE_CHECKING:
@@ -66,15 +67,15 @@ class Figure:
         """Draw the figure into a file for a paper."""
         import vl_convert
 
-        spec, path = self.spec(width=620), folder / f"{self.name}.{form}"
+        spec = self.spec(width=620)
         spec["background"] = spec["config"]["background"] = "white"
         if form == "svg":
-            path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=SPEC_VERSION), encoding="utf-8")
+            drawn: str | bytes = vl_convert.vegalite_to_svg(spec, vl_version=SPEC_VERSION)
         elif form == "pdf":
-            path.write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=SPEC_VERSION))
+            drawn = vl_convert.vegalite_to_pdf(spec, vl_version=SPEC_VERSION)
         else:
-            path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=SPEC_VERSION, scale=2))
-        return path
+            drawn = vl_convert.vegalite_to_png(spec, vl_version=SPEC_VERSION, scale=2)
+        return write_inside(folder, f"{self.name}.{form}", drawn)
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.analysis.comparison import open_comparison
 from coterie.core.errors import UserError
+from coterie.core.inside import folder_inside, write_inside
 from coterie.report.figure import Figure, Format, require_altair
 
 
@@ -38,20 +39,16 @@ def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any
     made = [federation_tables(subject) for subject in subjects]
     parts, faults = sections.sections_of(comparison, subjects, made)
     try:
-        (folder / "tables").mkdir(exist_ok=True)
-        tables = [path for own in made for table in own.values() for path in table.write(folder / "tables")]
+        place = folder_inside(folder, "tables")
+        tables = [path for own in made for table in own.values() for path in table.write(place)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
-        saved = _save(folder / "figures", drawn, figures)
-        path = folder / "report.html"
-        draft = path.with_name(".report.html")
-        draft.write_text(page(sections.title(subjects), sections.lead(subjects), parts), encoding="utf-8")
-        draft.rename(path)
+        saved = _save(folder, drawn, figures)
+        path = write_inside(folder, "report.html", page(sections.title(subjects), sections.lead(subjects), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))
 
 
 def _save(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
-    if formats:
-        folder.mkdir(exist_ok=True)
-    return [figure.save(folder, form) for figure in figures for form in formats]
+    place = folder_inside(folder, "figures") if formats else folder
+    return [figure.save(place, form) for figure in figures for form in formats]

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.core.inside import write_inside
 from coterie.report.page import Html
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ class ReportTable:
     def write(self, folder: Path) -> list[Path]:
         """The table in its forms."""
         forms = {"csv": self.frame.to_csv(index=False)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
-        paths = {folder / f"{self.name}.{ending}": content for ending, content in forms.items()}
-        for path, content in paths.items():
-            path.write_text(content, encoding="utf-8")
-        return list(paths)
+        return [write_inside(folder, f"{self.name}.{ending}", content) for ending, content in forms.items()]
 
 
 def text(name: str) -> Show:

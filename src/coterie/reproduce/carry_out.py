@@ -19,9 +19,10 @@ def reproduce(
     rounds: int | None = None,
     data_dir: Path | None = None,
     anyway: bool = False,
+    trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Reproduced:
     """Run what is not yet in `out`, and judge."""
-    runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, callbacks=callbacks)
+    runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, trust=trust, callbacks=callbacks)
     values = {done.part.name: values_of(done, study.target) for done in runs}
     return Reproduced(study, runs, values, assess(study, runs, values))

@@ -1,6 +1,7 @@
 """Figures of a reproduction as small SVG files: ours beside theirs, and curves. Without the drawing library there are none."""
 
 from collections.abc import Mapping
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coterie.core.inside import write_inside
 from coterie.reproduce.claims import StudyResult
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.values import PartValues
@@ -28,8 +30,9 @@ def draw_figures(study: Reproduction, result: StudyResult, values: Mapping[str, 
     written = []
     for name, chart in charts.items():
         if chart is not None:
-            chart.save(folder / f"{name}.svg")
-            written.append(f"{name}.svg")
+            drawn = StringIO()
+            chart.save(drawn, format="svg")
+            written.append(write_inside(folder, f"{name}.svg", drawn.getvalue()).name)
     return written
 
 

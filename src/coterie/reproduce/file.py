@@ -22,6 +22,7 @@ RULES: dict[ClaimKind, str] = {
     "rounds": "the share of rounds in which a one-sided Wilcoxon test over seeds is below 0.05 (uncorrected, as in the paper) is at "
     "least the number",
 }
+LONGEST = 200  # bytes of a part's name, which is a folder's
 FEWEST = 5  # seeds below which Wilcoxon's test cannot reach 5 %: nothing is judged
 
 
@@ -118,7 +119,7 @@ def read_reproduction(path: Path) -> Reproduction:
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
         raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         fault = error.errors()[0]
@@ -127,6 +128,10 @@ def read_reproduction(path: Path) -> Reproduction:
     for part in found.parts:
         found.settings_of(part)
     names = [part.name for part in found.parts]
+    for name in names:
+        _check_folder_name(path, name)
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UserError(f"The study file {path} has two parts called {sorted(twice)[0]!r}: each has a folder of its own.")
     for claim in found.claims:
         for name in claim.parts or [claim.part]:
             if name not in names:
@@ -134,6 +139,19 @@ def read_reproduction(path: Path) -> Reproduction:
         if claim.kind in ("level", "at_least", "at_most", "rounds") and claim.paper is None:
             raise UserError(f"The study file {path} has the claim {claim.says!r} of kind {claim.kind} without a number: add 'paper'.")
     return found
+
+
+def _check_folder_name(path: Path, name: str) -> None:
+    """A part's evidence lies in a folder of its name: it must be a name and no way to somewhere else."""
+    if (
+        not name.strip()
+        or name.startswith(".")
+        or len(name.encode()) > LONGEST
+        or not all(c.isprintable() and c not in "/\\" for c in name)
+    ):
+        raise UserError(
+            f"The study file {path} has a part that cannot be called {name!r}: use letters, digits and blanks, without a dot in front."
+        )
 
 
 def folders(extra: Path | None = None) -> list[Path]:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.core.errors import UserError
+from coterie.core.inside import write_inside
 from coterie.reproduce.claims import ClaimResult, StudyResult
 from coterie.reproduce.figure import draw_figures
 from coterie.reproduce.file import RULES, Reproduction
@@ -45,9 +46,8 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
         figures = draw_figures(outcome.study, outcome.result, outcome.values, folder)
         csv = _frame(outcome)
         if len(csv):
-            csv.to_csv(folder / f"{name}.csv", index=False)
-        path = folder / f"{name}.md"
-        path.write_text("\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
+            write_inside(folder, f"{name}.csv", csv.to_csv(index=False))
+        path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.core.errors import UserError
+from coterie.core.inside import inside
+from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings, parse_seeds
@@ -35,12 +37,14 @@ def run_parts(
     rounds: int | None = None,
     data_dir: Path | None = None,
     anyway: bool = False,
+    trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> list[PartRun]:
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
-    `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there.
+    `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names.
     """
+    check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
     watchers = list(callbacks)
     found = []
     for part in study.parts:
@@ -85,7 +89,7 @@ def _run_part(
         if part.measure != "training":
             measured += MEASURES[part.measure](federation, drawn)
             continue
-        folder = out / part.name / f"seed-{drawn.draws[0]}" if part.redrawn else out / part.name
+        folder = inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]
         if study.last_only:
             jobs.append((_after_last(drawn, study.last_only), folder / "last", last))

@@ -9,10 +9,11 @@ from typing import Any
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
+from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
 from coterie.core.method import Method
-from coterie.core.plain import plain, read_json, write_json
+from coterie.core.plain import plain, write_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
@@ -190,7 +191,7 @@ def _open(out: Path, request: Request, resume: bool) -> Hold:
         return create_folder(out, NAME, lambda draft: write_json(draft / NAME, wanted), "comparison")
     hold = Hold(out)
     try:
-        stored = read_json(path)
+        stored = read_object(path)
         other = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         if other:
             raise UserError(f"{out} holds another comparison (it differs in {', '.join(other)}): choose another --out.")

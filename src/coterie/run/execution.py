@@ -1,8 +1,11 @@
 """How a study is carried out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
+from coterie.core.errors import UserError
+from coterie.core.json_object import read_object
 from coterie.core.settings import check_settings, setting
 
 
@@ -19,3 +22,14 @@ class Execution:
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+
+    @classmethod
+    def read(cls, path: Path) -> "Execution":
+        """How a study was carried out, from its folder."""
+        tree = read_object(path)
+        if unknown := tree.keys() - {f.name for f in fields(cls)}:
+            raise UserError(f"{path} has an unknown setting {min(unknown)!r}: use the version that made the study.")
+        try:
+            return cls(**tree)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.errors import UserError
+from coterie.core.json_object import read_object
 from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json
 from coterie.data.content import contents
@@ -77,19 +78,19 @@ class Opening:
         self._check_data(extras["data"])
         found, lost = restore(out)
         told += lost + mend_routes(out)
-        if now := changes(read_json(out / "environment.json"), extras["environment"]):
+        if now := changes(read_object(out / "environment.json"), extras["environment"]):
             told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
         writer = Writer(out, hold)
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
-        kept = Execution(**{**read_json(out / "execution.json"), "threads": execution.threads})
+        kept = replace(Execution.read(out / "execution.json"), threads=execution.threads)
         return Opened(writer, kept, found, tuple(told))
 
     def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse other data than those the study began with."""
         path = self.out / "data.json"
-        before = read_json(path) if path.exists() else {}
+        before = read_object(path) if path.exists() else {}
         other = [name for draw in before for name in sorted({*before[draw], *data[draw]}) if before[draw].get(name) != data[draw].get(name)]
         if not before:  # all that is known of a real federation, or of data before they were hashed
             other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]

@@ -17,7 +17,7 @@ class ProgressBar(Callback):
     """Round, accuracy of each method so far, client steps a second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
         self.accuracy: dict[str, float] = {}
         self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
         self.began = self.spoke = monotonic()
@@ -40,7 +40,7 @@ class ProgressBar(Callback):
                 TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[scores]}"),
+                TextColumn("{task.fields[scores]}", markup=False),
                 TextColumn("{task.fields[speed]}"),
                 TimeRemainingColumn(),
                 console=self.console,
@@ -68,7 +68,7 @@ class ProgressBar(Callback):
             self.spoke = monotonic()
             left = (self.spoke - self.began) / max(self.done, 1) * (self.total - self.done)
             where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} lane rounds"
-            self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False)
+            self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False, markup=False)
 
     def on_end(self) -> None:
         if self.bar is not None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from coterie.core.errors import UserError
+from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
-from coterie.core.plain import read_json
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.data.catalogue import load
@@ -71,6 +72,8 @@ class Study:
         worlds = {draw: World.of(federation, settings.model, loss) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
+            if not world.federation.test.sizes.any():
+                raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
         return cls(
             settings,
@@ -167,7 +170,7 @@ class Study:
     def _engine(self, execution: Execution, out: Path | None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
-        pinned = read_json(stored) if stored is not None and stored.exists() else None
+        pinned = read_words(stored) if stored is not None and stored.exists() else None
         engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned)
         engine.prepare(self.settings.plan.local)
         return engine

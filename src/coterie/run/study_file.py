@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.trust import check_trust
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.run.execution import Execution
 from coterie.run.options import LOCAL, PLAN, defaults, execution_with, plan_with, without_zero
@@ -65,20 +66,22 @@ class FileStudy:
         return replace(self, settings=settings, execution=execution_with(said, self.execution))
 
 
-def read_study_file(path: Path) -> list[FileStudy]:
-    """The studies of a file: one, or one for each point of its grid."""
+def read_study_file(path: Path, *, trust: bool = False) -> list[FileStudy]:
+    """The studies of a file: one, or one for each point of its grid. A model that is code of the file's choice needs `trust`."""
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no study file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read the study file {path}: {getattr(error, 'strerror', None) or error}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     grid = tree.get("grid", {})
     _check(path, tree)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return [study_of(path, tree, point) for point in points]
+    studies = [study_of(path, tree, point) for point in points]
+    check_trust([study.settings.model for study in studies], f"The study file {path}", trust)
+    return studies
 
 
 def study_of(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> FileStudy:

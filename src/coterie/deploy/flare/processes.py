@@ -40,6 +40,7 @@ def _start(workspace: Path, module: str, config: str, said: list[str], more: dic
     words = [sys.executable, "-u", "-m", module, "-m", str(workspace), "-s", config]
     words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *said]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
+    safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
     with (workspace / LOG).open("ab") as log:
         return subprocess.Popen(
@@ -47,7 +48,7 @@ def _start(workspace: Path, module: str, config: str, said: list[str], more: dic
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | quiet | more,
+            env=os.environ | quiet | safe | more,
             cwd=workspace,
             start_new_session=True,
         )

@@ -1,0 +1,46 @@
+"""What a reader should know before the scores: rounds in which nobody answered, and clients whose answers did not count."""
+
+from collections import Counter
+
+from coterie.core.refusals import Refusal
+from coterie.evidence.reader import Evidence
+
+NAMED = 3  # clients named one by one
+
+
+def remarks_of(evidence: Evidence) -> list[str]:
+    """Sentences, none where nothing is odd. A reply that its site's policy denies is no oddity and is told elsewhere."""
+    return [*_silent(evidence), *_refused(evidence)]
+
+
+def _silent(evidence: Evidence) -> list[str]:
+    """Rounds in which somebody was asked and no sample was worked on anywhere."""
+    if not {"samples", "absent"} <= set(evidence.columns("rounds")):  # older evidence
+        return []
+    rounds = evidence.frame("rounds", ["samples", "absent"])
+    rounds = rounds[rounds["round"] > 0]
+    nobody = rounds[(rounds["samples"] == 0) & (rounds["absent"] > 0)]
+    said = []
+    for label, own in nobody.groupby("method", observed=True, sort=False):
+        total = int((rounds["method"] == label).sum())
+        said.append(f"{label}: nobody answered in {len(own)} of {total} rounds (over all seeds); its models stayed as they were.")
+    return said
+
+
+def _refused(evidence: Evidence) -> list[str]:
+    """Clients that sent what cannot be right, by reason, those with most refusals first."""
+    found: dict[str, Counter[str]] = {}
+    ids = {draw: roster.column("id").to_pylist() for draw, roster in evidence.rosters.items()}
+    for batch in evidence.batches("absences", ["client", "why"]):
+        for row in batch.to_pylist():
+            if row["why"] not in ("ABSENT", Refusal.DENIED.name):
+                found.setdefault(row["why"], Counter())[str(ids[row["draw"]][row["client"]])] += 1
+    return [_sentence(why, counts) for why, counts in found.items()]
+
+
+def _sentence(why: str, counts: Counter[str]) -> str:
+    names = ", ".join(name for name, _ in counts.most_common(NAMED)) + (f" and {len(counts) - NAMED} more" if len(counts) > NAMED else "")
+    told = Refusal[why].value if why in Refusal.__members__ else why
+    advice = "; are all values of its data finite, and is --lr low enough?" if why == Refusal.NOT_FINITE.name else "."
+    plural = "" if len(counts) == 1 else "s"
+    return f"{len(counts)} client{plural} ({names}) {told}, {counts.total()} times in all: that did not count{advice}"

@@ -1,0 +1,26 @@
+"""Code that is not Coterie's, named by a file that somebody else may have written.
+
+What a user types, on the command line or in Python, is trusted. A study file, evidence or a bundle may come from anywhere: importing
+what it names would run it, so it is refused until the user has said that it may run.
+"""
+
+from collections.abc import Iterable
+
+from coterie.core.errors import UserError
+from coterie.core.specs import parse
+
+
+class UntrustedCodeError(UserError):
+    """A file names code, and nobody has said that it may run."""
+
+
+def names_code(spec: str) -> bool:
+    """Whether a spec names code outside Coterie's catalogues: ``package.module:factory``."""
+    return ":" in parse(spec).name
+
+
+def check_trust(specs: Iterable[str], where: str, trust: bool) -> None:
+    """Refuse, before anything is imported, the first model that is code which `where` names, unless it is trusted."""
+    for spec in specs:
+        if not trust and names_code(spec):
+            raise UntrustedCodeError(f"{where} needs code that is not Coterie's, the model {spec!r}: if you trust it, say so with --trust.")

@@ -1,0 +1,109 @@
+"""Names from data are data: whatever a client, a class or a study is called, every command prints it as it is."""
+
+import ast
+import csv
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from cli.test_bundle_commands import Commands
+from coterie.cli.console import PlainConsole, bold
+from coterie.core.errors import UserError
+from coterie.core.showing import shown
+from coterie.data.catalogue import load
+
+CLIENTS = ("[/bold]", "[red]", ":smile:", "\x1b[2Jclear", "1", "01", "1.0", "NA")
+SOURCE = Path(ct.__file__).parent
+
+
+@pytest.fixture
+def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.chdir(tmp_path)
+    return Commands(capfd, monkeypatch)
+
+
+def odd_names(path: Path, head: tuple[str, ...] = ("who", "label", "a", "b")) -> str:
+    """A table of clients, classes and columns that a careless program takes for something else; its spec."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = [(name, "[/x]" if i % 2 else "NA", i % 5, (i * 7) % 3 - 1) for name in CLIENTS for i in range(20)]
+        csv.writer(file).writerows([head, *rows])
+    return f"csv('{path.name}',label=label,client=who)/natural"
+
+
+def test_ids_and_labels_stay_as_they_are_written(tmp_path: Path, coterie: Commands) -> None:
+    federation = load(odd_names(tmp_path / "odd.csv"))
+    assert set(federation.ids) == set(CLIENTS)
+    assert federation.classes == ("NA", "[/x]")
+
+
+def test_every_command_prints_names_as_they_are(tmp_path: Path, coterie: Commands) -> None:
+    spec = odd_names(tmp_path / "odd.csv")
+    told = coterie("data", spec)
+    for name in CLIENTS:
+        assert shown(name) in told
+    assert "\x1b[2J" not in told
+    assert "[/x]" in told
+    coterie("inspect", "--data", spec, "--draws", "19", "--no-pilot", "--out", "inspected")
+    coterie("run", "fedavg", "fedgroup(groups=2,pretrain=2)", "--data", spec, "--rounds", "2", "--out", "study")
+    assert spec in coterie("show", "study")
+    coterie("report", "study")
+    assert "[/bold]" in coterie("export", "study", "--method", "fedavg", "--client", "[/bold]", "--out", "bundle")
+    coterie("export", "study", "--method", "fedavg", "--all", "--out", "bundles")
+    assert "[/x]" in coterie("predict", "bundle", "--data", "odd.csv", "--label", "label")
+    assert spec in coterie("compare", "fedavg", "--data", spec, "--rounds", "1", "--seeds", "0-1", "--no-controls", "--out", "compared")
+    assert "'[/bold]x'" in coterie.refused("export", "study", "--method", "fedavg", "--client", "[/bold]x", "--out", "another")
+    assert "[/bold]" in coterie.refused("show", "[/bold]")
+    assert "\\x1b[2J" in coterie.refused("show", "\x1b[2J")
+
+
+def test_a_reproduction_prints_its_words_as_they_are(tmp_path: Path, coterie: Commands) -> None:
+    (tmp_path / "table.toml").write_text(
+        'title = "[/bold] title"\npaper = "[/p]"\nwhere = "[/w]"\nasks = "[/a]"\n'
+        '[study]\nmethods = ["fedavg", "local"]\ndata = "digits/iid(clients=4)"\nrounds = 1\n'
+        '[[claims]]\nsays = "[/red] claim"\none = "fedavg"\ntwo = "local"\n'
+    )
+    told = coterie("reproduce", "table.toml", "--page", "pages")
+    for word in ("[/bold] title", "[/p]", "[/w]", "[/a]", "[/red] claim"):
+        assert word in told
+    assert "[/p]" in coterie("reproduce", "--list", "--studies", tmp_path)
+
+
+def test_the_console_gives_nothing_a_meaning(capfd: pytest.CaptureFixture[str]) -> None:
+    from coterie.cli.listing import listing
+
+    console = PlainConsole()
+    console.print(bold("[/bold]"), "[b]x[/b]", ":smile:", "a\x1b[31mb‮c")
+    console.print(listing(("[/head]",), [("[/cell]",), ("\x07",)]))
+    out = capfd.readouterr().out
+    assert out.splitlines()[0] == "[/bold] [b]x[/b] :smile: a\\x1b[31mb\\u202ec"
+    assert [line.strip() for line in out.splitlines()[1:]] == ["[/head]", "[/cell]", "\\x07"]
+
+
+def test_no_command_makes_a_console_of_another_kind() -> None:
+    """Right by construction: only a console without markup can be had in the command line."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((SOURCE / "cli").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rich.console") and path.name != "console.py"
+    ]
+    assert found == []
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, coterie: Commands) -> None:
+    spec = odd_names(tmp_path / "twice.csv", ("who", "label", "a", "a"))
+    with pytest.raises(UserError, match="has two columns called 'a': rename one of them"):
+        load(spec)
+    odd_names(tmp_path / "odd.csv")
+    coterie("run", "fedavg", "--data", "csv('odd.csv',label=label,client=who)/natural", "--rounds", "1", "--out", "study")
+    coterie("export", "study", "--client", "1", "--out", "bundle")
+    assert "has two columns called 'a'" in coterie.refused("predict", "bundle", "--data", "twice.csv", "--label", "label")
+
+
+def test_a_cell_that_is_empty_has_no_value(tmp_path: Path, coterie: Commands) -> None:
+    (tmp_path / "hole.csv").write_text("who,label,a\nx,1,2\n,0,3\n")
+    with pytest.raises(UserError, match="row 1 has no value in the client column 'who'"):
+        load("csv('hole.csv',label=label,client=who)/natural")

@@ -1,0 +1,180 @@
+"""Code that a file names runs only where somebody trusts it; nothing in the current folder stands in for an installed package."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie as ct
+from cli.processes import MAIN, coterie_process, environment
+from cli.test_bundle_commands import Commands
+from coterie.core.errors import UserError
+from coterie.core.trust import UntrustedCodeError
+from coterie.deploy.bundle_files import read_bundle
+from coterie.deploy.export import served
+from coterie.methods.catalogue import build
+from coterie.reproduce import read_reproduction
+from coterie.reproduce.carry_out import reproduce
+from coterie.run.study_file import read_study_file
+
+DATA = "digits/iid(clients=4)"
+NET = """
+from math import prod
+from pathlib import Path
+from torch import nn
+Path(__file__).with_name("RAN").touch()
+def net(input_shape, outputs, width=4) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
+"""
+
+
+@pytest.fixture
+def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Path) -> Commands:
+    return Commands(capfd, monkeypatch)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of somebody's in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    (tmp_path / "theirs.py").write_text(NET)
+    return tmp_path
+
+
+def study_file(folder: Path, model: str, **more: object) -> Path:
+    path = folder / "study.toml"
+    told = {"methods": ["fedavg"], "data": DATA, "model": model, "rounds": 1, **more}
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
+    return path
+
+
+def ran(here: Path) -> bool:
+    return (here / "RAN").exists()
+
+
+def test_a_study_file_runs_its_code_only_with_trust(coterie: Commands, here: Path) -> None:
+    path = study_file(here, "theirs:net(width=2)")
+    said = coterie.refused("run", path)
+    assert f"The study file {path} needs code that is not Coterie's, the model 'theirs:net(width=2)': if you trust it, say so with" in said
+    assert not ran(here)
+    coterie("run", path, "--trust")
+    assert ran(here)
+
+
+def test_not_even_trusted_names_call_what_is_no_module(coterie: Commands, here: Path) -> None:
+    for model in ("os:system('touch PWNED')", "os:popen('touch PWNED')", "subprocess:Popen('touch PWNED', shell=true)"):
+        path = study_file(here, model)
+        assert "needs code" in coterie.refused("run", path)
+        assert "name a subclass of torch.nn.Module" in coterie.refused("run", path, "--trust")
+    assert "name a subclass of torch.nn.Module" in coterie.refused("run", "fedavg", "--data", DATA, "--model", "os:system('touch PWNED')")
+    assert not (here / "PWNED").exists()
+
+
+def test_a_grid_of_models_is_checked_point_by_point(here: Path) -> None:
+    path = study_file(here, "mclr")
+    path.write_text(path.read_text() + '[grid]\nmodel = ["mclr", "theirs:net"]\n')
+    with pytest.raises(UntrustedCodeError, match="the model 'theirs:net'"):
+        read_study_file(path)
+    assert len(read_study_file(path, trust=True)) == 2
+    assert not ran(here)
+
+
+def test_what_is_typed_is_trusted_and_takes_the_place_of_the_file_s(coterie: Commands, here: Path) -> None:
+    path = study_file(here, "os:system('touch PWNED')")
+    coterie("run", path, "--model", "theirs:net")
+    assert ran(here)
+    assert not (here / "PWNED").exists()
+
+
+def test_methods_cannot_name_code() -> None:
+    for spec in ("os:system('false')", "theirs:net", "fedavg+os:system('false')"):
+        with pytest.raises(UserError, match=r"Unknown (method|wrapper)"):
+            build(spec)
+
+
+def test_evidence_is_shown_without_its_code_and_exported_only_with_trust(coterie: Commands, here: Path) -> None:
+    coterie("run", "fedavg", "local", "--data", DATA, "--rounds", "2", "--model", "theirs:net", "--out", "study")
+    (here / "RAN").unlink()
+    sys.modules.pop("theirs")
+    for command in (["show"], ["digest"], ["report"]):
+        coterie(*command, "study")
+    assert "if you trust it, say so with --trust" in coterie.refused("export", "study", "--method", "fedavg", "--all", "--out", "bundles")
+    with pytest.raises(UntrustedCodeError):
+        served("study", "fedavg")
+    assert not ran(here)
+    coterie("export", "study", "--method", "fedavg", "--client", "client-0", "--out", "bundle", "--trust")
+    assert ran(here)
+
+    (here / "RAN").unlink()
+    sys.modules.pop("theirs")
+    rows = here / "rows.npy"
+    np.save(rows, np.zeros((2, *ct.load("digits/iid(clients=4)").input_shape), np.float32))
+    assert "if you trust it, say so with --trust" in coterie.refused("predict", "bundle", "--data", rows)
+    with pytest.raises(UntrustedCodeError):
+        read_bundle("bundle", "theirs:other")
+    assert not ran(here)
+    coterie("predict", "bundle", "--data", rows, "--trust")
+    coterie("predict", "bundle", "--data", rows, "--model", "theirs:net")
+    assert ran(here)
+
+
+def test_a_reproduction_runs_its_code_only_with_trust(coterie: Commands, here: Path) -> None:
+    path = here / "table.toml"
+    path.write_text(
+        'title = "t"\npaper = "p"\nwhere = "w"\nasks = "a"\n'
+        f'[study]\nmethods = ["fedavg", "local"]\ndata = "{DATA}"\nmodel = "theirs:net"\nrounds = 1\n'
+        '[[claims]]\nsays = "s"\none = "fedavg"\ntwo = "local"\n'
+    )
+    study = read_reproduction(path)
+    assert "if you trust it" in coterie.refused("reproduce", path)
+    with pytest.raises(UntrustedCodeError):
+        reproduce(study, out=here / "out")
+    assert not ran(here)
+    assert not (here / "reproduced").exists()
+    coterie("reproduce", path, "--trust")
+    assert ran(here)
+
+
+def test_a_planted_module_does_not_run(here: Path) -> None:
+    """A `typer.py` beside a downloaded study ran on `coterie show`: the current folder was first on the path."""
+    for name in ("typer", "torch", "numpy", "pandas", "rich", "inspect", "json", "nvflare"):
+        (here / f"{name}.py").write_text("from pathlib import Path\nPath(__file__).with_name('PLANTED').touch()\n")
+    found = coterie_process("show", "nowhere", cwd=here)
+    assert found.stderr.decode() == "coterie: nowhere holds no study: name the folder that --out made.\n"
+    found = coterie_process("run", "fedavg", "--data", DATA, "--rounds", "1", "--model", "theirs:net", cwd=here)
+    assert found.returncode == 0, found.stderr.decode()
+    assert ran(here)
+    assert not (here / "PLANTED").exists()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 2), ("y", 0)])
+def test_at_a_terminal_the_user_is_asked(here: Path, answer: str, code: int) -> None:
+    path = study_file(here, "theirs:net")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*MAIN, "run", path.name], cwd=here, env=environment(), stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs
+    ) as run:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        said = b""
+        while True:
+            try:
+                piece = os.read(ours, 1000)
+            except OSError:  # the terminal's other side is closed
+                break
+            if not piece:
+                break
+            said += piece
+    os.close(ours)
+    text = re.sub(r"\s+", " ", said.decode())
+    assert "needs code that is not Coterie's, the model 'theirs:net'. Run that code? [y/N]" in text
+    assert run.returncode == code
+    assert ran(here) == (code == 0)
+    assert ("say so with --trust" in text) == (code == 2)

@@ -1,0 +1,37 @@
+"""The source distribution holds everything that the repository does."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+
+
+def test_every_tracked_file_is_in_the_source_distribution(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    for name in tracked:  # a copy: building leaves files behind
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / "copy" / name)
+    done = subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=tmp_path / "copy", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("coterie-*.tar.gz")
+    with tarfile.open(archive) as found:
+        held = {name.partition("/")[2] for name in found.getnames()}
+    assert tracked - held == set()
+    assert not [name for name in held if name.endswith(".pyc") or ".venv" in name]
+
+
+def test_the_lock_has_a_hash_for_every_version_that_make_installs() -> None:
+    wanted = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    locked = (ROOT / "requirements.lock").read_text().replace(" \\\n", " ").splitlines()[1:]
+    assert [line.partition(" ")[0] for line in locked] == wanted
+    assert all(" --hash=sha256:" in line for line in locked)
