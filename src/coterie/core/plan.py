@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.selection import Selection
@@ -19,11 +20,13 @@ class Plan:
     decay: float = setting(1.0, "Factor on the learning rate after each round.", above=0, most=1)
     dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
     stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
+    attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     local: Local = field(default_factory=Local)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+        attack_of(self.attack)  # a wrong one is refused here
         if self.local.rule is not None:
             raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
 
