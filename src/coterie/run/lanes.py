@@ -12,6 +12,7 @@ from typing import Any
 from coterie.core.acceptance import accept
 from coterie.core.asks import Ask, Evaluate
 from coterie.core.attacks import Backdoor, attack_of
+from coterie.core.limits import Limits
 from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
@@ -42,6 +43,7 @@ class Lane:
         self.account = Account()
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, key.seed)
+        self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -82,7 +84,7 @@ class Lane:
         """What comes in: the engine's reply, with what hostile clients make of theirs, and without what cannot be right."""
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
-        return accept(sent.ask, reply)
+        return accept(sent.ask, reply, self._limits)
 
     def stop(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason

@@ -1,0 +1,85 @@
+"""A guard around any method's aggregate: each model is made by a robust rule from the replies that count in it.
+
+The method decides who counts in which model and how much; the guard decides how far a few of them can move it, model by model, and so
+within the method's groups. Rules are in `robust_rules`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.method import Context, S
+from coterie.core.mixing import MixedTensor, Mixing, mix
+from coterie.core.settings import setting
+from coterie.methods import robust_rules as rules
+from coterie.methods.wrapper import Layer
+
+FEW = 3  # of fewer replies no rule can tell which is false
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard(Layer[S]):
+    """The method it wraps, its models made by a robust rule instead of a weighted mean."""
+
+    rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("trim", "How a model is made from the replies that count in it.")
+    trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", least=0, below=0.5)
+    bound: float = setting(2.0, "Median distances from the middle beyond which a reply is drawn in (clip).", above=0, infinite=True)
+
+    def context(self, ctx: Context) -> Context:
+        return replace(ctx, aggregate=self.aggregate)
+
+    def aggregate(self, mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
+        """The models, and who made them up; where the rule leaves everybody in, the plain method's to the bit.
+
+        Where each coordinate counts others no matrix says all: the row then holds the mean share of each client, and is no average.
+        """
+        if mixing.composed is not None:
+            across, within = mixing.composed
+            models, told = self.aggregate(within, vectors, before)
+            if told is within:
+                return mix(mixing, vectors, before), mixing
+            return (across @ models.astype(np.float64)).astype(np.float32), replace(
+                mixing, replies=across @ told.replies, averages=told.averages and mixing.averages, composed=None
+            )
+        models, parts = mix(mixing, vectors, before), []
+        for part in mixing.parts or (MixedTensor(0, models.shape[1], mixing.replies, mixing.before),):
+            replies = part.replies.copy()
+            for j in range(len(models)):
+                made = self._row(part, j, vectors, before)
+                if made is not None:
+                    models[j, part.begin : part.end], replies[j] = made
+            parts.append(replace(part, replies=replies))
+        if all(np.array_equal(new.replies, old.replies) for new, old in zip(parts, mixing.parts or [mixing], strict=True)):
+            return models, mixing
+        averages = mixing.averages and self.rule in ("krum", "geometric")
+        if mixing.parts:
+            return models, Mixing.by_tensor(mixing.clients, tuple(parts), averages=averages)
+        return models, replace(mixing, replies=parts[0].replies, averages=averages)
+
+    def _row(self, part: MixedTensor, j: int, vectors: Floats, before: Floats) -> tuple[Doubles, Doubles] | None:
+        """A model's columns and how much each reply counts in them; None where the plain mean stands."""
+        members = np.flatnonzero(part.replies[j])
+        weights, columns = part.replies[j, members], slice(part.begin, part.end)
+        if len(members) < FEW or weights.min() < 0:
+            return None
+        total = float(weights.sum())
+        made = self._made(vectors[members, columns], weights / total)
+        if made is None:
+            return None
+        shares = np.zeros(part.replies.shape[1])
+        shares[members] = total * made[1]
+        return total * made[0] + part.before[j] @ np.atleast_2d(before)[:, columns].astype(np.float64), shares
+
+    def _made(self, vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles] | None:
+        """What the rule makes of the replies that count in a model; None where it leaves all of them as they are."""
+        if self.rule == "trim":
+            return rules.trimmed(vectors, weights, self.trim) if self.trim else None
+        if self.rule == "krum":
+            hostile = int(self.trim * len(vectors))
+            return rules.krum(vectors, weights, hostile) if hostile else None
+        if self.rule == "clip":
+            made = rules.clipped(vectors, weights, self.bound) if self.bound < np.inf else None
+            return made if made is not None and made[1].sum() < weights.sum() else None
+        return rules.median(vectors, weights) if self.rule == "median" else rules.geometric(vectors, weights)
