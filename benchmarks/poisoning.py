@@ -94,7 +94,7 @@ def cell(data: str, attack: str | None, seed: int, data_dir: Path | None) -> dic
 
 
 def groups_of(records: Any, label: str, hostile: Any) -> dict[str, float | None]:
-    """Of the last groups (FedSim's: all rounds'): hostile clients apart from any honest majority, honest clients where hostile ones lead."""
+    """Of the last groups (FedSim's: all rounds'): hostile clients in groups that they lead, honest clients in the same."""
     if label in records.groups:
         last = records.groups[label][0, -1]
         made = [(np.flatnonzero(last >= 0), last[last >= 0])]
@@ -117,7 +117,9 @@ def write(out: Path, page: Path) -> None:
     for mark in re.findall(r"<!-- poisoning:([\w.-]+) -->", text):
         data, what, share = mark.split("-")
         lines = "\n".join(table(cells, data, what, share)) or "Not run yet."
-        text = re.sub(rf"(<!-- poisoning:{mark} -->\n).*?(<!-- end -->)", lambda m, lines=lines: m[1] + lines + "\n" + m[2], text, flags=re.S)
+        text = re.sub(
+            rf"(<!-- poisoning:{mark} -->\n).*?(<!-- end -->)", lambda m, lines=lines: m[1] + lines + "\n" + m[2], text, flags=re.S
+        )
     page.write_text(text)
 
 

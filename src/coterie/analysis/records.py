@@ -277,6 +277,14 @@ def _silhouette(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles
     return table
 
 
+def honest_only(records: Records) -> str | None:
+    """What to say of the scores of a study with hostile clients; None where nobody is."""
+    if records.hostile is None:
+        return None
+    count, everybody = int(records.hostile.sum(axis=1).max(initial=0)), len(records.ids)
+    return f"{count} of {everybody} clients are hostile ({records.settings.plan.attack}): every score is of the honest ones."
+
+
 def checked(records: Records) -> Records:
     """The records, unless part of the evidence could not be read."""
     if records.faults:

@@ -239,8 +239,8 @@ class Error(ModelAsk[Errors]):
 class Evaluate(Ask[Evaluated]):
     """How well the model (or mixture) that serves each client does on the client's own part.
 
-    With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked. With ``"marked"`` it is
-    judged on test samples that carry the mark of a simulated backdoor.
+    With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked. With ``"marked"``
+    it is judged on test samples that carry the mark of a simulated backdoor.
     """
 
     reply = Evaluated

@@ -4,7 +4,6 @@ Who is hostile is keyed by (seed, client), as dropouts are: the same clients for
 hostile clients answer is made in `run.hostile_replies`, what they train on in `data.poisoning`; a real federation has neither.
 """
 
-from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from coterie.core.specs import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack(ABC):
+class Attack:
     """What all attacks have in common."""
 
     share: float = setting(0.2, "Share of the clients that are hostile.", above=0, below=1)
@@ -73,7 +72,7 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Backdoor(Attack):
-    """Trains half of its samples with a mark on them as if they were of the target class; the mark is the same with or without collusion."""
+    """Trains half of its samples with a mark on them as if they were of the target class; to collude changes nothing."""
 
     on_data = True
 

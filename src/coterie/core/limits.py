@@ -1,8 +1,10 @@
 """What a server can hold a reply against: what the roster knows, and what the others of the cohort sent.
 
 Sample counts: a client answers for the samples that the roster knows it to have, whatever share of its epochs it managed; of a share of its
-samples (a half, a class) it can have no more than all. The counts of an evaluation are believed: a site may tell them as hundredths. Norms: how far a client moved from the model that it was sent, in medians of the
-cohort. A median of few says nothing, so a cohort of fewer than `FEW` is not judged, nor one in which most did not move.
+samples (a half, a class) it can have no more than all. The counts of an evaluation are believed: a site may tell them as hundredths.
+
+Norms: how far a client moved from the model that it was sent, in medians of the cohort. A median of few says nothing, so a cohort of fewer
+than `FEW` is not judged, nor one in which most did not move. Gradients are not judged: near the end they differ by any factor.
 """
 
 from collections.abc import Iterator

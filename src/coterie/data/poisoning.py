@@ -62,7 +62,9 @@ def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, cl
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if isinstance(attack, Backdoor):
         if attack.target >= classes:
-            raise UserError(f"The backdoor's target {attack.target} is no class of {federation.name!r}, which has {classes}: use a lower one.")
+            raise UserError(
+                f"The backdoor's target {attack.target} is no class of {federation.name!r}, which has {classes}: use a lower one."
+            )
         chosen = np.sort(shuffle(key(seed, "backdoor", client), len(rows))[: (len(rows) + 1) // 2])
         x, y = np.array(x), np.array(y)
         x[chosen], y[chosen] = marked(federation, rows[chosen]), attack.target

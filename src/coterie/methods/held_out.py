@@ -1,7 +1,7 @@
 """Whom a guard holds out: clients whose updates stand clearly apart from all others, by direction.
 
 Two numbers a client, both from its update (what it sent minus the model it was sent): the cosine with the coordinate-wise median of the
-updates, and the cosine with its m-th nearest neighbour's. Honest clients, in groups or not, lie near the middle or near each other. A client
+updates, and the cosine with its m-th nearest neighbour's. Honest clients, in groups or not, lie near the middle or near each other. One
 stands apart only where the lower of these numbers are set off from the rest by a gap nearly as wide as all that is above it: where updates
 merely vary, nobody does. A true group of no more than m clients cannot be told from a few who conspire.
 

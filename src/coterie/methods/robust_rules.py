@@ -18,7 +18,7 @@ from scipy.spatial.distance import cdist, pdist, squareform
 from coterie.core.arrays import Doubles, Floats
 
 BLOCK = 1 << 14  # columns at a time
-STEPS, CLOSE = 200, 1e-10  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the spread
+STEPS, CLOSE = 300, 1e-9  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
 
 
 def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
@@ -36,7 +36,7 @@ def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Dou
     return mean, counted / d
 
 
-def median(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
+def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The weighted median of each coordinate: where the weight on both sides is equal, the middle of the two values."""
     n, d = vectors.shape
     middle, counted = np.empty(d), np.zeros(n)
@@ -68,13 +68,12 @@ def krum(vectors: Floats, weights: Doubles, hostile: int) -> tuple[Doubles, Doub
 
 def geometric(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The point whose weighted distances to the rows sum to the least; a row counts by its weight over its distance to it."""
-    middle, share = _average(vectors, weights), weights
-    spread = float(_distances(vectors, middle).max())
-    if not spread:
-        return middle, share
-    for _ in range(STEPS):
-        apart = np.maximum(_distances(vectors, middle), 1e-12 * spread)  # at a row itself, it takes all
-        share = weights / apart
+    middle, _ = median(vectors, weights)  # not the mean, which a far row may have drawn anywhere
+    apart = _distances(vectors, middle)
+    spread = float(median(apart[:, None], weights)[0][0]) or float(apart.max())
+    share = weights
+    for _ in range(STEPS if spread else 0):
+        share = weights / np.maximum(_distances(vectors, middle), 1e-9 * spread)  # at a row itself, it takes nearly all
         share = share / share.sum()
         before, middle = middle, _average(vectors, share)
         if np.linalg.norm(middle - before) <= CLOSE * spread:
