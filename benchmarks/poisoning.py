@@ -116,10 +116,9 @@ def write(out: Path, page: Path) -> None:
     text = page.read_text()
     for mark in re.findall(r"<!-- poisoning:([\w.-]+) -->", text):
         data, what, share = mark.split("-")
-        lines = "\n".join(table(cells, data, what, share)) or "Not run yet."
-        text = re.sub(
-            rf"(<!-- poisoning:{mark} -->\n).*?(<!-- end -->)", lambda m, lines=lines: m[1] + lines + "\n" + m[2], text, flags=re.S
-        )
+        made = "\n".join(table(cells, data, what, share)) or "Not run."
+        begin = text.index("\n", text.index(f"<!-- poisoning:{mark} -->")) + 1
+        text = text[:begin] + made + "\n" + text[text.index("<!-- end -->", begin) :]
     page.write_text(text)
 
 

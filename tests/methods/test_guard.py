@@ -1,6 +1,7 @@
 """The guard: what it equals where it does nothing, what each rule makes of a round, and whom it holds out."""
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_a_rule_that_leaves_all_in_is_the_method_exactly(spec: str) -> None:
         ("krum", [1.0, 1.0]),  # int(.3 * 4) = 1 is left out: the far one
     ],
 )
-def test_a_round_of_fedavg_by_hand(rule: str, expected: list[float]) -> None:
+def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expected: list[float]) -> None:
     ctx = context([1, 1, 1, 1])
     state, _ = dialogue(Guard(method=build("fedavg"), rule=rule, trim=0.3).round(Guarded(model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY)
     np.testing.assert_allclose(state.inner.models, [expected], rtol=1e-6)
@@ -55,7 +56,9 @@ def test_what_is_kept_of_the_model_before_stays() -> None:
 
 def test_of_two_replies_no_rule_can_tell_which_is_false() -> None:
     guard = Guard(method=build("fedavg"), rule="median")
-    state, _ = dialogue(guard.round(Guarded(model(0, 0), *np.zeros((2, 4), int)), context([1, 1, 1, 3])), trained([0, 3], [[0, 0], [4, 8]], [1, 3]))
+    state, _ = dialogue(
+        guard.round(Guarded(model(0, 0), *np.zeros((2, 4), int)), context([1, 1, 1, 3])), trained([0, 3], [[0, 0], [4, 8]], [1, 3])
+    )
     np.testing.assert_allclose(state.inner.models, [[3, 6]])
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from coterie.methods.robust_rules import clipped, geometric, krum, median, trimmed
+from coterie.methods.robust_rules import drawn_in, geometric, krum, median, trimmed
 
 COLUMN = np.array([[1.0], [2.0], [3.0], [100.0]], np.float32)
 ALIKE = np.full(4, 0.25)
@@ -74,7 +74,9 @@ def test_geometric_is_the_least_sum_of_distances(seed: int) -> None:
     def total(point: np.ndarray) -> float:
         return float(weights @ np.linalg.norm(vectors.astype(np.float64) - point, axis=1))
 
-    found = minimize(total, vectors.mean(axis=0, dtype=np.float64), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000})
+    found = minimize(
+        total, vectors.mean(axis=0, dtype=np.float64), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 5000}
+    )
     middle, shares = geometric(vectors, weights)
     assert total(middle) <= found.fun + 1e-9
     np.testing.assert_allclose(middle, shares @ vectors, atol=1e-6)  # it is an average: its weights say all
@@ -83,10 +85,10 @@ def test_geometric_is_the_least_sum_of_distances(seed: int) -> None:
 def test_clipped_by_hand() -> None:
     # middle 2 (weights alike, 5 rows 0 1 2 3 100), distances 2 1 0 1 98, their median 1. At 2 medians 100 is drawn in to 4: mean 2.
     vectors = np.array([[0.0], [1.0], [2.0], [3.0], [100.0]], np.float32)
-    mean, shares = clipped(vectors, np.full(5, 0.2), 2.0)
+    mean, shares = drawn_in(vectors, np.full(5, 0.2), 2.0)
     np.testing.assert_allclose(mean, [2.0])
     np.testing.assert_allclose(shares, [0.2, 0.2, 0.2, 0.2, 0.2 * 2 / 98])
-    mean, _ = clipped(vectors, np.full(5, 0.2), 1000.0)
+    mean, _ = drawn_in(vectors, np.full(5, 0.2), 1000.0)
     np.testing.assert_allclose(mean, [106 / 5])
 
 
@@ -103,6 +105,6 @@ def test_a_minority_moves_no_rule_far(n: int, seed: int, far: float) -> None:
         median(vectors, weights),
         krum(vectors, weights, few),
         geometric(vectors, weights),
-        clipped(vectors, weights, 2.0),
+        drawn_in(vectors, weights, 2.0),
     ):
         assert np.linalg.norm(made) < 25

@@ -35,7 +35,7 @@ class Limits:
         if self.sizes is not None and len(reply) and reply.clients[-1] < len(self.sizes):
             yield from _miscounts(ask, reply, self.sizes[reply.clients])
         if not isinf(self.norm) and isinstance(ask, Train) and isinstance(reply, Trained) and not ask.alone and len(reply) >= FEW:
-            moved = np.concatenate(list(distances(ask, reply)))
+            moved = np.concatenate(list(moved_by(ask, reply)))
             median = float(np.median(moved))
             far = moved > self.norm * median
             if median > 0 and far.any():
@@ -51,7 +51,7 @@ def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Ref
             yield wrong, Refused(Refusal.MISCOUNTED)
 
 
-def distances(ask: Train, reply: Trained) -> Iterator[Doubles]:
+def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time."""
     rows = ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache

@@ -6,12 +6,12 @@ method at all, so that they found no group and draw nobody into one.
 """
 
 from dataclasses import dataclass, replace
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.asks import Gradients, Train, Trained
+from coterie.core.asks import Gradient, Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, S
 from coterie.core.mixing import MixedTensor, Mixing, mix
@@ -67,7 +67,8 @@ class Guard(Wrapper[Guarded[S], S]):
 
         Left out are replies that stand apart, and those of clients that have stood apart more often than not.
         """
-        reply, judged, apart, out = None, judged.copy(), apart.copy(), np.zeros(len(judged), dtype=np.bool_)
+        reply: Any = None
+        judged, apart, out = judged.copy(), apart.copy(), np.zeros(len(judged), dtype=np.bool_)
         while True:
             try:
                 ask = script.send(reply)
@@ -76,7 +77,7 @@ class Guard(Wrapper[Guarded[S], S]):
                     ctx.note(HELD_OUT, np.flatnonzero(out))
                 return Guarded(end.value, judged, apart)
             reply = yield ask
-            if self.hold and isinstance(reply, Trained | Gradients) and not ask.alone:
+            if self.hold and isinstance(ask, Train | Gradient) and not ask.alone:
                 odd = np.zeros(len(reply), dtype=np.bool_)
                 if isinstance(ask, Train):
                     compared, odd = standing_apart(ask, reply, ctx.layout)
@@ -107,7 +108,8 @@ class Guard(Wrapper[Guarded[S], S]):
                 if made is not None:
                     models[j, part.begin : part.end], replies[j] = made
             parts.append(replace(part, replies=replies))
-        if all(np.array_equal(new.replies, old.replies) for new, old in zip(parts, mixing.parts or [mixing], strict=True)):
+        matrices = [part.replies for part in mixing.parts] or [mixing.replies]
+        if all(np.array_equal(part.replies, old) for part, old in zip(parts, matrices, strict=True)):
             return models, mixing
         averages = mixing.averages and self.rule in ("krum", "geometric")
         if mixing.parts:
@@ -136,6 +138,6 @@ class Guard(Wrapper[Guarded[S], S]):
             hostile = int(self.trim * len(vectors))
             return rules.krum(vectors, weights, hostile) if hostile else None
         if self.rule == "clip":
-            made = rules.clipped(vectors, weights, self.bound) if self.bound < np.inf else None
+            made = rules.drawn_in(vectors, weights, self.bound) if self.bound < np.inf else None
             return made if made is not None and made[1].sum() < weights.sum() else None
         return rules.median(vectors, weights) if self.rule == "median" else rules.geometric(vectors, weights)

@@ -57,4 +57,4 @@ def _set_off(scores: Doubles) -> Bools:
     gaps = np.diff(ordered)[: int(MOST * len(scores))]
     at = int(np.argmax(gaps))
     wide = gaps[at] > GAP * (ordered[-1] - ordered[at + 1])
-    return np.asarray(scores <= ordered[at]) & wide
+    return np.asarray((scores <= ordered[at]) & wide)

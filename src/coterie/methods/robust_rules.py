@@ -81,7 +81,7 @@ def geometric(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
     return middle, share
 
 
-def clipped(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, Doubles]:
+def drawn_in(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, Doubles]:
     """The mean with far rows drawn in; the shares sum to less than one by what was cut off."""
     centre, _ = median(vectors, weights)
     apart = _distances(vectors, centre)

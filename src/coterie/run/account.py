@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train, Trained
-from coterie.core.limits import distances
+from coterie.core.limits import moved_by
 from coterie.core.method import Context
 from coterie.core.refusals import Refusal
 from coterie.evidence.record import Absence, Cost
@@ -61,4 +61,4 @@ def _refusals(ask: Ask[Any], reply: Reply) -> list[Absence]:
 
 def _moved(ask: Train, reply: Trained) -> float:
     """The summed distance between the models sent back and the models received (FedGroup, Eq. 4)."""
-    return sum((float(some.sum()) for some in distances(ask, reply)), 0.0)
+    return sum((float(some.sum()) for some in moved_by(ask, reply)), 0.0)

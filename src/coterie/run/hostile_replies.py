@@ -56,7 +56,7 @@ class Hostile:
             words = [0] * len(rows) if attack.collude else [int(word) for word in self.roster.words[reply.clients[rows]]]
             noise = np.stack([generator(key(self.seed, "hostile noise", round_, asked, word)).normal(size=own.shape[1]) for word in words])
             lengths = np.linalg.norm(own, axis=1, keepdims=True)
-            return own + attack.factor * lengths * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+            return np.asarray(own + attack.factor * lengths * noise / np.linalg.norm(noise, axis=1, keepdims=True))
         assert isinstance(attack, Mimic)
         return updates[self._models_of(reply.clients, rows)]
 
