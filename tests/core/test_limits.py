@@ -81,5 +81,5 @@ def test_of_a_share_one_can_have_no_more_than_all() -> None:
 def test_settings_of_a_plan() -> None:
     assert Plan().counts == "checked"
     assert Plan(norm_bound=float("inf")).norm_bound == float("inf")
-    with pytest.raises(UserError, match="norm_bound=0.5"):
+    with pytest.raises(UserError, match=r"norm_bound=0\.5"):
         Plan(norm_bound=0.5)
