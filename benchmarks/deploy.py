@@ -21,7 +21,7 @@ from coterie.data.catalogue import load
 from coterie.deploy.site_process import SiteSettings
 from coterie.evidence.settings import Settings
 
-MODELS = {"7,810": "mlp(104)", "1,602,550": "mlp(1228,1228)"}  # parameters, on digits
+MODELS = {"7,850": "mlp(48,80)", "1,602,550": "mlp(1228,1228)"}  # parameters, on digits
 TARGETS = {2: 0.2, 8: 0.5}  # seconds a phase of the small model, by sites
 ROUNDS, PLAIN_ROUNDS = 15, 4
 TUNED = {  # what we set in a job, and FLARE has slower defaults for

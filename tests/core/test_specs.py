@@ -2,6 +2,8 @@ import math
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
 from coterie.core.specs import Registry, Spec, parse, parse_path, split_at
@@ -35,10 +37,37 @@ def test_values() -> None:
     assert spec == Spec("fedprox", (), {"mu": 0.001, "weighting": "uniform", "on": "a b", "n": None, "yes": True, "t": math.inf})
 
 
-@pytest.mark.parametrize("text", ["", "a(", "a)", "a b", "a(1", "a(b=)", "a(**b)", "a(f(1))", "a(b.c)", "(1)", "a(b=1,b=2)"])
+@pytest.mark.parametrize(
+    "text", ["", "a(", "a)", "a b", "a(1", "a(b=)", "a(**b)", "a(f(1))", "(1)", "a(b=1,b=2)", "a(b=1,2)", "a(b=c=d)", "a(,)", "a(b c)"]
+)
 def test_what_cannot_be_read_is_a_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"Cannot read .*write"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("csv(ward/new-1/patients.csv,label=class)", Spec("csv", ("ward/new-1/patients.csv",), {"label": "class"})),
+        (r"csv(C:\new\table.csv)", Spec("csv", (r"C:\new\table.csv",))),
+        ("a(1/2,b=2026-01-02,c=01,)", Spec("a", ("1/2",), {"b": "2026-01-02", "c": "01"})),
+        ("a('b,c=d)',e=\"f'\")", Spec("a", ("b,c=d)",), {"e": "f'"})),
+    ],
+)
+def test_paths_and_words_of_pythons_own_need_no_quotes(text: str, spec: Spec) -> None:
+    assert parse(text) == spec
+    assert parse(str(spec)) == spec
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES = LEAVES | st.lists(LEAVES, max_size=3).map(tuple)
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+
+
+@given(NAMES, st.lists(VALUES, max_size=3), st.dictionaries(NAMES, VALUES, max_size=3))
+def test_what_is_printed_can_be_read_again(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    spec = Spec(name, tuple(args), kwargs)
+    assert parse(str(spec)) == spec
 
 
 def test_split_leaves_brackets_and_quotes_alone() -> None:

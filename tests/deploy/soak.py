@@ -19,6 +19,7 @@ DATA = f"digits/iid(clients={SITES})"
 ROUNDS = 40  # of a study; then the next one begins
 WARM = 0.3  # of the time, after which the server's size is measured
 GROWTH = 1.1
+BETWEEN = 30.0, 90.0  # seconds from kill to kill: beginning a job for eight sites on two cores takes half a minute
 
 
 class Killer:
@@ -35,7 +36,7 @@ class Killer:
             self.sizes.append((now, resident(self.running.processes["server"].pid)))
         if now < self.next or now > self.end or not any(line["what"] == "round" for line in lines):
             return
-        self.next = now + self.random.uniform(10.0, 30.0)
+        self.next = now + self.random.uniform(*BETWEEN)
         site = self.random.choice(self.running.at_once)
         kind = self.random.choice(["trainer", "trainer", "job", "site"])
         if self.running.signal(signal.SIGKILL, kind, site):

@@ -8,18 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import coterie as ct
+from coterie.cli.app import app
 from coterie.core.arrays import Doubles
 from coterie.core.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
+from coterie.data.catalogue import load
+from coterie.data.federation import Federation, Parts
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
 from coterie.deploy.combining import combiner_for
 from coterie.deploy.export import served
+from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
+from coterie.methods.grouped import Groups
 from coterie.run.execution import Execution
 
 METHODS = (
@@ -339,3 +346,74 @@ def test_a_folder_in_use_is_not_written_into(tmp_path: Path) -> None:
         write_bundle(bundle_of(None, {"a": 0}), tmp_path / "b")
     with pytest.raises(UserError, match="Cannot write to"):
         write_bundle(bundle_of(None, {"a": 0}), tmp_path / "b" / "mine" / "deeper")
+
+
+def newcomers(ids: tuple[str, ...] = ("new-0", "new-1"), **changes: Any) -> Federation:
+    """Two more clients of another draw of rotated digits, one of each rotation."""
+    made = load("digits/rotated(clients=6,groups=2)", 7)
+    assert made.groups is not None
+    chosen = np.array([np.flatnonzero(made.groups == group)[0] for group in (0, 1)])
+    parts: dict[str, Any] = {name: Parts.of([made.part(name)[int(client)] for client in chosen]) for name in ("train", "test")}
+    return replace(made, ids=ids, groups=None, **parts, **changes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_newcomers_have_the_bundle_of_the_methods_own_cold_start(studies: dict[str, Path], method: str) -> None:
+    new = newcomers()
+    found = served(studies["digits"], method, newcomers=new)
+    for place, identity in enumerate(new.ids):
+        bundle = found.bundle([identity])
+        assert list(bundle.clients) == [identity]
+        own = new.test[place]
+        assert bundle.predict(new.x[own]).probabilities.shape == (len(own), 10)
+    if method == "fedavg":
+        assert (found.bundle(["new-0"]).models == served(studies["digits"], method).bundle(["client-0"]).models).all()
+
+
+def test_newcomers_join_the_group_that_fits_them(studies: dict[str, Path]) -> None:
+    """By hand: IFCA's newcomer gets the model of the least loss on its training part."""
+    new, method = newcomers(), "ifca(groups=2)"
+    found = served(studies["digits"], method, newcomers=new)
+    state, world = found.lane.state, World.of(new, "mclr")
+    assert isinstance(state, Groups)
+    models = state.models
+    for place, identity in enumerate(new.ids):
+        own = new.train[place]
+        losses = [_mean_loss(world, model, new.x[own], new.y[own]) for model in models]
+        assert (found.bundle([identity]).models[0] == models[int(np.argmin(losses))]).all()
+
+
+def _mean_loss(world: World, model: Any, x: Any, y: Any) -> float:
+    bundle = Bundle(
+        Origin("m", "d", 0, 0, 1), "mclr", world.federation.input_shape, world.federation.classes, model[None], ("m",), {"c": 0}
+    )
+    return float(-np.log(bundle.predict(x).probabilities[np.arange(len(y)), y]).mean())
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        (lambda: newcomers(("client-0", "new-1")), "there is a client 'client-0' already"),
+        (lambda: newcomers(classes=(*"012345678", "ten")), "they have a class 'ten', the others have 0"),
+        (lambda: load("heart"), r"their samples have shape \(13,\)"),
+    ],
+)
+def test_newcomers_that_do_not_fit_are_refused(studies: dict[str, Path], new: Callable[[], Federation], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        served(studies["digits"], "fedavg", newcomers=new())
+
+
+def test_newcomers_by_command(tmp_path: Path) -> None:
+    """A hospital that was not part of the study."""
+    frame = pd.DataFrame(load("heart").x[:30], columns=[f"x{i}" for i in range(13)])
+    frame["ill"], frame["ward"] = np.where(load("heart").y[:30] == 1, "present", "absent"), "new ward"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    run = ["run", "fedavg", "fedgroup(groups=2,alpha=2)", "--data", "heart", "--rounds", "1", "--out", str(tmp_path / "study")]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    words = ["export", str(tmp_path / "study"), "--method", "fedgroup", "--newcomers", f"csv({tmp_path / 'new.csv'},label=ill,client=ward)"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "bundle")])
+    assert done.exit_code == 0, done.output
+    assert "The bundle of new ward (group " in done.output
+    assert list(read_bundle(tmp_path / "bundle").clients) == ["new ward"]
+    wrong = CliRunner().invoke(app, [*words, "--client", "va", "--out", str(tmp_path / "other")])
+    assert wrong.exit_code == 2 or isinstance(wrong.exception, UserError)

@@ -1,7 +1,7 @@
 """When a job ends early: somebody waits who is not part of it."""
 
+from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from nvflare.apis.client import Client
 from nvflare.apis.signal import Signal
 
 from coterie.deploy.flare.carrier import FIRST, FlareCarrier
-from coterie.deploy.flare.controller import CoterieController, _Newcomers
+from coterie.deploy.flare.controller import CoterieController
+from coterie.deploy.flare.newcomers import LONGEST, Newcomers, patience
 from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.presence import write_presence
 
@@ -21,6 +22,8 @@ from coterie.deploy.presence import write_presence
 def controller(tmp_path: Path) -> CoterieController:
     order = {"run": "a-run", "kind": "study", "settings": {}}
     made = CoterieController(order, str(tmp_path / "runs"), str(tmp_path))
+    made.journal.begin(["a", "b"])
+    made.journal.say("round")
     made.began_with = {"a": mark_of(Client("a", "token of a")), "b": mark_of(Client("b", "token of b"))}
     see(made, a="token of a", b="token of b")
     return made
@@ -32,8 +35,7 @@ def see(controller: CoterieController, **tokens: str) -> None:
 
 
 def over(controller: CoterieController, lost: tuple[str, ...] = ()) -> bool:
-    carrier: Any = SimpleNamespace(lost=controller.gone() | set(lost))
-    return _Newcomers(controller, carrier).over
+    return Newcomers(lambda: controller.waiting(controller.gone() | set(lost)), controller.journal.lines).over
 
 
 def test_a_job_goes_on_while_all_who_are_there_take_part(controller: CoterieController) -> None:
@@ -41,6 +43,14 @@ def test_a_job_goes_on_while_all_who_are_there_take_part(controller: CoterieCont
     see(controller, a="token of a")  # one is away
     assert not over(controller)
     assert controller.gone() == set()  # FLARE will say so, if it is for long
+
+
+def test_no_job_ends_without_a_round(controller: CoterieController) -> None:
+    controller.journal.begin(["a", "b"])
+    see(controller, a="token of a", b="token of b", c="token of c")
+    assert not over(controller)
+    controller.journal.say("round")
+    assert over(controller)
 
 
 def test_a_newcomer_ends_a_job(controller: CoterieController) -> None:
@@ -67,3 +77,30 @@ def test_sites_have_time_to_load_their_data_before_the_first_answer(controller: 
     assert carrier.patience == FIRST
     carrier.exchange({})
     assert carrier.patience == 2.0
+
+
+def job(sites: list[str], rounds: int, let_in: list[str]) -> list[dict[str, Any]]:
+    """What the journal says of one job."""
+    return [{"what": "began", "sites": sites}, *([{"what": "round"}] * rounds), {"what": "ended", "status": "again", "let_in": let_in}]
+
+
+def test_a_site_that_breaks_in_every_job_is_taken_in_ever_later() -> None:
+    broken = [job(["a", "b"], rounds, ["b"]) for rounds in (3, 2, 4, 8, 16, 32, 64, 64)]
+    assert [patience(list(chain(*broken[:jobs])), "b") for jobs in range(9)] == [1, 2, 4, 8, 16, 32, 64, 64, LONGEST]
+    assert patience(list(chain(*broken)), "a") == 1
+
+
+def test_a_newcomer_and_a_site_that_held_out_are_taken_in_at_once() -> None:
+    assert patience(job(["a"], 3, ["b"]), "b") == 1  # it was let in, and has not broken
+    assert patience([*job(["a", "b"], 3, ["b"]), *job(["a", "b"], 500, ["b"])], "b") == 1
+    assert patience([*job(["a", "b"], 3, ["b"]), *job(["a"], 3, ["b"])], "b") == 2  # a job it was not in says nothing
+
+
+def test_the_rounds_of_the_job_that_runs_are_waited_for() -> None:
+    lines = [*job(["a", "b"], 3, ["b"]), *job(["a", "b"], 1, ["b"]), {"what": "began", "sites": ["a", "b"]}]
+    clock = Newcomers(lambda: {"b"}, lambda: lines)
+    for _ in range(4):
+        assert not clock.over
+        lines.append({"what": "round"})
+    assert clock.over
+    assert clock.let_in == {"b"}

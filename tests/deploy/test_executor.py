@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +53,8 @@ def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, mo
         assert (before.answers[0].vectors == after.answers[0].vectors).all()
     finally:
         executor._end()
+
+
+def test_the_job_process_does_not_load_what_trains() -> None:
+    loaded = "import sys, coterie.deploy.flare.executor; print([name for name in ('torch', 'pyarrow', 'pandas') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.strip() == "[]"

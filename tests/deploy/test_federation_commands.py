@@ -313,7 +313,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     def inspect(plan: InspectPlan) -> bool:
         order = Order("inspect", "inspect", InspectOrder("sites", plan=plan).as_json(), HOSPITALS, 4)
         run.place(order, 60.0)
-        return carry_out_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=Budget(60.0))
+        return carry_out_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=Budget(60.0), tell=pytest.fail)
 
     with pytest.raises(UserError, match="--no-labels"):
         inspect(InspectPlan(pilot=None))
@@ -433,4 +433,5 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]
     assert max(line["round"] for line in audit if line["run"] == "second") < 25
     assert run.status == "complete"
+    assert "Run second is complete already." in invoke("launch", "--federation", folder, "--resume", "--name", "second", "--detach")
     assert not (federation.kit("va") / "bundles" / "second").exists()

@@ -1,12 +1,21 @@
 """Who is there at the beginning of a run."""
 
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from coterie.core.errors import UserError
+from coterie.deploy.answering import site_card
+from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.held import site_data
+from coterie.deploy.messages import PROTOCOL, Hello, from_message, to_message
 from coterie.deploy.server_run import Order, TooFewSitesError, introductions
+from coterie.deploy.site_process import SiteSettings, work
+from coterie.engines.world import World
 
 
 class Says:
@@ -19,8 +28,10 @@ class Says:
         return {} if self.answer is None else dict.fromkeys(parcels, self.answer)
 
 
-def introduce(answer: bytes | None, folder: Path) -> None:
-    introductions(Order("a-run", "study", {}, minimum=2), Says(answer), ["a", "b"], "mclr", folder)
+def introduce(answer: bytes | None, folder: Path) -> list[str]:
+    told: list[str] = []
+    introductions(Order("a-run", "study", {}, minimum=2), Says(answer), ["a", "b"], "mclr", folder, told.append)
+    return told
 
 
 def test_sites_that_are_silent_may_be_back_in_a_moment(tmp_path: Path) -> None:
@@ -30,5 +41,64 @@ def test_sites_that_are_silent_may_be_back_in_a_moment(tmp_path: Path) -> None:
 
 def test_sites_that_say_nonsense_are_named_and_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Site 'a' does not take part: no message that can be read") as error:
-        introduce(b"", tmp_path)
+        introduce(b"nonsense that is longer", tmp_path)
     assert not isinstance(error.value, TooFewSitesError)
+
+
+def test_a_site_that_met_an_error_says_no_more_than_that(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Site 'a' does not take part: nothing but an error of the other side, which its own log tells"):
+        introduce(b"", tmp_path)
+
+
+def kit_of(folder: Path, policy: str = DEFAULT_POLICY) -> Path:
+    (folder / "policy.toml").write_text(policy)
+    SiteSettings(data="heart", clients=("va",), engine="loop", threads=1).write(folder)
+    return folder
+
+
+def answered(kit: Path, message: bytes) -> bytes:
+    """What a site's process says to a message."""
+    ours, theirs = Pipe()
+    ours.send_bytes(message)
+    worker = threading.Thread(target=work, args=(theirs, kit))
+    worker.start()
+    said = ours.recv_bytes()
+    ours.close()
+    worker.join()
+    return said
+
+
+def test_a_site_of_another_version_says_so(tmp_path: Path) -> None:
+    hello = to_message(Hello(PROTOCOL + 1, "a-run", "1", "mclr", "later"))
+    said = answered(kit_of(tmp_path), hello)
+    with pytest.raises(UserError, match="the other side says: a message of protocol 2, this side speaks 1: install the same version"):
+        introduce(said, tmp_path / "server")
+    assert "install the same version" in (tmp_path / "site.log").read_text()
+
+
+def test_a_model_that_a_policy_does_not_name_is_told_to_the_server(tmp_path: Path) -> None:
+    said = answered(kit_of(tmp_path), to_message(Hello(PROTOCOL, "a-run", "1", "os:system", "now")))
+    with pytest.raises(UserError, match="The model 'os:system' may not run here: the site's policy names"):
+        introduce(said, tmp_path / "server")
+
+
+class Answering:
+    """Sites that answer as the real ones do, with versions of their own."""
+
+    def __init__(self, **versions: str) -> None:
+        self.versions = versions
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
+        return {site: self.card(site, from_message(data, Hello)) for site, data in parcels.items()}
+
+    def card(self, site: str, hello: Hello) -> bytes:
+        world = World.of(site_data("heart", (site,)), hello.model)
+        return to_message(replace(site_card(hello, world), version=self.versions.get(site, hello.version)))
+
+
+def test_versions_that_differ_are_told_and_take_part(tmp_path: Path) -> None:
+    told: list[str] = []
+    members = introductions(Order("a-run", "study", {}), Answering(va="0.0.1"), ["hungary", "va"], "mclr", tmp_path, told.append)
+    assert len(members.members) == 2
+    (sentence,) = told
+    assert sentence.startswith("Site 'va' has coterie 0.0.1, the server ")

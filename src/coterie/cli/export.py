@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from coterie.cli import options
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, check_names
 
 
 def export(
@@ -17,27 +17,36 @@ def export(
     seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,
     client: Annotated[list[str] | None, typer.Option(help="Whose bundle, took part or not; given twice, one bundle for both.")] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation.")] = False,
+    newcomers: Annotated[
+        str | None,
+        typer.Option(help="Data of clients that the study never knew, as for --data: bundles from the method's own cold start."),
+    ] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
     data_dir: options.DataDir = None,
 ) -> None:
     """Write what clients are served at the end of a study, usable without study or server."""
     from rich.console import Console
 
+    from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import served
     from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
 
-    if bool(client) == everybody:
+    if bool(client) == everybody and newcomers is None:
         raise UserError("Say whose bundle to export: --client NAME, or --all for one each.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already: choose another --out.")
     if onnx:
         check_onnx()
-    found = served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir)
-    wanted = {out / _folder_name(name): [name] for name in found.federation.ids} if everybody else {out: client or []}
-    for place, names in wanted.items():
-        bundle = found.bundle(names)
+    new = load(newcomers, data_seed or 0, data_dir) if newcomers is not None else None
+    found = served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new)
+    names = client or list(new.ids if new is not None else found.federation.ids)
+    if new is not None:
+        check_names(names, new.ids, "newcomer")
+    wanted = {out / _folder_name(name): [name] for name in names} if everybody else {out: names}
+    for place, own in wanted.items():
+        bundle = found.bundle(own)
         if onnx:
             check_onnx(bundle)
         write_bundle(bundle, place)

@@ -89,6 +89,23 @@ def sign_request(
     print(f"Hand {federation.kit(site)} to {site}: it puts its client.key into startup/ there.")
 
 
+@app.command("renew")
+def renew_certificates(
+    folder: Folder,
+    names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator; all unless given.", metavar="[NAME]...")] = None,
+) -> None:
+    """New certificates for the keys there are. Nothing secret travels: a site puts the new one into its kit, beside its key."""
+    from coterie.deploy.certificates import renew
+    from coterie.deploy.federation import FederationFolder
+
+    federation = FederationFolder.open(folder)
+    for name, path, ends in renew(federation, names or ()):
+        use = (
+            f"send {path} to {name}, for startup/ of its kit; it joins anew" if name in federation.sites else "used from its next start on"
+        )
+        print(f"{name}: valid until {ends:%Y-%m-%d}; {use}.")
+
+
 @app.command("stop")
 def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")]) -> None:
     """Stop a run. Its rounds so far are kept: 'coterie launch --resume --name RUN' goes on."""

@@ -44,6 +44,8 @@ def _show(line: dict[str, Any], bar: Any, console: "Console") -> None:
         console.print(f"{len(line['sites'])} sites take part: {', '.join(line['sites'])}.", highlight=False, markup=False)
     elif what in ("left", "returned", "removed"):
         console.print(f"Site {line['site']} {'has ' if what != 'removed' else 'was '}{what}.", style="yellow", highlight=False)
+    elif what == "fault":
+        console.print(line["sentence"], style="yellow", highlight=False, markup=False)
     elif what == "ended" and line["status"] == "again":
         bar.on_end()
         console.print("A site waits to take part: the run goes on with it in a moment.", highlight=False)

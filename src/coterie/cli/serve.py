@@ -10,8 +10,8 @@ from coterie.cli.stopping import stop_on_terminate
 
 def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie federation init' made.", metavar="DIR")]) -> None:
     """Listen for sites and carry out what 'coterie launch' orders, until Ctrl-C. Runs that were cut short go on by themselves."""
+    from coterie.deploy.certificates import check_server_certificate
     from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.flare.provision import check_server_certificate
     from coterie.deploy.flare.server_process import check_alive, running_server
     from coterie.deploy.flare.supervisor import supervise
 

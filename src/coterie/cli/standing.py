@@ -15,6 +15,8 @@ def print_standing(found: Mapping[str, Any], console: "Console") -> None:
     rows = [(s["site"], "there" if s["there"] else "not there", _ago(s["seen_seconds_ago"])) for s in found["sites"]]
     rows += [(site, "removed", "") for site in found["removed"]]
     console.print(listing(("site", "", "last seen"), rows), highlight=False)
+    for name, ends in found["certificates_ending"].items():
+        console.print(f"The certificate of {name} ends on {ends}: coterie federation renew DIR {name}.", style="yellow", highlight=False)
     if not found["runs"]:
         console.print("No runs yet: coterie launch STUDY.toml --federation DIR.", highlight=False)
         return

@@ -1,7 +1,8 @@
 """Spec strings: how a user names a method, a model or a federation, with its settings.
 
 ``fedprox(mu=1)``, ``mlp(128, 64)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``. A spec is a name with
-an optional call of literal arguments; a bare word stands for a string (``weighting=uniform``).
+an optional call of literal arguments; a bare word or path stands for a string (``weighting=uniform``, ``csv(ward/table.csv,label=class)``).
+What is printed can be read again.
 """
 
 import ast
@@ -9,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +18,8 @@ from coterie.core.errors import UserError, suggestion
 
 T = TypeVar("T")
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
+_BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -38,24 +42,30 @@ def parse(text: str) -> Spec:
     if match is None:
         raise UserError(f"Cannot read {text!r}: write a name with optional settings, such as 'fedprox(mu=1)'.")
     name, inside = match.groups()
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
     try:
-        call = ast.parse(f"f({inside or ''})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        args = tuple(_value(node) for node in call.args)
-        kwargs = {k.arg: _value(k.value) for k in call.keywords if k.arg is not None}
-        if len(kwargs) != len(call.keywords):
-            raise ValueError
-    except (SyntaxError, ValueError, AssertionError):
+        pieces = split_at(inside or "", ",")
+        for piece in pieces[:-1] if not pieces[-1].strip() else pieces:  # a comma may follow the last, as in Python
+            setting, value = _SETTING.fullmatch(piece).groups()  # type: ignore[union-attr]
+            if setting is None and not kwargs:
+                args.append(_read(value))
+            elif setting is None or setting in kwargs:
+                raise ValueError
+            else:
+                kwargs[setting] = _read(value)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise UserError(f"Cannot read the settings of {text!r}: write them as in '{name}(setting=1, other=word)'.") from None
-    return Spec(name, args, kwargs)
+    return Spec(name, tuple(args), kwargs)
 
 
 def split_at(text: str, mark: str) -> list[str]:
     """Cut at a mark, except inside brackets or quotes, where it belongs to a setting."""
-    parts, depth, start, quote = [], 0, 0, ""
+    parts, depth, start, quote, escaped = [], 0, 0, "", False
     for i, c in enumerate(text):
         if quote:
-            quote = "" if c == quote else quote
+            quote = "" if c == quote and not escaped else quote
+            escaped = c == "\\" and not escaped
         elif c in "'\"":
             quote = c
         elif c in "([{":
@@ -153,9 +163,22 @@ def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) 
     raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} should be {wanted}.")
 
 
+def _read(text: str) -> Any:
+    """A literal, or else a bare word: a name, a word of Python's, a path."""
+    text = text.strip()
+    try:
+        return _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError):
+        if _BARE.fullmatch(text) is None:
+            raise ValueError from None
+        return text
+
+
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return _WORDS.get(node.id, node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name) and node.operand.id == "inf":
+        return -inf
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(_value(item) for item in node.elts)
     return ast.literal_eval(node)
@@ -163,9 +186,11 @@ def _value(node: ast.expr) -> Any:
 
 def _show(value: Any) -> str:
     if isinstance(value, str):
-        return value if value.isidentifier() and value not in _WORDS else repr(value)
+        return value if value.isidentifier() and value not in _WORDS and not iskeyword(value) else repr(value)
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    return "(" + ",".join(map(_show, value)) + ",)" if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_show(item)},' for item in value)})"
+    return str(value)

@@ -23,12 +23,12 @@ def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str,
     told = {f"second_{key}": value for key, value in second.provenance.items() if key in ("source", "licence", "citation", "partition")}
     return Federation(
         name=f"{first.name}/{how}",
-        x=_stacked(first.x, second.x),
+        x=stacked(first.x, second.x),
         y=np.concatenate([first.y, second.y + shift]),
         classes=classes,
         ids=(*_renamed(first.ids, prefixes[0]), *_renamed(second.ids, prefixes[1])),
-        train=_appended(first.train, second.train, len(first.y)),
-        test=_appended(first.test, second.test, len(first.y)),
+        train=appended(first.train, second.train, len(first.y)),
+        test=appended(first.test, second.test, len(first.y)),
         validation=_both(first, second),
         central=central,
         groups=np.repeat([0, 1], [len(first), len(second)]),
@@ -50,15 +50,17 @@ def _renamed(ids: tuple[str, ...], prefix: str) -> tuple[str, ...]:
     return tuple(f"{prefix}-{name.removeprefix('client-')}" for name in ids)
 
 
-def _stacked(a: Array, b: Array) -> Array:
+def stacked(a: Array, b: Array) -> Array:
+    """The samples of both."""
     return np.concatenate([a, b.astype(a.dtype, copy=False)])
 
 
-def _appended(a: Parts, b: Parts, shift: int) -> Parts:
+def appended(a: Parts, b: Parts, shift: int) -> Parts:
+    """The parts of both, where the second's samples come after so many of the first's."""
     return Parts(np.r_[a.offsets, a.offsets[-1] + b.offsets[1:]], np.r_[a.indices, b.indices + shift])
 
 
 def _both(first: Federation, second: Federation) -> Parts | None:
     if first.validation is None or second.validation is None:
         return None
-    return _appended(first.validation, second.validation, len(first.y))
+    return appended(first.validation, second.validation, len(first.y))

@@ -10,7 +10,9 @@ from typing import Any
 from coterie.core.errors import UserError, suggestion
 from coterie.core.method import Method
 from coterie.core.plain import read_json
+from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
 from coterie.engines.engine import Engine
 from coterie.engines.make import make_engine, resolve_device
@@ -32,8 +34,12 @@ def served(
     data_dir: Path | None = None,
     federation: Federation | None = None,
     made: Method[Any] | None = None,
+    newcomers: Federation | None = None,
 ) -> Served:
-    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`."""
+    """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`.
+
+    With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them.
+    """
     folder = Path(folder)
     evidence = Evidence.open(folder)
     if not isinstance(evidence.source, Folder):
@@ -41,14 +47,19 @@ def served(
     settings = _chosen(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     restored = _last(folder, key, settings)
-    study = Study.prepare(settings, data_dir=data_dir, federation=federation, methods=None if made is None else [made])
-    world = study.worlds[key.draw]
+    methods = None if made is None else [made]
+    known = federation or load(settings.data, key.draw, data_dir)
+    if newcomers is not None:
+        known = with_newcomers(known.at(settings.plan.rounds), newcomers)
+    study = Study.prepare(settings, federation=known, methods=methods)
+    world, roster = study.worlds[key.draw], evidence.rosters[key.draw]
     listed = ["id", "train"]
-    if not study.rosters[key.draw].select(listed).equals(evidence.rosters[key.draw].select(listed)):
+    if not study.rosters[key.draw].select(listed).slice(0, len(roster)).equals(roster.select(listed)):
         raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)
-    script = lane.method.serve(restored.state, world.problem.roster.clients, lane.context(lane.round_))
+    clients = world.problem.roster.clients
+    script = lane.method.serve(restored.state, clients if newcomers is None else clients[len(roster) :], lane.context(lane.round_))
     with _engine(folder, study) as engine:
         serving = answer(script, engine, seed=key.seed, round_=lane.round_, draw=key.draw)
     return Served(lane, settings.model, world.federation.at(lane.round_), serving)

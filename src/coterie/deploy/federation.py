@@ -67,5 +67,10 @@ def server_address(text: str) -> tuple[str, int]:
 
 def check_site_name(name: str) -> None:
     """A name that can be a certificate's, a folder's and FLARE's."""
-    if not name or len(name) > 60 or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name) or name in ("server", "admin"):
+    if (
+        not name
+        or len(name) > 60
+        or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+        or name in ("server", "operator", "admin")
+    ):
         raise UserError(f"A site cannot be called {name!r}: use letters, digits, - and _.")

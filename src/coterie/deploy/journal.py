@@ -50,6 +50,10 @@ class Journal(Callback):
             line = json.dumps({"time": round(time(), 3), "what": what, **told})
             lines.write((b"\n" if torn else b"") + line.encode() + b"\n")
 
+    def fault(self, sentence: str) -> None:
+        """What stands in the way of a site."""
+        self.say("fault", sentence=sentence)
+
     def end(self, status: str, **told: Any) -> None:
         """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
         self.say("ended", status=status, **told)

@@ -3,13 +3,13 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
 
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
+from coterie.deploy.certificates import read_certificate
 
 NEEDED = ("startup/fed_client.json", "startup/client.crt", "startup/client.key", "startup/rootCA.pem", "local/resources.json", "kit.json")
 
@@ -26,7 +26,7 @@ def check_kit(kit: Path) -> tuple[str, str]:
             f"{kit} is not a site's kit: it lacks {missing[0]}; take the folder that 'coterie federation init' made for the site."
         )
     told = read_json(kit / "kit.json")
-    own, root = (_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
+    own, root = (read_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
     named = own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     if named != told["site"]:
         raise UserError(f"The certificate in {kit} is of {named!r}, the kit is for {told['site']!r}: ask the operator for a new kit.")
@@ -36,15 +36,11 @@ def check_kit(kit: Path) -> tuple[str, str]:
         raise UserError(f"The certificate in {kit} is not of the federation's authority: ask the operator for a new kit.") from error
     now = datetime.now(UTC)
     if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
-        raise UserError(f"The certificate in {kit} is valid until {own.not_valid_after_utc:%Y-%m-%d}: ask the operator for a new one.")
+        raise UserError(
+            f"The certificate in {kit} is valid until {own.not_valid_after_utc:%Y-%m-%d}: ask the operator for a new one "
+            "('coterie federation renew'); it takes the place of startup/client.crt."
+        )
     key = serialization.load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
     if key.public_key() != own.public_key():
         raise UserError(f"The key in {kit} does not fit its certificate: put the one there that the certificate was asked with.")
     return str(told["site"]), str(told["server"])
-
-
-def _certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is no certificate that can be read ({error}).") from error

@@ -125,6 +125,8 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     """The message of this kind that the bytes are."""
     if not isinstance(data, bytes):
         raise MessageError(f"a message is bytes, not {type(data).__name__}")
+    if not data:
+        raise MessageError("nothing but an error of the other side, which its own log tells")
     if len(data) > limit:
         raise MessageError(f"a message of {len(data):,} bytes is over the limit of {limit:,}")
     try:
@@ -133,6 +135,8 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
         raise MessageError(f"a message of an unknown kind ({error})") from error
     except (ValueError, OverflowError) as error:
         raise MessageError(f"no message that can be read ({str(error)[:200]})") from error
+    if isinstance(found, Denied):
+        raise MessageError(f"the other side says: {found.reason}")
     if not isinstance(found, kind):
         raise MessageError(f"a {type(found).__name__} where a {kind.__name__} was waited for")
     if found.protocol != PROTOCOL:
@@ -140,3 +144,9 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
             f"a message of protocol {found.protocol}, this side speaks {PROTOCOL}: install the same version of coterie on both sides"
         )
     return found
+
+
+def is_kind(data: bytes, kind: type) -> bool:
+    """Whether the header names this kind; what is in it is checked when it is read."""
+    head = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head

@@ -5,6 +5,7 @@ from time import time
 from typing import Any
 
 from coterie.core.plain import plain
+from coterie.deploy.certificates import ending
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.journal import journal_lines
 from coterie.deploy.presence import read_presence
@@ -23,6 +24,7 @@ def overview(federation: FederationFolder) -> dict[str, Any]:
     runs = [_run(run) for run in runs_of(federation)]
     address = f"{federation.host}:{federation.port}"
     tree = {"server": address, "listening": presence.alive, "sites": sites, "removed": list(federation.removed), "runs": runs}
+    tree["certificates_ending"] = {name: f"{ends:%Y-%m-%d}" for name, ends in ending(federation).items()}
     return dict(plain(tree))
 
 

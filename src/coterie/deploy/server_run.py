@@ -1,7 +1,7 @@
 """What a server does in a run, whatever carries its messages: ask who is there, run the study, write the evidence, deliver the models."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,18 +43,25 @@ class Order:
 
 
 def carry_out_order(
-    order: Order, carrier: Carrier, sites: Sequence[str], folder: Path, *, clock: Clock, watchers: Iterable[Callback] = ()
+    order: Order,
+    carrier: Carrier,
+    sites: Sequence[str],
+    folder: Path,
+    *,
+    clock: Clock,
+    tell: Callable[[str], None],
+    watchers: Iterable[Callback] = (),
 ) -> bool:
     """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so."""
     if order.kind == "inspect":
         wanted = InspectOrder.read(order.settings)
-        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder), carrier, order.run, folder)
+        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
         return True
     settings = Settings.from_json(order.settings)
     refuse_attack(settings.plan.attack)
     for spec in settings.methods:
         build(spec)  # a wrong spec is refused before any site is asked
-    members = introductions(order, carrier, sites, settings.model, folder)
+    members = introductions(order, carrier, sites, settings.model, folder, tell)
     problem = problem_of(members, settings.model)
     engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit)
     settings.plan.check(len(members.members))
@@ -86,8 +93,8 @@ def _deliver(parcels: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit:
     return without
 
 
-def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path) -> Members:
-    """Who is there: every site's card, after those that took part before."""
+def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path, tell: Callable[[str], None]) -> Members:
+    """Who is there: every site's card, after those that took part before. What stands in a site's way is told."""
     hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), model, coterie_version())
     cards, faults = {}, []
     for site, data in carrier.exchange({site: to_message(hello) for site in sites}).items():
@@ -95,6 +102,11 @@ def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: s
             cards[site] = expected(data, SiteCard, hello.run, hello.number, order.limit)
         except MessageError as error:
             faults.append(f"Site {site!r} does not take part: {error}.")
+        else:
+            if cards[site].version != hello.version:
+                tell(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
+    for fault in faults:
+        tell(fault)
     if len(cards) < order.minimum:
         short = f"{len(cards)} sites introduced themselves, {order.minimum} are needed."
         raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
@@ -102,7 +114,6 @@ def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: s
     path = folder / "members.json"
     members = Members.of(cards, order.order, Members.read(path) if path.exists() else None)
     members.write(path)
-    write_json(folder / "faults.json", faults)
     return members
 
 

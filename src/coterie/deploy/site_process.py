@@ -12,9 +12,10 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json, write_json
 from coterie.deploy.answering import AnswerAll, answer_parcel, site_card
+from coterie.deploy.denied import Denied
 from coterie.deploy.files import kit_files
 from coterie.deploy.held import site_data
-from coterie.deploy.messages import KINDS, LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, to_message
+from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, is_kind, to_message
 from coterie.deploy.policy import read_policy
 from coterie.deploy.received import write_delivery
 from coterie.deploy.site import SiteWorker, open_site
@@ -68,7 +69,7 @@ class Site:
         hello = from_message(data, Hello, LIMIT)
         denied = self.policy.model_permitted(hello.model)  # before the model is built: building it runs its code
         if denied is not None:
-            raise UserError(denied.reason)
+            raise MessageError(denied.reason)
         self.world = World.of(self.federation, hello.model)
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         self.worker = open_site(self.kit, self.world, engine, run=hello.run)
@@ -89,12 +90,6 @@ class Site:
         return to_message(Received(PROTOCOL, delivery.run, delivery.number, folder.name))
 
 
-def is_kind(data: bytes, kind: type) -> bool:
-    """Whether the header names this kind; what is in it is checked when it is read."""
-    head = data[8 : 8 + int.from_bytes(data[:8], "little")]
-    return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head
-
-
 def work(line: Connection, kit: Path) -> None:
     """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -108,6 +103,9 @@ def work(line: Connection, kit: Path) -> None:
         try:
             site = site or Site(kit)
             said = site.answer(data)
+        except MessageError as error:  # about what was sent, never about data: the server may know it
+            _complain(kit, error)
+            said = to_message(Denied(str(error), "failure"))
         except Exception as error:  # whatever a user's data or module may raise
             _complain(kit, error)
             said = b""
@@ -132,6 +130,6 @@ def _leave_with_parent() -> None:
 
 def _complain(kit: Path, error: Any) -> None:
     with (kit / "site.log").open("a", encoding="utf-8") as log:
-        log.write(f"{error if isinstance(error, UserError) else f'{type(error).__name__}: {error}'}\n")
+        log.write(f"{error if isinstance(error, (UserError, MessageError)) else f'{type(error).__name__}: {error}'}\n")
         log.flush()
         os.fsync(log.fileno())

@@ -13,6 +13,7 @@ from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
+from coterie.deploy.flare.newcomers import Newcomers
 from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.journal import Journal
 from coterie.deploy.locked import locked
@@ -60,9 +61,15 @@ class CoterieController(Controller):
         sites = sorted(self.began_with)
         carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone)
         self.journal.begin(sites)
+        newcomers = Newcomers(lambda: self.waiting(carrier.lost), self.journal.lines)
         try:
-            complete = carry_out_order(self.order, carrier, sites, self.folder, clock=_Newcomers(self, carrier), watchers=[self.journal])
-            self.journal.end("complete" if complete else "again")
+            complete = carry_out_order(
+                self.order, carrier, sites, self.folder, clock=newcomers, tell=self.journal.fault, watchers=[self.journal]
+            )
+            if complete:
+                self.journal.end("complete")
+            else:
+                self.journal.end("again", let_in=sorted(newcomers.let_in))
         except TooFewSitesError as error:  # one that was there a moment ago: the next job begins when enough are
             self.journal.end("again", reason=str(error))
         except AbortedError:
@@ -79,26 +86,12 @@ class CoterieController(Controller):
         now = registrations(self.server)
         return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}
 
+    def waiting(self, lost: set[str]) -> set[str]:
+        """Sites that are there and take no part in this job."""
+        return connected_sites(self.server) - (set(self.began_with) - lost) - self.removed()
+
     def _note_site(self, what: str, site: str | None) -> None:
         if site is None:
             return
         (self.left.add if what == "left" else self.left.discard)(site)
         self.journal.say(what, site=site)
-
-
-class _Newcomers:
-    """Ends a job after the round in which a site waits that is not part of it: a newcomer, or one that was lost and has come back."""
-
-    def __init__(self, controller: CoterieController, carrier: FlareCarrier) -> None:
-        self.controller, self.carrier, self._over = controller, carrier, False
-
-    @property
-    def over(self) -> bool:
-        if not self._over:
-            here = connected_sites(self.controller.server)
-            taking_part = set(self.controller.began_with) - self.carrier.lost
-            self._over = bool(here - taking_part - self.controller.removed())
-        return self._over
-
-    def begin_wave(self) -> bool:
-        return not self.over

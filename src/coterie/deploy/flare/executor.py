@@ -14,8 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from coterie.deploy.flare.carrier import BODY
-from coterie.deploy.messages import Hello
-from coterie.deploy.site_process import is_kind, work
+from coterie.deploy.messages import Hello, is_kind
 
 KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
 TRIES = 2
@@ -83,7 +82,7 @@ class CoterieExecutor(Executor):
             self._end()
             context = get_context("spawn")
             self.line, theirs = context.Pipe()
-            self.child = context.Process(target=work, args=(theirs, Path(os.environ[KIT])), daemon=True)
+            self.child = context.Process(target=_work, args=(theirs, Path(os.environ[KIT])), daemon=True)
             self.child.start()
             theirs.close()
         return self.line
@@ -97,3 +96,10 @@ class CoterieExecutor(Executor):
         if self.line is not None:
             self.line.close()
         self.child, self.line = None, None
+
+
+def _work(line: Connection, kit: Path) -> None:
+    """In the child. What trains is imported there alone: the job process, which only hands bytes on, stays small and starts soon."""
+    from coterie.deploy.site_process import work
+
+    work(line, kit)

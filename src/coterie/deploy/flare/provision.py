@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,13 +23,14 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key, x509_name
 
 from coterie.core.errors import UserError
+from coterie.deploy.certificates import DAYS, PROJECT, authority
 from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.federation import FederationFolder, check_site_name
 
-PROJECT, SERVER, ORGANISATION = "coterie", "coterie-server", "coterie"
+SERVER, ORGANISATION = "coterie-server", "coterie"
 ADMIN = "admin@coterie.local"
 CLASSES = "coterie.deploy.flare."  # what a job may make, on the server and on every site
-DAYS = 3650
+AUTHORITY_DAYS = 3650
 HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
 MOST_SITES = 1000
 
@@ -86,7 +86,7 @@ def request(site: str, folder: Path) -> Path:
     return path
 
 
-def sign(federation: FederationFolder, site: str, asked: Path, days: int = 360) -> FederationFolder:
+def sign(federation: FederationFolder, site: str, asked: Path, days: int = DAYS) -> FederationFolder:
     """At the operator's: a kit without a key, with the certificate that the site asked for. Nothing of the request but its key counts."""
     try:
         found = x509.load_pem_x509_csr(asked.read_bytes())
@@ -96,7 +96,7 @@ def sign(federation: FederationFolder, site: str, asked: Path, days: int = 360) 
     if not found.is_signature_valid or named != [site]:
         raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'nobody'}, not for the site {site!r}.")
     grown = add(federation, site)
-    certificate, key = _authority(grown)
+    certificate, key = authority(grown)
     issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     signed = generate_cert(
         subject=Identity(site, ORGANISATION, None),
@@ -111,16 +111,6 @@ def sign(federation: FederationFolder, site: str, asked: Path, days: int = 360) 
     return grown
 
 
-def check_server_certificate(federation: FederationFolder) -> None:
-    """Refuse a server whose certificate has expired: its sites would wait for ever."""
-    path = federation.server / "startup" / "server.crt"
-    if not path.is_file():
-        raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
-    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-    if ends < datetime.now(UTC):
-        raise UserError(f"The server's certificate ended on {ends:%Y-%m-%d}: see docs/federation.md on certificates.")
-
-
 def _provision(federation: FederationFolder) -> Path:
     """Kits for everybody, made anew from the same CA; certificates that were made before stay as they are."""
     project = Project(PROJECT, "a federation")
@@ -130,7 +120,7 @@ def _provision(federation: FederationFolder) -> Path:
     project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
     for site in federation.sites:
         project.add_client(site, ORGANISATION, {})
-    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=DAYS)]
+    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=AUTHORITY_DAYS)]
     root = federation.folder / "authority"
     root.mkdir(exist_ok=True)
     root.chmod(0o700)
@@ -156,14 +146,6 @@ class _Log:
 
     def error(self, message: str) -> None:
         self.errors.append(message)
-
-
-def _authority(federation: FederationFolder) -> tuple[x509.Certificate, Any]:
-    state = json.loads((federation.folder / "authority" / PROJECT / "state" / "cert.json").read_text(encoding="utf-8"))
-    return (
-        x509.load_pem_x509_certificate(state["root_cert"].encode()),
-        serialization.load_pem_private_key(state["root_pri_key"].encode(), None),
-    )
 
 
 def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:

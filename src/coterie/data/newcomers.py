@@ -1,0 +1,45 @@
+"""Clients that come to a federation afterwards, with data of their own: the old ones keep their numbers, the new ones follow."""
+
+import numpy as np
+
+from coterie.core.errors import UserError
+from coterie.data.federation import Federation, Parts
+from coterie.data.mixing import appended, stacked
+
+
+def with_newcomers(federation: Federation, new: Federation) -> Federation:
+    """The clients of both. What the newcomers hold must look like what the others hold: the same shape, and no class that is unknown."""
+    where = f"The newcomers of {new.name!r} do not fit {federation.name!r}"
+    if new.input_shape != federation.input_shape or new.x.dtype.kind != federation.x.dtype.kind:
+        theirs, others = (f"{found.input_shape} ({found.x.dtype})" for found in (new, federation))
+        raise UserError(f"{where}: their samples have shape {theirs}, the others' {others}.")
+    for name in new.ids:
+        if name in federation.ids:
+            raise UserError(f"{where}: there is a client {name!r} already; leave it out, or give the newcomer another name.")
+    unknown = sorted(set(new.classes) - set(federation.classes))
+    if unknown:
+        raise UserError(f"{where}: they have a class {unknown[0]!r}, the others have {', '.join(federation.classes)}.")
+    numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
+    told = dict(federation.provenance)
+    told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
+    return Federation(
+        name=federation.name,
+        x=stacked(federation.x, new.x),
+        y=np.concatenate([federation.y, numbers[new.y]]),
+        classes=federation.classes,
+        ids=(*federation.ids, *new.ids),
+        train=appended(federation.train, new.train, len(federation.y)),
+        test=appended(federation.test, new.test, len(federation.y)),
+        validation=_validation(federation, new),
+        central=federation.central,
+        data_seed=federation.data_seed,
+        provenance=told,
+    )
+
+
+def _validation(federation: Federation, new: Federation) -> Parts | None:
+    """Newcomers that keep no validation part have an empty one where others have some."""
+    if federation.validation is None:
+        return None
+    own = new.validation if new.validation is not None else Parts.of([np.zeros(0, dtype=np.int64)] * len(new))
+    return appended(federation.validation, own, len(federation.y))

@@ -1,0 +1,102 @@
+"""Certificates that end are renewed for the same keys."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.core.errors import UserError
+from coterie.deploy.certificates import authority, certificate_paths, check_server_certificate, ending, read_certificate, renew
+from coterie.deploy.federation import FederationFolder
+from coterie.deploy.flare.provision import create
+from coterie.deploy.kits import check_kit
+from coterie.deploy.overview import overview
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
+    return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", 8102, ["north", "south"])
+
+
+@pytest.fixture
+def federation(made: FederationFolder, tmp_path: Path) -> FederationFolder:
+    shutil.copytree(made.folder, tmp_path / "f")
+    return FederationFolder.open(tmp_path / "f")
+
+
+def let_end(federation: FederationFolder, *names: str) -> None:
+    """As if a year had gone by."""
+    for _ in renew(federation, names, days=1):
+        pass
+
+
+def test_nothing_ends_soon_in_a_new_federation(federation: FederationFolder) -> None:
+    assert ending(federation) == {}
+    assert set(ending(federation, timedelta(days=400))) == {"server", "operator", "north", "south"}
+
+
+def test_renewed_certificates_keep_everything_but_their_time(federation: FederationFolder) -> None:
+    before = {name: read_certificate(path) for name, path in certificate_paths(federation).items()}
+    ends = {name: until for name, _, until in renew(federation)}
+    root, _ = authority(federation)
+    assert list(ends) == ["server", "operator", "north", "south"]
+    for name, path in certificate_paths(federation).items():
+        now = read_certificate(path)
+        now.verify_directly_issued_by(root)
+        assert now.subject == before[name].subject
+        assert now.public_key() == before[name].public_key()
+        assert list(now.extensions) == list(before[name].extensions)
+        assert now.serial_number != before[name].serial_number
+        assert now.not_valid_after_utc == ends[name] > datetime.now(UTC) + timedelta(days=359)
+    assert check_kit(federation.kit("north")) == ("north", "127.0.0.1:8102")
+
+
+def test_one_that_ends_is_told_and_renewed_by_name(federation: FederationFolder) -> None:
+    let_end(federation, "north")
+    assert set(overview(federation)["certificates_ending"]) == {"north"}
+    said = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
+    assert "The certificate of north ends on" in said.output
+    before = read_certificate(certificate_paths(federation)["south"])
+    done = CliRunner().invoke(app, ["federation", "renew", str(federation.folder), "north"])
+    assert done.exit_code == 0
+    assert "startup/ of its kit" in " ".join(done.output.split())
+    assert ending(federation) == {}
+    assert read_certificate(certificate_paths(federation)["south"]) == before
+
+
+def test_no_certificate_outlives_the_authority(federation: FederationFolder) -> None:
+    root, _ = authority(federation)
+    ((_, _, until),) = renew(federation, ["north"], days=10**5)
+    assert until == root.not_valid_after_utc
+
+
+def test_a_site_that_is_unknown_or_whose_kit_has_gone_is_named(federation: FederationFolder) -> None:
+    with pytest.raises(UserError, match="Unknown certificate 'nroth': did you mean 'north'"):
+        list(renew(federation, ["nroth"]))
+    shutil.rmtree(federation.kit("north"))
+    with pytest.raises(UserError, match="The kit of north is not here: have a copy"):
+        list(renew(federation, ["north"]))
+    assert [name for name, _, _ in renew(federation)] == ["server", "operator", "south"]
+
+
+def test_a_server_whose_certificate_has_ended_does_not_start(federation: FederationFolder) -> None:
+    check_server_certificate(federation)
+    path = certificate_paths(federation)["server"]
+    root, key = authority(federation)
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    old = read_certificate(path)
+    past = x509.CertificateBuilder().subject_name(old.subject).issuer_name(root.subject).public_key(old.public_key()).serial_number(7)
+    past = past.not_valid_before(datetime.now(UTC) - timedelta(days=9)).not_valid_after(datetime.now(UTC) - timedelta(days=1))
+    path.write_bytes(past.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(UserError, match="renew it with 'coterie federation renew"):
+        check_server_certificate(federation)
+    assert [name for name, _, _ in renew(federation, ["server"])] == ["server"]
+    check_server_certificate(federation)
