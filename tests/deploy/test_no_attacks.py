@@ -15,5 +15,5 @@ def test_an_attack_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     settings = Settings(methods=("fedavg",), data="sites", plan=Plan(attack="signflip"))
     asked: Any = None  # a carrier that could not carry anything
     with pytest.raises(UserError, match="a real federation has real clients"):
-        carry_out_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked)
+        carry_out_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked, tell=asked)
     assert not list(tmp_path.iterdir())
