@@ -127,7 +127,9 @@ def table(cells: list[dict[str, Any]], data: str, what: str, share: str) -> Iter
     columns: list[tuple[str, str | None]] = [(kind, f"{kind}(share={int(share) / 100:g})") for kind in KINDS]
     columns = [("nobody hostile", None), *columns] if what == "accuracy" else columns
     chosen = {title: [c for c in cells if c["data"] == data and c["attack"] == attack] for title, attack in columns}
-    chosen = {title: found for title, found in chosen.items() if found}
+    chosen = {
+        title: found for title, found in chosen.items() if any(m[NAMES[what]] is not None for c in found for m in c["methods"].values())
+    }
     if not chosen:
         return
     labels = list(next(iter(chosen.values()))[0]["methods"])
