@@ -52,13 +52,15 @@ def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Ref
 
 
 def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
-    """How far clients moved from the models they were sent, some of them at a time."""
+    """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
     rows = ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
 
     def of_piece(piece: slice) -> Doubles:
+        if ask.sketch is not None:  # of the update itself
+            return _lengths(reply.vectors[piece])
         received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
         return _lengths(reply.vectors[piece] - received)
 

@@ -28,7 +28,9 @@ def standing_apart(ask: Train, trained: Trained, layout: Layout) -> tuple[Bools,
         own = np.flatnonzero(begun == row)
         if len(own) >= FEW:
             compared[own] = True
-            apart[own] = set_apart(layout.comparable(trained.vectors[own]) - layout.comparable(ask.models[[row]]))
+            vectors = trained.vectors[own]
+            whole = ask.sketch is None  # a sketch is of the update already
+            apart[own] = set_apart(layout.comparable(vectors) - layout.comparable(ask.models[[row]]) if whole else vectors)
     return compared, apart
 
 

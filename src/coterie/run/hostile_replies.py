@@ -1,6 +1,6 @@
 """What hostile clients answer: done to replies between the engine and their acceptance, once for all engines and methods.
 
-What is sent is the model received plus an update, so attacks act on updates; gradients are attacked as they are. Losses and evaluations
+What is sent is the model received plus an update, so attacks act on updates; gradients and sketches are attacked as they are. Losses and evaluations
 stay true. What a client keeps to itself (`alone`) is attacked by nobody.
 """
 
@@ -38,7 +38,8 @@ class Hostile:
             return _miscounted(reply, rows, self.attack.times)
         if not hasattr(reply, "vectors"):
             return reply
-        sent = ask.sent_to(reply.clients) if isinstance(ask, Train) else np.zeros_like(reply.vectors)
+        whole = isinstance(ask, Train) and ask.sketch is None
+        sent = ask.sent_to(reply.clients) if whole else np.zeros_like(reply.vectors)
         updates = reply.vectors.astype(np.float64) - sent
         lies = self._lies(updates, reply, rows, round_, type(ask).__name__)
         vectors = reply.vectors.copy()
