@@ -1,7 +1,7 @@
 """What hostile clients answer: done to replies between the engine and their acceptance, once for all engines and methods.
 
-What is sent is the model received plus an update, so attacks act on updates; gradients and sketches are attacked as they are. Losses and evaluations
-stay true. What a client keeps to itself (`alone`) is attacked by nobody.
+What is sent is the model received plus an update, so attacks act on updates; gradients and sketches are attacked as they are. Losses and
+evaluations stay true. What a client keeps to itself (`alone`) is attacked by nobody.
 """
 
 from dataclasses import dataclass, replace
