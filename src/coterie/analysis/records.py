@@ -5,7 +5,7 @@ memory. A damaged file is named in `faults`, and what the others hold is still t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import get_args
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from coterie.analysis import metrics
 from coterie.analysis.score_names import ByRound
-from coterie.core.arrays import Array, Doubles, Ids, Ints
+from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence, json_notes, method_places
-from coterie.evidence.record import RUNNING, Cost, LaneEnd
+from coterie.evidence.record import HOSTILE, RUNNING, Cost, LaneEnd
 from coterie.evidence.settings import Settings
 
 COSTS = tuple(cost.name for cost in fields(Cost))
@@ -48,6 +48,7 @@ class Records:
     stopped: Mapping[tuple[str, int], LaneEnd]  # by method and seed: where and why it ended early
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
+    hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
 
     @cached_property
     def accuracy(self) -> Doubles:
@@ -75,9 +76,12 @@ class Records:
         return {name: values for name, values in found.items() if values is not None}
 
     def by_client(self, method: int, rounds: slice) -> Doubles:
-        """(S, N) each client's accuracy with one method, averaged over some of the evaluated rounds; nan without test samples."""
+        """(S, N) each client's accuracy with one method, averaged over some of the evaluated rounds; nan without test samples, and where
+        the client is hostile."""
         right = self.right[method, :, rounds].astype(np.float64)
         right[right < 0] = np.nan
+        if self.hostile is not None:
+            right[np.broadcast_to(self.hostile[:, None, :], right.shape)] = np.nan
         return np.asarray(
             np.where(self.test > 0, metrics.ratio(right, np.broadcast_to(self.tested[rounds], right.shape)).mean(axis=1), np.nan)
         )
@@ -88,6 +92,11 @@ class Records:
     def _over_clients(self, score: "metrics.OverClients") -> Doubles:
         """A score of each round; one method and round at a time, since the masks are as large as the counts."""
         table = np.full(self.right.shape[:3], np.nan)
+        if self.hostile is not None:  # every seed counts other clients
+            for seed, hostile in enumerate(self.hostile):
+                honest = replace(self, right=self.right[:, [seed]], tested=np.where(hostile, 0, self.tested), hostile=None)
+                table[:, seed] = honest._over_clients(score)[:, 0]
+            return table
         for method, right in enumerate(self.right):
             for row in range(right.shape[1]):
                 counted = self.tested[row] > 0
@@ -107,7 +116,8 @@ def records_of(evidence: Evidence) -> Records:
     n, index = len(evidence.ids), _Index(settings)
     rounds = np.array([r for r in range(plan.rounds + 1) if plan.evaluates(r)])
     test = evidence.actual.sum(axis=1)
-    judged = _judged(evidence, index, rounds, test, faults)
+    hostile = _hostile(evidence, index, faults) if plan.attack is not None else None
+    judged = _judged(evidence, index, rounds, test, hostile, faults)
     by_round = _by_round(evidence, index, faults)
     truth = evidence.roster["group"].to_numpy()[:n]
     return Records(
@@ -128,6 +138,7 @@ def records_of(evidence: Evidence) -> Records:
         groups=_groups(evidence, index, faults),
         clusters=_clusters(evidence, index, faults),
         silhouette=_silhouette(evidence, index, faults),
+        hostile=hostile,
         stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
@@ -172,8 +183,8 @@ class _Judged:
     auroc: Doubles | None
 
 
-def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, faults: list[str]) -> _Judged:
-    """Right answers, test samples and losses of evaluated rounds."""
+def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, hostile: Bools | None, faults: list[str]) -> _Judged:
+    """Right answers, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
     narrow = np.int16 if test.max(initial=0) < np.iinfo(np.int16).max else np.int32
     right = np.full((*index.shape, len(rounds), len(test)), -1, dtype=narrow)
     tested = np.repeat(test[None, :], len(rounds), axis=0)
@@ -194,10 +205,12 @@ def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, faults:
             tested[row, client] = sum((batch[name] for name in actual), start=np.zeros(len(row), np.int64))
         cell = np.ravel_multi_index((method, seed, row), shape)
         known = np.where(np.isfinite(batch["loss"]), tested[row, client], 0)
+        honest = np.ones(len(row), dtype=np.bool_) if hostile is None else ~hostile[seed, client]
+        known = np.where(honest, known, 0)
         loss += np.bincount(cell, weights=np.where(known > 0, batch["loss"], 0.0) * known, minlength=len(loss))
         weight += np.bincount(cell, weights=known, minlength=len(loss))
         for name in two:
-            defined = np.isfinite(batch[name])
+            defined = np.isfinite(batch[name]) & honest
             area += np.bincount(cell[defined], weights=batch[name][defined], minlength=len(area))
             areas += np.bincount(cell[defined], minlength=len(area))
     means = [metrics.ratio(top, bottom).reshape(shape) for top, bottom in ((loss, weight), (area, areas))]
@@ -248,12 +261,28 @@ def _clusters(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str,
     return found
 
 
+def _hostile(evidence: Evidence, index: _Index, faults: list[str]) -> Bools:
+    """(S, N) whom the attack made hostile: the same clients for all methods of a seed."""
+    table = np.zeros((index.shape[1], len(evidence.ids)), dtype=np.bool_)
+    for key, _, clients in json_notes(evidence, HOSTILE, faults):
+        table[index.seeds[key.seed], clients] = True
+    return table
+
+
 def _silhouette(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:
     table = np.full(index.shape, np.nan)
     for key, _, value in json_notes(evidence, "silhouette", faults):
         if value is not None:
             table[evidence.settings.methods.index(key.method), index.seeds[key.seed]] = value
     return table
+
+
+def honest_only(records: Records) -> str | None:
+    """What to say of the scores of a study with hostile clients; None where nobody is."""
+    if records.hostile is None:
+        return None
+    count, everybody = int(records.hostile.sum(axis=1).max(initial=0)), len(records.ids)
+    return f"{count} of {everybody} clients are hostile ({records.settings.plan.attack}): every score is of the honest ones."
 
 
 def checked(records: Records) -> Records:

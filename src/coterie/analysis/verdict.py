@@ -4,6 +4,7 @@ import numpy as np
 
 from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.records import honest_only
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import origin_of, seeds_needed
 from coterie.analysis.score_names import SCORES
@@ -41,12 +42,14 @@ def caveats(findings: Findings) -> list[str]:
 
 
 def unfinished(findings: Findings) -> list[str]:
-    """What is missing of a study, and a score that flatters."""
+    """What is missing of a study, whom its scores leave out, and a score that flatters."""
     settings, seeds, sentences = findings.records.settings, len(findings.seeds), []
     if seeds < len(settings.seeds):
         sentences.append(f"Only {seeds} of {len(settings.seeds)} seeds are complete and compared.")
     if findings.scope.last < settings.plan.rounds:
         sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
+    if (told := honest_only(findings.records)) is not None:
+        sentences.append(told)
     if findings.score == "max":
         sentences.append("The score is the highest of all rounds on test data, as a paper reports it: too high, and not to be relied on.")
     return sentences

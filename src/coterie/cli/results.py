@@ -21,6 +21,8 @@ CAPTION = (
 def print_result(result: Result, console: PlainConsole) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(result_table(result))
+    for sentence in dict.fromkeys(result.told):
+        console.print(sentence, style="yellow", highlight=False, markup=False)
     if silent := unshared(result):
         console.print(f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow")
     for remark in remarks_of(result.evidence):

@@ -4,7 +4,7 @@ A refused client is simply absent, like one that never answered; the reason goes
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Bools, Ids
 from coterie.core.asks import Reply, Shapes
+from coterie.core.limits import Limits
 from coterie.core.refusals import Refusal, Refused
 
 R = TypeVar("R", bound=Reply)
@@ -50,13 +51,25 @@ def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
     return ask.reply(clients=np.array(list(rows), dtype=np.int64), refused=refused, **stacked)
 
 
-def accept(ask: Any, reply: R) -> R:
-    """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that cannot be right."""
+def accept(ask: Any, reply: R, limits: Limits | None = None) -> R:
+    """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that cannot be right.
+
+    With limits, what is left is held against them as well: what is nonsense already does not enter a median.
+    """
+    accepted = _sensible(ask, reply)
+    broken = list(limits.broken(ask, accepted)) if limits is not None else []
+    return _without(accepted, broken) if broken else accepted
+
+
+def _sensible(ask: Any, reply: R) -> R:
     if (reply.clients[1:] < reply.clients[:-1]).any():  # nearly always in order already: then nothing is copied
         reply = reply.take(np.argsort(reply.clients, kind="stable"))
     reasons = [*_misaddressed(reply.clients, ask.clients), *_nonsense(ask, reply)]
-    if not reasons:  # nearly always
-        return reply
+    return _without(reply, reasons) if reasons else reply  # nearly never
+
+
+def _without(reply: R, reasons: Sequence[tuple[Bools, Refused]]) -> R:
+    """The reply without the rows that are refused, each for the first of the reasons that it meets."""
     refused = dict(reply.refused)
     good = np.ones(len(reply.clients), dtype=np.bool_)
     for bad, reason in reasons:

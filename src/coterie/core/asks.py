@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
+from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, places
 from coterie.core.local import Local
 from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
@@ -166,6 +166,10 @@ class ModelAsk(Ask[R]):
         object.__setattr__(self, "models", models)
         object.__setattr__(self, "start", start)
 
+    def sent_to(self, clients: Ids) -> Floats:
+        """(n, d) the model that each of these clients, all of whom are asked, is sent to begin from."""
+        return self.models[self.start[places(self.clients, clients)]]
+
     def take(self, rows: Array) -> Self:
         """The same question to some of the clients: every per-client array is cut alike."""
         return replace(self, **_cut(self, rows, len(self.clients), but=("models",)))
@@ -248,13 +252,14 @@ class Error(ModelAsk[Errors]):
 class Evaluate(Ask[Evaluated]):
     """How well the model (or mixture) that serves each client does on the client's own part.
 
-    With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked.
+    With ``part="central"`` every row of the serving is judged on the server's own test set instead; no client is asked. With ``"marked"``
+    it is judged on test samples that carry the mark of a simulated backdoor.
     """
 
     reply = Evaluated
 
     serving: Serving
-    part: Literal["train", "validation", "test", "central"] = "test"
+    part: Literal["train", "validation", "test", "central", "marked"] = "test"
     share: Share | None = None  # None: all samples of the part
     alone: bool = False  # the client evaluates for itself: nothing is sent
 

@@ -11,7 +11,7 @@ from coterie.core.arrays import Array, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
-from coterie.core.mixing import Mixing, mix
+from coterie.core.mixing import Mixing, mixed_plainly
 from coterie.core.notes import Notes
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
@@ -25,6 +25,7 @@ from coterie.core.states import State
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 Round = Generator[Ask[Any], Any, T]
+Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Context:
     notes: Notes = field(default_factory=Notes)
     outputs: int = 0  # classes
     validation: bool = False  # whether clients have validation parts
+    aggregate: Aggregate = mixed_plainly  # how models are made from replies by a matrix: a guard has another way
     truth: Ids | None = None  # (clients,) a scenario's true groups: given to methods under the oracle control, and to no other
 
     @property
@@ -83,8 +85,8 @@ class Context:
             raise ValueError("the matrix and the replies are of different clients: cut one with `replies.of(clients)`")
         if not len(replies):
             return before
-        self.notes.mixing = mixing
-        return mix(mixing, replies.vectors, before)
+        models, self.notes.mixing = self.aggregate(mixing, replies.vectors, before)
+        return models
 
 
 def done(value: T) -> Round[T]:

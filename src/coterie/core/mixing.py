@@ -37,6 +37,7 @@ class Mixing:
     replies: Doubles  # (k, n) A
     before: Doubles  # (k, k0) B; all zero where nothing of the old models is kept
     averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
+    composed: tuple[Doubles, "Mixing"] | None = None  # (k, k) and what it was multiplied with, where models are made of groups' means
     parts: tuple[MixedTensor, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
 
     @classmethod
@@ -45,7 +46,7 @@ class Mixing:
         shares = np.array([part.end - part.begin for part in parts]) / max(part.end for part in parts)
         replies = sum(share * part.replies for share, part in zip(shares, parts, strict=True))
         before = sum(share * part.before for share, part in zip(shares, parts, strict=True))
-        return cls(clients, np.asarray(replies), np.asarray(before), averages, parts)
+        return cls(clients, np.asarray(replies), np.asarray(before), averages, parts=parts)
 
     @classmethod
     def average(cls, clients: Ids, weights: Doubles | Ints) -> "Mixing":
@@ -94,6 +95,11 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     for _ in in_order(sum_block, blocks, cores() if before.shape[1] >= WORTH_THREADS else 1):
         pass
     return mixed
+
+
+def mixed_plainly(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
+    """The models, and the matrix that made them: the matrix as it stands."""
+    return mix(mixing, vectors, before), mixing
 
 
 def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, begin: int) -> None:

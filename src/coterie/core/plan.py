@@ -1,7 +1,9 @@
 """What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.selection import Selection
@@ -19,11 +21,17 @@ class Plan:
     decay: float = setting(1.0, "Factor on the learning rate after each round.", above=0, most=1)
     dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
     stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
+    attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
+    counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
+    norm_bound: float = setting(
+        20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
+    )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     local: Local = field(default_factory=Local)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+        attack_of(self.attack)  # a wrong one is refused here
         if self.local.rule is not None:
             raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
 

@@ -13,6 +13,8 @@ class Refusal(Enum):
     WRONG_SHAPE = "sent numbers of the wrong length"
     NOT_FINITE = "sent numbers that are not finite"
     NO_SAMPLES = "says it has no samples"
+    MISCOUNTED = "says another number of samples than the roster knows"
+    TOO_FAR = "moved its model much further than the others"
     DENIED = "may not answer: the policy of its site forbids it"
     FAILED = "could not carry out what was asked"
 

@@ -44,8 +44,8 @@ class Work:
 
     def judged(self) -> Parts | None:
         """The samples that an evaluation is about; None for the server's own test set."""
-        part: DataPart | Literal["central"] = getattr(self.ask, "part", "test")
-        return None if part == "central" else self.parts(part)
+        part: DataPart | Literal["central", "marked"] = getattr(self.ask, "part", "test")
+        return None if part == "central" else self.parts("test" if part == "marked" else part)
 
     def to_holders(self) -> "Work":
         """The same without the clients that have no sample in the share asked about: they have nothing to answer from."""
@@ -63,10 +63,14 @@ class LocalEngine(Engine):
         self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        works = [Work(s, self.worlds[s.draw].at(s.round_)).to_holders() for s in asks]
+        works = [Work(s, self._world(s)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
         answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
+
+    def _world(self, stamped: Stamped) -> World:
+        """What the ask finds: as its round is, falsified as its seed has it."""
+        return self.worlds[stamped.draw].at(stamped.round_, stamped.seed, marked=getattr(stamped.ask, "part", None) == "marked")
 
     def _in_full(self, works: Sequence[Work]) -> list[Any]:
         """Answer; a sketch is made of the full answer, which stays here."""

@@ -9,44 +9,61 @@ from functools import cached_property
 import numpy as np
 
 from coterie.core.arrays import Ids, Words
+from coterie.core.attacks import Attack, Backdoor
 from coterie.core.model import ModelSpec
 from coterie.core.problem import Problem
 from coterie.core.rng import word
 from coterie.core.roster import Roster
 from coterie.data.federation import Federation
+from coterie.data.poisoning import poisoned, triggered
 from coterie.engines.loss import Loss, cross_entropy
 from coterie.models.catalogue import build_model
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: engines keep compiled things and tensors for each world
 class World:
-    """A federation, the model its clients train, and the loss."""
+    """A federation, the model its clients train, and the loss; and, where a plan simulates one, the attack on what they train on."""
 
     federation: Federation
     model: ModelSpec
     loss: Loss = cross_entropy
+    attack: Attack | None = None
 
     @classmethod
-    def of(cls, federation: Federation, model: str, loss: Loss = cross_entropy) -> "World":
+    def of(cls, federation: Federation, model: str, loss: Loss = cross_entropy, attack: Attack | None = None) -> "World":
         """The world of training the model that a spec names."""
-        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), build_model), loss)
+        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), build_model), loss, attack)
 
     @cached_property
     def words(self) -> Words:
         """(n,) the 64-bit word of each client's id: how a client enters a random key."""
         return np.array([word(name) for name in self.federation.ids], dtype=np.uint64)
 
-    def at(self, round_: int) -> "World":
-        """The world as a round finds it: itself, or, where it drifts, the same object for every round of a phase."""
+    def at(self, round_: int, seed: int = 0, *, marked: bool = False) -> "World":
+        """The world as a round finds it: itself, or, where it drifts, the same object for every round of a phase.
+
+        Where its training data are attacked, every seed has hostile clients of its own, and so a world of its own. `marked` is the world of
+        test samples that carry a backdoor's mark.
+        """
         federation = self.federation.at(round_)
-        if federation is self.federation:
+        attacked = self.attack is not None and self.attack.on_data
+        if federation is self.federation and not attacked:
             return self
-        if id(federation) not in self._phases:
-            self._phases[id(federation)] = replace(self, federation=federation)
-        return self._phases[id(federation)]
+        which = (id(federation), seed if attacked else 0, marked)
+        if which not in self._phases:
+            self._phases[which] = replace(self, federation=self._attacked(federation, seed, marked=marked) if attacked else federation)
+        return self._phases[which]
+
+    def _attacked(self, federation: Federation, seed: int, *, marked: bool) -> Federation:
+        assert self.attack is not None
+        hostile = self.attack.hostile(self._everybody, seed)
+        if marked:
+            assert isinstance(self.attack, Backdoor)
+            return triggered(federation, self.attack, hostile)
+        return poisoned(federation, self.attack, hostile, seed)
 
     @cached_property
-    def _phases(self) -> dict[int, "World"]:
+    def _phases(self) -> dict[tuple[int, int, bool], "World"]:
         return {}
 
     @cached_property

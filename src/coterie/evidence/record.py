@@ -10,6 +10,7 @@ from coterie.core.notes import Notes
 from coterie.core.states import State
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
 
 class LaneKey(NamedTuple):

@@ -20,6 +20,7 @@ from coterie.methods.fesem import FeSEM
 from coterie.methods.fesem_ma import MatchedFeSEM
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.flhc import FLHC
+from coterie.methods.guard import Guard
 from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.moon import Moon
@@ -64,6 +65,7 @@ methods.add("moon", Moon)
 methods.add("ditto", Ditto)
 
 wrappers.add("finetune", FineTuned)
+wrappers.add("guard", Guard)
 wrappers.add("rate", AtRate)
 wrappers.add("restarts", Restarts)
 wrappers.add("server", ServerOptimised)

@@ -78,7 +78,7 @@ class FedGroup(ColdStart):
         across = np.eye(len(norms)) + pull
         if not self.literal:
             across /= across.sum(axis=1, keepdims=True)  # by 1 + eta_g * sum 1/||w_l||, so that norms don't grow
-        return Mixing(intra.clients, across @ intra.replies, across @ intra.before, averages=not self.literal)
+        return Mixing(intra.clients, across @ intra.replies, across @ intra.before, not self.literal, (across, intra))
 
     def _directions(self, state: Directed, interim: Floats) -> Floats:
         """What newcomers are compared with: the initial directions; literally, each group's latest update that is not zero."""

@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, places
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train, Trained
+from coterie.core.limits import moved_by
 from coterie.core.method import Context
 from coterie.core.refusals import Refusal
-from coterie.core.threads import cores, in_order
 from coterie.evidence.record import Absence, Cost
 from coterie.run.costs import cost_of
-
-CACHED = 1 << 17  # numbers
 
 
 @dataclass
@@ -64,18 +61,4 @@ def _refusals(ask: Ask[Any], reply: Reply) -> list[Absence]:
 
 def _moved(ask: Train, reply: Trained) -> float:
     """The summed distance between the models sent back and the models received (FedGroup, Eq. 4)."""
-    rows = ask.start[places(ask.clients, reply.clients)]
-    together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
-    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
-    workers = cores() if len(pieces) > 1 and together == 1 else 1
-
-    def distances(piece: slice) -> float:
-        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
-        return float(_lengths(reply.vectors[piece] - received).sum())
-
-    return sum(in_order(distances, pieces, workers), 0.0)
-
-
-def _lengths(steps: Floats) -> Doubles:
-    """(n,) Euclidean lengths. By einsum: a linear-algebra library would split long sums over threads."""
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", steps, steps).astype(np.float64)))
+    return sum((float(some.sum()) for some in moved_by(ask, reply)), 0.0)

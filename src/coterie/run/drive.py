@@ -125,7 +125,7 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
         if isinstance(reply, Exception):
             each.fail(reply)
             continue
-        accepted = accept(sent.ask, reply)
+        accepted = each.lane.answered(sent, reply)
         assert each.ask is not None
         each.lane.account.charge(each.ask, accepted, share)
         each.send(accepted)

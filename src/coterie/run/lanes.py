@@ -9,15 +9,20 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coterie.core.acceptance import accept
 from coterie.core.asks import Ask, Evaluate
+from coterie.core.attacks import Backdoor, attack_of
+from coterie.core.limits import Limits
 from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
+from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
-from coterie.evidence.record import DIVERGED, RUNNING, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, LaneEnd, LaneKey, RoundRecord
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
+from coterie.run.hostile_replies import Hostile
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,9 @@ class Lane:
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
         self.account = Account()
+        attack = attack_of(plan.attack)
+        self.hostile = None if attack is None else Hostile.of(attack, problem.roster, key.seed)
+        self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -66,11 +74,17 @@ class Lane:
         """The ask as it goes out: keyed by this lane's seed and round, under the conditions of the plan."""
         context = self.account.context
         round_ = self.round_ + 1 if context is None else context.round_
-        if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central"):
+        if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
             ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
         return Stamped(ask, self.seed, round_, self.key.draw, self.number)
+
+    def answered(self, sent: Stamped, reply: Any) -> Any:
+        """What comes in: the engine's reply, with what hostile clients make of theirs, and without what cannot be right."""
+        if self.hostile is not None:
+            reply = self.hostile.answer(sent.ask, reply, sent.round_)
+        return accept(sent.ask, reply, self._limits)
 
     def stop(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
@@ -101,6 +115,8 @@ class Lane:
         if account.ran_away and not account.trained:
             return self.stop(DIVERGED, f"in round {ctx.round_} no client sent a finite model")
         measured: dict[str, Any] = {}
+        if self.hostile is not None and ctx.round_ == 0:
+            ctx.note(HOSTILE, self.hostile.clients)
         if self.plan.evaluates(ctx.round_):
             account.measuring = True
             measured = yield from self._measure(ctx, state)
@@ -124,6 +140,8 @@ class Lane:
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
         measured["evaluated"] = yield from self._asked(Evaluate(serving))
+        if self.hostile is not None:
+            yield from self._measure_attack(ctx, serving)
         if self.problem.validation:
             measured["validated"] = yield from Evaluate(serving, "validation")
         named = self.method.central(state) if self.problem.central else None
@@ -131,6 +149,14 @@ class Lane:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
+
+    def _measure_attack(self, ctx: Context, serving: Serving) -> Generator[Ask[Any], Any, None]:
+        """How many of honest clients' marked test samples are taken for a backdoor's target."""
+        assert self.hostile is not None
+        if isinstance(self.hostile.attack, Backdoor):
+            marked = yield from self._asked(Evaluate(serving, "marked"))
+            total = int(marked.sizes.sum())
+            ctx.note("backdoor_success", float(marked.hits.sum() / total) if total else None)
 
     def _asked(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
         """A question about test data: the study may ask it, a method may not."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis import metrics
-from coterie.analysis.records import Records, records_of
+from coterie.analysis.records import Records, honest_only, records_of
 from coterie.analysis.round_table import round_table
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
@@ -81,6 +81,11 @@ class Result:
         table["MB/round"] /= 1e6
         table.index = table.index.astype(str)
         return table.drop(columns=[name for name in ("ari",) if table[name].isna().all()])
+
+    @property
+    def told(self) -> list[str]:
+        """What a reader of the scores must know beside them."""
+        return [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
@@ -69,7 +70,8 @@ class Study:
         began = perf_counter()
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
         federations = {draw: federation or load(settings.data, draw, data_dir) for draw in settings.draws}
-        worlds = {draw: World.of(federation, settings.model, loss) for draw, federation in federations.items()}
+        attack = attack_of(settings.plan.attack)
+        worlds = {draw: World.of(federation, settings.model, loss, attack) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
             if not world.federation.test.sizes.any():

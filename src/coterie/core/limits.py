@@ -1,0 +1,73 @@
+"""What a server can hold a reply against: what the roster knows, and what the others of the cohort sent.
+
+Sample counts: a client answers for the samples that the roster knows it to have, whatever share of its epochs it managed; of a share of its
+samples (a half, a class) it can have no more than all. The counts of an evaluation are believed: a site may tell them as hundredths.
+
+Norms: how far a client moved from the model that it was sent, in medians of the cohort. A median of few says nothing, so a cohort of fewer
+than `FEW` is not judged, nor one in which most did not move. Gradients are not judged: near the end they differ by any factor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, isinf
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Bools, Doubles, Floats, Ints, places
+from coterie.core.asks import ModelAsk, Reply, Train, Trained
+from coterie.core.refusals import Refusal, Refused
+from coterie.core.threads import cores, in_order
+
+FEW = 4  # of fewer replies no median is taken
+CACHED = 1 << 17  # numbers
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Beyond these a reply is refused."""
+
+    sizes: Ints | None = None  # (roster,) training samples as the roster knows them; None: what clients say is believed
+    norm: float = inf  # how many times the cohort's median a client may move from the model that it was sent
+
+    def broken(self, ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
+        """Which rows of a reply, all of clients that were asked, are beyond a limit, and why."""
+        if self.sizes is not None and len(reply) and reply.clients[-1] < len(self.sizes):
+            yield from _miscounts(ask, reply, self.sizes[reply.clients])
+        if not isinf(self.norm) and isinstance(ask, Train) and isinstance(reply, Trained) and not ask.alone and len(reply) >= FEW:
+            moved = np.concatenate(list(moved_by(ask, reply)))
+            median = float(np.median(moved))
+            far = moved > self.norm * median
+            if median > 0 and far.any():
+                yield far, Refused(Refusal.TOO_FAR, f"more than {self.norm:g} times the cohort's median")
+
+
+def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Refused]]:
+    """Which counts of training samples are not the roster's."""
+    if isinstance(ask, ModelAsk) and getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
+        told: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
+        wrong = told > known if ask.share is not None else told != known
+        if wrong.any():
+            yield wrong, Refused(Refusal.MISCOUNTED)
+
+
+def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
+    """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
+    rows = ask.start[places(ask.clients, reply.clients)]
+    together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
+    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
+    workers = cores() if len(pieces) > 1 and together == 1 else 1
+
+    def of_piece(piece: slice) -> Doubles:
+        if ask.sketch is not None:  # of the update itself
+            return _lengths(reply.vectors[piece])
+        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
+        return _lengths(reply.vectors[piece] - received)
+
+    return iter(in_order(of_piece, pieces, workers))
+
+
+def _lengths(steps: Floats) -> Doubles:
+    """(n,) Euclidean lengths. By einsum: a linear-algebra library would split long sums over threads."""
+    with np.errstate(over="ignore"):  # too long is infinitely long
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", steps, steps).astype(np.float64)))

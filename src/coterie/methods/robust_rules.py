@@ -1,0 +1,106 @@
+"""Robust averages of weighted vectors: what a few rows that say anything at all can not move far.
+
+Each gives (d,) the average and (n,) how much of it each row made up. Weights are above zero and sum to one.
+
+- trimmed mean: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning" (2018), Definition 2; with weights, the share
+  `cut` of the *weight* goes at each end of a coordinate, part of a row's where the cut falls within it
+- median: half of the weight is on either side, coordinate by coordinate (their Definition 1)
+- Multi-Krum: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries" (2017); its scores count rows alike, and the
+  rows that it keeps count by their weights
+- geometric median: Weiszfeld's iteration, as in Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning" (2022)
+- clipping: rows further from the coordinate-wise median than `bound` times the weighted median of these distances are drawn in to it;
+  Karimireddy, He and Jaggi's centred clipping (2021) with a centre that needs no earlier model
+"""
+
+import numpy as np
+from scipy.spatial.distance import cdist, pdist, squareform
+
+from coterie.core.arrays import Doubles, Floats
+
+BLOCK = 1 << 14  # columns at a time
+STEPS, CLOSE = 300, 1e-9  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
+
+
+def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
+    """The mean of each coordinate without the share `cut` of the weight at each end."""
+    n, d = vectors.shape
+    mean, counted = np.empty(d), np.zeros(n)
+    for begin in range(0, d, BLOCK):
+        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+        order = np.argsort(block, axis=0, kind="stable")
+        upto = np.cumsum(weights[order], axis=0)  # (n, b) weight up to and with each row
+        kept = np.clip(np.minimum(upto, 1.0 - cut) - np.maximum(upto - weights[order], cut), 0.0, None)
+        kept /= kept.sum(axis=0)
+        mean[begin : begin + BLOCK] = (kept * np.take_along_axis(block, order, axis=0)).sum(axis=0)
+        counted += np.bincount(order.ravel(), weights=kept.ravel(), minlength=n)
+    return mean, counted / d
+
+
+def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Doubles]:
+    """The weighted median of each coordinate: where the weight on both sides is equal, the middle of the two values."""
+    n, d = vectors.shape
+    middle, counted = np.empty(d), np.zeros(n)
+    for begin in range(0, d, BLOCK):
+        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+        order = np.argsort(block, axis=0, kind="stable")
+        upto, columns = np.cumsum(weights[order], axis=0), np.arange(block.shape[1])
+        low = (upto < 0.5 - 1e-12).sum(axis=0)
+        high = np.minimum((upto <= 0.5 + 1e-12).sum(axis=0), n - 1)
+        rows = order[low, columns], order[high, columns]
+        middle[begin : begin + BLOCK] = (block[rows[0], columns] + block[rows[1], columns]) / 2
+        for picked in rows:
+            counted += np.bincount(picked, minlength=n) / 2
+    return middle, counted / d
+
+
+def krum(vectors: Floats, weights: Doubles, hostile: int) -> tuple[Doubles, Doubles]:
+    """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others."""
+    n = len(vectors)
+    near = max(n - hostile - 2, 1)
+    apart = _squares(vectors)
+    np.fill_diagonal(apart, np.inf)
+    scores = np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1)
+    kept = np.zeros(n)
+    chosen = np.argsort(scores, kind="stable")[: n - hostile]
+    kept[chosen] = weights[chosen] / weights[chosen].sum()
+    return _average(vectors, kept), kept
+
+
+def geometric(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
+    """The point whose weighted distances to the rows sum to the least; a row counts by its weight over its distance to it."""
+    middle, _ = median(vectors, weights)  # not the mean, which a far row may have drawn anywhere
+    apart = _distances(vectors, middle)
+    spread = float(median(apart[:, None], weights)[0][0]) or float(apart.max())
+    share = weights
+    for _ in range(STEPS if spread else 0):
+        share = weights / np.maximum(_distances(vectors, middle), 1e-9 * spread)  # at a row itself, it takes nearly all
+        share = share / share.sum()
+        before, middle = middle, _average(vectors, share)
+        if np.linalg.norm(middle - before) <= CLOSE * spread:
+            break
+    return middle, share
+
+
+def drawn_in(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, Doubles]:
+    """The mean with far rows drawn in; the shares sum to less than one by what was cut off."""
+    centre, _ = median(vectors, weights)
+    apart = _distances(vectors, centre)
+    typical, _ = median(apart[:, None], weights)
+    limit = bound * float(typical[0])
+    scale = np.where(apart > limit, np.divide(limit, apart, out=np.zeros_like(apart), where=apart > 0), 1.0)
+    shares = weights * scale
+    return centre + _average(vectors - centre, shares), shares
+
+
+def _average(vectors: Floats | Doubles, weights: Doubles) -> Doubles:
+    return np.asarray(weights @ vectors.astype(np.float64))
+
+
+def _distances(vectors: Floats, point: Doubles) -> Doubles:
+    """(n,) from each row to the point: by differences, so that what is far away costs the near ones no digits."""
+    return np.asarray(cdist(vectors.astype(np.float64), point[None, :])[:, 0])
+
+
+def _squares(vectors: Floats) -> Doubles:
+    """(n, n) squared distances between rows."""
+    return np.asarray(squareform(pdist(vectors.astype(np.float64), "sqeuclidean")))

@@ -1,0 +1,104 @@
+"""The guard: what it equals where it does nothing, what each rule makes of a round, and whom it holds out."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from coterie.core.asks import Train
+from coterie.core.local import Local
+from coterie.methods.catalogue import build
+from coterie.methods.guard import Guard, Guarded
+from coterie.methods.held_out import set_apart, standing_apart
+from coterie.testing.by_hand import context, dialogue, layout, model, trained
+from coterie.testing.play import PLAN, play
+from methods.noted import mixing_of
+
+NEUTRAL = ("guard(rule=trim,trim=0,hold=false)", "guard(rule=krum,trim=0,hold=false)", "guard(rule=clip,bound=inf,hold=false)")
+METHODS = ("fedavg", "simprox", "simagg", "fedsim(clusters=2)", "fedgroup(groups=2)", "fesem(groups=2)", "ifca(groups=2)", "feddist")
+REPLY = trained([0, 1, 2, 3], [[0, 0], [1, 2], [2, 1], [90, 80]], [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("spec", METHODS)
+def test_a_rule_that_leaves_all_in_is_the_method_exactly(spec: str) -> None:
+    plan = replace(PLAN, cohort=None, dropout=0.2)
+    plain = play(build(spec), plan=plan, rounds=3)
+    for neutral in NEUTRAL:
+        guarded = play(build(f"{spec}+{neutral}"), plan=plan, rounds=3)
+        for one, two in zip(plain.states, guarded.states, strict=True):
+            np.testing.assert_array_equal(two.inner.models, one.models)  # type: ignore[attr-defined]
+    assert (play(build(f"{spec}+guard(rule=median)"), plan=plan, rounds=3).states[-1].inner.models != plain.states[-1].models).any()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("trim", [1.5, 1.5]),  # .3 of the weight at each end: .2 of row 2, .2 of row 1 in the first coordinate (values 1, 2)
+        ("median", [1.5, 1.5]),
+        ("krum", [1.0, 1.0]),  # int(.3 * 4) = 1 is left out: the far one
+    ],
+)
+def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expected: list[float]) -> None:
+    ctx = context([1, 1, 1, 1])
+    state, _ = dialogue(Guard(method=build("fedavg"), rule=rule, trim=0.3).round(Guarded(model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY)
+    np.testing.assert_allclose(state.inner.models, [expected], rtol=1e-6)
+    assert mixing_of(ctx).averages == (rule == "krum")
+    np.testing.assert_allclose(mixing_of(ctx).replies.sum(), 1.0)
+
+
+def test_what_is_kept_of_the_model_before_stays() -> None:
+    # Reptile's half step from (4, 4) towards the median (1.5, 1.5)
+    guard = Guard(method=build("feddist(beta=0.5)"), rule="median")
+    state, _ = dialogue(guard.round(Guarded(model(4, 4), *np.zeros((2, 4), int)), context([1, 1, 1, 1])), REPLY)
+    np.testing.assert_allclose(state.inner.models, [[2.75, 2.75]])
+
+
+def test_of_two_replies_no_rule_can_tell_which_is_false() -> None:
+    guard = Guard(method=build("fedavg"), rule="median")
+    state, _ = dialogue(
+        guard.round(Guarded(model(0, 0), *np.zeros((2, 4), int)), context([1, 1, 1, 3])), trained([0, 3], [[0, 0], [4, 8]], [1, 3])
+    )
+    np.testing.assert_allclose(state.inner.models, [[3, 6]])
+
+
+def crowd(n: int, odd: int, seed: int = 0) -> np.ndarray:
+    """Updates in two groups of directions, the last `odd` turned round."""
+    rng = np.random.default_rng(seed)
+    centres = np.array([[3.0, 1, 0, 0, 0, 0], [1, 3, 0, 0, 0, 0]])
+    updates = centres[np.arange(n) % 2] + rng.normal(scale=0.3, size=(n, 6))
+    updates[n - odd :] *= -1
+    return updates.astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_those_who_stand_apart_are_found_and_nobody_else(seed: int) -> None:
+    assert np.flatnonzero(set_apart(crowd(30, 6, seed))).tolist() == list(range(24, 30))
+    assert not set_apart(crowd(30, 0, seed)).any()
+    assert not set_apart(np.zeros((30, 4), np.float32)).any()
+
+
+def test_only_updates_from_one_model_are_compared_and_not_few() -> None:
+    models = np.array([[0.0] * 6, [50.0] * 6], np.float32)
+    start = np.array([0] * 24 + [1] * 6)
+    ask = Train(np.arange(30), models, Local(), start=start)
+    reply = trained(range(30), models[start] + crowd(30, 6), [1] * 30)
+    compared, apart = standing_apart(ask, reply, layout((6, "weight")))
+    assert compared.tolist() == [True] * 24 + [False] * 6
+    assert not apart.any()
+
+
+def test_who_stands_apart_more_often_than_not_stays_out() -> None:
+    n = 30
+    guard, ctx = Guard(method=build("fedavg"), rule="trim", trim=0.0), context([1] * n, 6)
+    reply = trained(range(n), crowd(n, 6), [1] * n)
+    state, _ = dialogue(guard.round(Guarded(model(*[0.0] * 6), *np.zeros((2, n), int)), ctx), reply)
+    np.testing.assert_allclose(state.inner.models[0], crowd(n, 6)[:24].mean(axis=0), rtol=1e-5)
+    assert ctx.notes.named["held_out"].tolist() == list(range(24, 30))
+    assert state.apart.tolist() == [0] * 24 + [1] * 6
+    assert state.judged.tolist() == [1] * n
+    few = trained(range(20, 30), np.ones((10, 6)), [1] * 10)  # too few to compare: what was seen before decides
+    ctx = context([1] * n, 6, round_=2)
+    again, _ = dialogue(guard.round(state, ctx), few)
+    assert mixing_of(ctx).clients.tolist() == [20, 21, 22, 23]
+    assert again.judged.tolist() == [1] * n
