@@ -28,7 +28,8 @@ format: $(VENV)/.dev
 mutants: $(VENV)/.dev  ## break important lines one at a time: some test must notice each
 	$(BIN)/python scripts/mutants.py
 
-drill: $(VENV)/.dev  ## real federations whose processes are killed, stopped and starved while they train: what happened, as a table
+drill: $(VENV)/.dev  ## hundreds of attacks on studies, then real federations whose processes are killed, stopped and starved: tables of what happened
+	$(BIN)/python scripts/attack.py --trials 500
 	$(BIN)/python scripts/drill.py
 
 fuzz: $(VENV)/.dev  ## damaged and made-up files for every reader, for as long as MINUTES say

@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
+from coterie.data.newcomers import with_newcomers
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
 from coterie.deploy.combining import combiner_for
@@ -419,3 +420,12 @@ def test_newcomers_by_command(tmp_path: Path) -> None:
     assert list(read_bundle(tmp_path / "bundle").clients) == ["new ward"]
     wrong = CliRunner().invoke(app, [*words, "--client", "va", "--out", str(tmp_path / "other")])
     assert wrong.exit_code == 2 or isinstance(wrong.exception, UserError)
+
+
+def test_classes_of_newcomers_are_taken_by_name() -> None:
+    new = newcomers(classes=tuple("9876543210"))
+    both = with_newcomers(load("digits/rotated(clients=6,groups=2)"), new)
+    for place in range(2):
+        named = [both.classes[y] for y in both.y[both.train[6 + place]]]
+        assert named == [new.classes[y] for y in new.y[new.train[place]]]
+        assert (both.x[both.test[6 + place]] == new.x[new.test[place]]).all()

@@ -19,7 +19,7 @@ from coterie.core.asks import ModelAsk, Reply, Train, Trained
 from coterie.core.refusals import Refusal, Refused
 from coterie.core.threads import cores, in_order
 
-FEW = 4  # of fewer replies no median is taken
+FEW = 3  # of fewer replies the median is not one of those who told the truth, if one did not
 CACHED = 1 << 17  # numbers
 
 
