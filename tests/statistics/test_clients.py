@@ -99,17 +99,23 @@ def test_few_clients_are_asked_about_their_samples_and_many_about_others() -> No
     assert "no test samples" in str(over_test([hits_of(np.zeros(3), np.zeros(3))]))
 
 
-def test_draws_of_one_pool_do_not_make_samples_more() -> None:
+def test_draws_that_share_samples_do_not_make_them_more() -> None:
     hits = [hits_of(np.random.default_rng(i).normal(size=12), np.full(12, 30)) for i in range(4)]
     alone = [over_clients(own) for own in hits]
-    pool, new = over_test(hits), over_test(hits, new=True)
-    assert isinstance(pool, Interval)
-    assert isinstance(new, Interval)
-    assert pool.error == pytest.approx(np.mean([one.error for one in alone]))
-    assert new.error**2 == pytest.approx(sum(one.error**2 for one in alone) / 16)
-    assert pool.mean == new.mean == pytest.approx(np.mean([one.mean for one in alone]))
-    assert pool.degrees == pytest.approx(11)
-    assert new.degrees > 20
+    errors = np.array([one.error for one in alone])
+    found = [over_test(hits, overlap=share) for share in (0.0, 0.25, 1.0)]
+    assert [isinstance(one, Interval) for one in found] == [True] * 3
+    new, some, same = (one for one in found if isinstance(one, Interval))
+    assert new.mean == some.mean == same.mean == pytest.approx(np.mean([one.mean for one in alone]))
+    assert new.error**2 == pytest.approx((errors**2).sum() / 16)
+    assert same.error == pytest.approx(errors.mean())
+    # Every pair of draws with a correlation of 1/4: the sum of a matrix of covariances.
+    table = np.outer(errors, errors) * np.where(np.eye(4) > 0, 1, 0.25)
+    assert some.error**2 == pytest.approx(table.sum() / 16)
+    assert same.degrees == pytest.approx(11)
+    assert new.degrees == pytest.approx((errors**2).sum() ** 2 / (errors**4 / 11).sum())
+    assert some.degrees == pytest.approx(11 + 0.75 * (new.degrees - 11))
+    assert over_test(hits[:1]) == over_test(hits[:1], overlap=0.5) == alone[0]
 
 
 def test_a_client_without_samples_does_not_count() -> None:

@@ -45,25 +45,25 @@ class Hits:
         return np.asarray(counted / counted.sum())
 
 
-def over_test(draws: Sequence[Hits], *, new: bool = False) -> Interval | str:
+def over_test(draws: Sequence[Hits], *, overlap: float = 1.0) -> Interval | str:
     """Over test clients where there are many, else over test samples; the mean over draws.
 
-    `new`: every draw has clients and samples of its own (synthetic data), so that errors of draws are independent. If not, draws share a
-    pool of samples, and the mean over them is taken to be as uncertain as one of them.
+    `overlap` is the share of one draw's test part that is expected in another's: 1 where all draws are tested on the same clients or
+    samples (then the mean over draws is as uncertain as one of them), 0 where every draw has data of its own (synthetic), and where a
+    pool is shared out anew each time, the share of the pool that is tested. Errors of two draws are correlated by so much.
     """
     if any(not hits.ours.size or not hits.samples.sum() for hits in draws) or not draws:
         return "no test samples: nothing is known of other clients or samples"
     many = min(int((hits.samples.sum(axis=1) > 0).sum()) for hits in draws) >= MANY_CLIENTS
     found = [over_clients(hits) if many else over_samples(hits) for hits in draws]
     errors, degrees = np.array([one.error for one in found]), np.array([one.degrees for one in found])
-    mean, first = float(np.mean([one.mean for one in found])), found[0]
-    over = first.over if len(found) == 1 else f"{first.over}, {len(found)} draws"
-    if not new or len(found) == 1:
-        return Interval(mean, float(errors.mean()), float(degrees.min()), over, first.caveat)
-    variances = (errors / len(found)) ** 2
-    total = float(variances.sum())
-    joint = total**2 / float((variances**2 / degrees).sum()) if total > 0 else float(degrees.sum())
-    return Interval(mean, total**0.5, joint, over, first.caveat)
+    apart, same = float((errors**2).sum()), float(errors.sum()) ** 2
+    variance = ((1 - overlap) * apart + overlap * same) / len(found) ** 2
+    least = float(degrees.min())
+    welch = apart**2 / float((errors**4 / degrees).sum()) if apart > 0 else least
+    over = found[0].over if len(found) == 1 else f"{found[0].over}, {len(found)} draws"
+    mean = float(np.mean([one.mean for one in found]))
+    return Interval(mean, variance**0.5, least + (1 - overlap) * max(welch - least, 0.0), over, found[0].caveat)
 
 
 def over_clients(hits: Hits) -> Interval:
