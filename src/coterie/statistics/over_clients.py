@@ -63,7 +63,7 @@ def over_test(draws: Sequence[Hits], *, overlap: float = 1.0) -> Interval | str:
     welch = apart**2 / float((errors**4 / degrees).sum()) if apart > 0 else least
     over = found[0].over if len(found) == 1 else f"{found[0].over}, {len(found)} draws"
     mean = float(np.mean([one.mean for one in found]))
-    return Interval(mean, variance**0.5, least + (1 - overlap) * max(welch - least, 0.0), over, found[0].caveat)
+    return Interval(mean, float(variance**0.5), float(least + (1 - overlap) * max(welch - least, 0.0)), over, found[0].caveat)
 
 
 def over_clients(hits: Hits) -> Interval:
