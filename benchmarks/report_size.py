@@ -25,7 +25,7 @@ from coterie.evidence.record import Cost, LaneEnd, LaneKey, Progress, RoundRecor
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import tables_of
 from coterie.evidence.writer import Writer
-from coterie.run.study import environment
+from coterie.run.environment import environment
 
 METHODS = {  # by spec: the accuracy that is made up for it, and its groups: lasting ones, those of a round, or none
     "fedavg": (0.70, ""),

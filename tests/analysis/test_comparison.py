@@ -19,6 +19,7 @@ from coterie.evidence import Evidence
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
+from integrity import without_manifests
 
 SETTINGS = Settings(
     methods=(AVG, GROUP, RANDOM, SIM, "fedprox(mu=1e30)"),
@@ -79,10 +80,21 @@ def test_memory_and_disk_are_compared_alike(folder: Path) -> None:
 
 
 def damaged(folder: Path, tmp_path: Path, file: str, segment: int) -> Path:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    copy = without_manifests(Path(shutil.copytree(folder, tmp_path / "copy")))
     path = sorted((copy / "segments").iterdir())[segment] / file
     path.write_bytes(path.read_bytes()[:50])
     return copy
+
+
+def test_a_study_that_is_not_whole_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "whole"))
+    shutil.rmtree(sorted((copy / "segments").iterdir())[-1])
+    with pytest.raises(UserError, match=r"is not whole: .* is missing"):
+        open_comparison(copy)
+    shutil.copytree(folder, tmp_path / "other")  # beside another one it is named, and the other counts
+    comparison = open_comparison(tmp_path)
+    assert "is not whole" in comparison.faults[0]
+    assert len(comparison.federations) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,7 @@ def test_tables_that_no_number_is_read_from_are_not_missed(folder: Path, tmp_pat
 
 
 def test_a_study_that_is_cut_short_says_so(folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    copy = without_manifests(Path(shutil.copytree(folder, tmp_path / "copy")))
     first, second, third, fourth = sorted((copy / "segments").iterdir())
     shutil.rmtree(fourth)  # the second seed stands at round 2
     found = open_comparison(copy).federations[0]

@@ -28,6 +28,7 @@ from coterie.evidence.reader import Evidence
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.grouped import Groups
 from coterie.run.execution import Execution
+from integrity import without_manifests
 
 METHODS = (
     "fedavg",
@@ -138,7 +139,7 @@ def test_one_model_answers_for_anybody(studies: dict[str, Path]) -> None:
 def test_exporting_changes_nothing_in_the_study(studies: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "study"
     shutil.copytree(studies["heart"], folder)
-    (folder / "segments" / "000099").mkdir()  # a broken segment, which a resumed study would remove
+    (without_manifests(folder) / "segments" / "000099").mkdir()  # a broken segment, which a resumed study would remove
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     served(folder, "fedavg")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -165,6 +166,7 @@ def test_a_bare_name_is_enough_where_it_is_the_only_one(studies: dict[str, Path]
 def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "study"
     shutil.copytree(studies["heart"], folder)
+    without_manifests(folder)
     settings = json.loads((folder / "settings.json").read_text())
     settings["plan"]["rounds"] = 5
     (folder / "settings.json").write_text(json.dumps(settings))

@@ -1,6 +1,7 @@
 """The engine of a real federation, between sites in this process: what a method gets there is what it gets in simulation."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from coterie.deploy.engine import FederatedEngine
 from coterie.deploy.messages import Answers, MessageError, Parcel, from_message, to_message
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
+from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import TABLES
 from coterie.run.execution import Execution
@@ -24,6 +26,7 @@ from deploy.in_process import InProcess
 
 METHODS = (
     *("fedavg", "fedprox(mu=0.1)", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)", "fesem(groups=2)", "simprox", "ifca(groups=2)"),
+    *("fedsim(clusters=2,sketch=5)", "fedgroup(groups=2,alpha=2,start_from=w0,sketch=5)", "fesem(groups=2,assign_on=sketch,sketch=5)"),
     *("fedex(groups=2)", "fedex(groups=2,combiner=mean)", "moon", "ditto", "scaffold", "flhc(warmup=1)", "local", "fedavg+finetune"),
 )
 
@@ -191,3 +194,26 @@ def test_a_world_of_one_site_holds_nothing_else() -> None:
     assert isinstance(world, World)
     assert world.federation.ids == ("va",)
     assert len(world.federation.x) == len(federation.train[3]) + len(federation.test[3])
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    """A job that is aborted in the middle of a round leaves whole rounds, and lanes that have not ended."""
+    pytest.importorskip("nvflare")
+    from coterie.deploy.flare.carrier import AbortedError
+
+    asked = iter(range(10**6))
+
+    def abort(site: str, data: bytes) -> bytes:
+        if next(asked) == 9:
+            raise AbortedError
+        return data
+
+    federation = load("heart")
+    study = Study.prepare(settings("heart", "fedavg", "fesem(groups=2)"))
+    sites, each = sites_of(federation, 2), Execution(checkpoint_every=1)
+    with pytest.raises(AbortedError):
+        study.run(out=tmp_path / "s", execution=each, engine=federated(federation, sites, tamper=abort))
+    done = Study.prepare(study.settings).run(out=tmp_path / "s", resume=True, execution=each, engine=federated(federation, sites))
+    whole = Study.prepare(study.settings).run(execution=each, engine=federated(federation, sites))
+    assert all(end.round_ == 3 for end in done.evidence.ends().values())
+    assert digest(done.evidence) == digest(whole.evidence)

@@ -433,4 +433,5 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]
     assert max(line["round"] for line in audit if line["run"] == "second") < 25
     assert run.status == "complete"
+    assert "Run second is complete already." in invoke("launch", "--federation", folder, "--resume", "--name", "second", "--detach")
     assert not (federation.kit("va") / "bundles" / "second").exists()

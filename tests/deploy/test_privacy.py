@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.asks import Gradient, Losses, Train
+from coterie.core.clipping import clipped
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.deploy import dp_sgd
 from coterie.deploy.dp_sgd import PrivateTrainer
 from coterie.deploy.mechanisms import ClipNoise, DpSgd
-from coterie.deploy.privacy import clipped, privatised, releases
+from coterie.deploy.privacy import privatised, releases
 from coterie.deploy.secret import secret_normals
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine

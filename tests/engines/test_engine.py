@@ -11,6 +11,7 @@ from torch import nn
 from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.sketches import Sketch
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.loop import LoopEngine
@@ -50,6 +51,8 @@ def questions(world: World, clients: Any) -> list[Ask[Any]]:
     return [
         Train(clients, models, Local(batch_size=5)),
         Gradient(clients, models),
+        Train(clients, models, Local(batch_size=5), sketch=Sketch(4, 1)),
+        Gradient(clients, models, sketch=Sketch(4, 1, clip=1.0, noise=0.5)),
         Losses(clients, models, part="validation"),
         Error(clients, models),
         Evaluate(Serving.one(clients, models[0]), "train"),

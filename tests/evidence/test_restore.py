@@ -125,14 +125,18 @@ def as_a_draft(folder: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], None], list[int], str]] = {
     "nothing": (without(), [1, 2, 3, 4, 5, 6, 7, 8], ""),
     "the last states are gone": (without("000008/states.safetensors"), [1, 2, 3, 4, 5, 6, 7], "(FileNotFoundError)"),
-    "the last states are empty": (cut_short(0), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors cannot be read"),
-    "the last states are cut in their header": (cut_short(0.02), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors cannot be read"),
-    "the last states are cut in the middle": (cut_short(0.5), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors cannot be read"),
-    "the last states lack a byte": (cut_short(0.9999), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors cannot be read"),
+    "the last states are empty": (cut_short(0), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors is not as it was written"),
+    "the last states are cut in their header": (
+        cut_short(0.02),
+        [1, 2, 3, 4, 5, 6, 7],
+        "000008/states.safetensors is not as it was written",
+    ),
+    "the last states are cut in the middle": (cut_short(0.5), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors is not as it was written"),
+    "the last states lack a byte": (cut_short(0.9999), [1, 2, 3, 4, 5, 6, 7], "000008/states.safetensors is not as it was written"),
     "the last states are something else": (
         overwritten("000008/states.safetensors", "no checkpoint"),
         [1, 2, 3, 4, 5, 6, 7],
-        "000008/states.safetensors cannot be read",
+        "000008/states.safetensors is not as it was written",
     ),
     "earlier states are gone": (without("000007/states.safetensors"), [1, 2, 3, 4, 5, 6, 7, 8], ""),  # nobody needs them
     "the states of both are gone": (
@@ -140,31 +144,31 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], list[int], str]] = {
         [1, 2, 3, 4],
         "000007/states.safetensors cannot be read",
     ),
-    "the last segment is gone": (without("000008"), [1, 2, 3, 4, 5, 6, 7], ""),
-    "the last segment of the first seed is gone": (without("000004"), [1, 2, 3, 5, 6, 7, 8], ""),
+    "the last segment is gone": (without("000008"), [1, 2, 3, 4, 5, 6, 7], "000008 is missing"),
+    "the last segment of the first seed is gone": (without("000004"), [1, 2, 3, 5, 6, 7, 8], "000004 is missing"),
     "a segment in the middle is gone": (without("000003"), [5, 6, 7, 8], "000004 does not follow on what is before it"),
     "the first segment is gone": (without("000001"), [5, 6, 7, 8], "000002 does not follow on what is before it"),
     "tables are gone": (
         without("000008/clients.parquet", "000008/notes.parquet"),
         [1, 2, 3, 4, 5, 6, 7],
-        "000008 lacks tables that can be read (clients, notes)",
+        "000008 is damaged (clients.parquet is missing, notes.parquet is missing)",
     ),
     "a table is damaged": (
         overwritten("000004/mixing.parquet", "PAR1"),
         [1, 2, 3, 5, 6, 7, 8],
-        "000004 lacks tables that can be read (mixing)",
+        "000004 is damaged (mixing.parquet is not as it was written)",
     ),
     "a list of lanes cannot be read": (
         overwritten("000008/lanes.json", "[{"),
         [1, 2, 3, 4, 5, 6, 7],
-        "000008 has a list of lanes that cannot be read",
+        "000008 is damaged (lanes.json is not as it was written)",
     ),
     "a list of lanes says something else": (
         overwritten("000008/lanes.json", '[{"lane": 1}]'),
         [1, 2, 3, 4, 5, 6, 7],
-        "000008 has a list of lanes that cannot be read",
+        "000008 is damaged (lanes.json is not as it was written)",
     ),
-    "a write was cut off": (as_a_draft, [1, 2, 3, 4, 5, 6, 7], ""),
+    "a segment has the name of a draft": (as_a_draft, [1, 2, 3, 4, 5, 6, 7], "000008 is missing"),
 }
 
 

@@ -159,3 +159,26 @@ def test_four_clients_are_too_few_but_their_labels_speak() -> None:
     alike = answers(look(federation(np.tile(rows[0], (4, 1)), samples=120)))
     assert [a.short for a in alike] == ["too few clients to tell"] * 3
     assert "Label proportions do not differ more than by chance" in alike[0].evidence
+
+
+def test_sketches_as_long_as_gradients_answer_the_same_and_shorter_ones_still_find_clear_groups() -> None:
+    made = federation(even(24), groups=GROUPS, moved=True)  # 28 numbers a gradient
+    whole = look(made)
+    assert look(made, replace(QUICK, sketch=28)).as_json() == whole.as_json()
+    found = look(made, replace(QUICK, sketch=12))
+    assert (found.groups.distinct, found.groups.k) == (True, 3)
+    assert adjusted_rand_score(GROUPS, found.groups.labels) == 1.0
+
+
+def test_noise_that_drowns_everything_leaves_nothing_to_find() -> None:
+    made = federation(even(24), groups=GROUPS, moved=True)
+    found = look(made, replace(QUICK, sketch=12, sketch_clip=0.01, sketch_noise=30.0))
+    assert not found.groups.distinct
+
+
+@pytest.mark.parametrize(
+    "said", [{"sketch": 0}, {"sketch_clip": 1.0}, {"sketch": 4, "sketch_noise": 1.0}, {"sketch": 4, "sketch_clip": 0.0}]
+)
+def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="Inspecting"):
+        replace(QUICK, **said)  # type: ignore[arg-type]

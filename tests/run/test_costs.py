@@ -6,6 +6,7 @@ from coterie.core.acceptance import nobody
 from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.sketches import Sketch
 from coterie.evidence.record import Cost
 from coterie.run.costs import cost_of
 
@@ -50,6 +51,16 @@ def test_what_is_sent_along_is_charged() -> None:
 def test_gradient_by_hand() -> None:
     cost = cost_of(Gradient(ASKED, MODELS), Gradients(HERE, np.zeros((2, 5), np.float32), SIZES, np.zeros(2)))
     assert cost == Cost(messages=5, bytes_down=4 * 3 * 5, bytes_up=4 * 2 * 7, passes=2.0, steps=0, samples=19)
+
+
+def test_of_a_sketch_its_numbers_are_charged_and_not_the_vectors() -> None:
+    """r = 2: two numbers, a size and a loss (which is zero) come back of a gradient; two, a size and the steps of an update."""
+    short = np.zeros((2, 2), np.float32)
+    cost = cost_of(Gradient(ASKED, MODELS, sketch=Sketch(2, 0)), Gradients(HERE, short, SIZES, np.zeros(2)))
+    assert cost == Cost(messages=5, bytes_down=4 * 3 * 5, bytes_up=4 * 2 * 4, passes=2.0, steps=0, samples=19)
+    ask = Train(ASKED, MODELS, Local(epochs=2, batch_size=5), sketch=Sketch(2, 0))
+    cost = cost_of(ask, replace(trained([6, 4]), vectors=short, more=np.zeros((2, 0, 2), np.float32)))
+    assert (cost.bytes_up, cost.bytes_down, cost.steps) == (4 * 2 * 4, 4 * 3 * 5, 10)
 
 
 def test_losses_and_errors_send_and_judge_all_models() -> None:

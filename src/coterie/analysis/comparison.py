@@ -15,6 +15,7 @@ from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
 from coterie.core.plain import plain, read_json
 from coterie.evidence.reader import Evidence
+from coterie.evidence.wholeness import is_study
 from coterie.statistics import Ranking, ranking
 
 if TYPE_CHECKING:
@@ -68,13 +69,15 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
     A study that cannot be opened is named among the faults as long as another can.
     """
     folder = Path(folder)
-    folders = [folder] if (folder / "settings.json").is_file() else sorted(path.parent for path in folder.glob("*/settings.json"))
+    folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
     if not folders:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
     faults: list[str] = []
     if (folder / "compare.json").is_file():  # in the order in which they were named
         order = (_unless_damaged(read_json, folder / "compare.json", faults) or {}).get("folders", [])
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
+        there = {path.name for path in folders}
+        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in order if name not in there]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])

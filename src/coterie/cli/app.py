@@ -20,6 +20,7 @@ from coterie.cli import (
     run,
     serve,
     show,
+    verify,
 )
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("verify")(verify.verify)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)
 app.command("data")(data.data)

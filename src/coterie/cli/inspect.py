@@ -31,6 +31,9 @@ def inspect(
     data_dir: options.DataDir = None,
     draws: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
+    sketch: Annotated[
+        int | None, typer.Option(help="So many random projections leave a client instead of each gradient.", show_default="gradients")
+    ] = None,
     pilot: Annotated[bool, typer.Option("--pilot/--no-pilot", help="Whether to try the groups out in a short training.")] = True,
     rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 10,
     randoms: Annotated[int, typer.Option(help="Random groupings the pilot compares with.")] = 19,
@@ -45,7 +48,8 @@ def inspect(
 
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
-    plan = InspectPlan(labels=labels, pilot=PilotPlan(rounds, local, randoms) if pilot else None, **options.given(draws=draws))
+    tried = PilotPlan(rounds, local, randoms) if pilot else None
+    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(draws=draws))
     if (data is None) == (federation is None):
         raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
     if federation is not None:

@@ -54,7 +54,8 @@ def launch(
         runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in _studies(folder, methods or [], said, name)]
     for run, seen in runs:
         if detach:
-            console.print(f"Run {run.name} is ordered. {_again(folder, run)}", highlight=False, soft_wrap=True)
+            told = f"is ordered. {_again(folder, run)}" if run.status != "complete" else "is complete already."
+            console.print(f"Run {run.name} {told}", highlight=False, soft_wrap=True)
         else:
             _to_the_end(folder, run, seen, console, as_json)
 

@@ -18,6 +18,7 @@ from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
 from coterie.core.local import Local
 from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
+from coterie.core.sketches import Sketch
 
 R = TypeVar("R", bound="Reply")
 DataPart = Literal["train", "validation", "test"]
@@ -67,9 +68,9 @@ class Reply:
 
 @dataclass(frozen=True)
 class Trained(Reply):
-    """Models after local training."""
+    """Models after local training; where the ask is for sketches, those of the updates."""
 
-    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d)
+    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d), or (n, r)
     sizes: Ints = column(np.int64, positive=True)  # (n,) training samples
     steps: Ints = column(np.int64)  # (n,) optimiser steps taken
     more: Floats = column(np.float32, axes=2, finite=True, default=None)  # (n, l, d) what the l further loops of a local rule trained
@@ -81,11 +82,11 @@ class Trained(Reply):
 
 @dataclass(frozen=True)
 class Gradients(Reply):
-    """Full-batch mean gradients at the model received, one pass and no step."""
+    """Full-batch mean gradients at the model received, one pass and no step; where the ask is for sketches, those."""
 
-    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d)
+    vectors: Floats = column(np.float32, axes=1, finite=True)  # (n, d), or (n, r)
     sizes: Ints = column(np.int64, positive=True)  # (n,)
-    losses: Doubles = column(np.float64, finite=True)  # (n,) mean loss at the model received
+    losses: Doubles = column(np.float64, finite=True)  # (n,) mean loss at the model received; 0 beside a sketch: not told
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,12 @@ class Ask(Generic[R]):
     """A question to clients. ``reply = yield from Ask(...)`` asks and waits, and the reply has the right type."""
 
     reply: ClassVar[type[Reply]]
+
+    @property
+    def kind(self) -> str:
+        """How policies and logs call it: a question for a sketch is another than the question for the whole."""
+        name = type(self).__name__
+        return name if getattr(self, "sketch", None) is None else f"Sketched{name}"
 
     def __iter__(self) -> Generator["Ask[Any]", Any, R]:
         answer: R = yield self
@@ -180,12 +187,15 @@ class Train(ModelAsk[Trained]):
     partial: bool = False  # whether work cut short (a straggler's) is welcome; FedAvg drops it, FedProx keeps it
     extra: Mapping[str, Floats] = field(default_factory=dict)  # (n, d) each: vectors that the local rule needs, by name
     kept: tuple[str, ...] = ()  # those of `extra` that clients keep from visit to visit: they are not sent, and not charged
+    sketch: Sketch | None = None  # what of the update leaves instead of the model
 
     def __post_init__(self) -> None:
         super().__post_init__()
         missing = [name for name in self.local.rule.needs if name not in self.extra] if self.local.rule is not None else []
         if missing:
             raise ValueError(f"the rule {type(self.local.rule).__name__} needs {', '.join(missing)}: bring it along in `extra`")
+        if self.sketch is not None and self.local.rule is not None:
+            raise ValueError("what a local rule trains is not sketched: ask for it in full")
 
     @property
     def kept_loops(self) -> tuple[str, ...]:
@@ -194,7 +204,8 @@ class Train(ModelAsk[Trained]):
 
     def row_shapes(self) -> Shapes:
         further = len(self.local.rule.loops) - 1 if self.local.rule is not None else 0
-        return {"vectors": self.models.shape[1:], "sizes": (), "steps": (), "more": (further, *self.models.shape[1:])}
+        length = self.models.shape[1] if self.sketch is None else self.sketch.size
+        return {"vectors": (length,), "sizes": (), "steps": (), "more": (further, length)}
 
 
 @dataclass(frozen=True)
@@ -203,8 +214,10 @@ class Gradient(ModelAsk[Gradients]):
 
     reply = Gradients
 
+    sketch: Sketch | None = field(default=None, kw_only=True)  # what of the gradient leaves
+
     def row_shapes(self) -> Shapes:
-        return {"vectors": self.models.shape[1:], "sizes": (), "losses": ()}
+        return {"vectors": self.models.shape[1:] if self.sketch is None else (self.sketch.size,), "sizes": (), "losses": ()}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from coterie.core.roster import Roster
 from coterie.core.selection import uniform, windows
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
+from coterie.core.sketches import Sketch
 from coterie.core.states import State
 
 S = TypeVar("S", bound=State)
@@ -64,6 +65,13 @@ class Context:
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
         """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""
         return self.roster.lowest(key(self.seed, purpose, self.round_), clients, size)
+
+    def sketch(self, size: int | None, clip: float | None = None, noise: float = 0.0) -> Sketch | None:
+        """The run's one projection to so many numbers; None where nothing is said, or all that may be compared is no more than that."""
+        most = int(self.layout.compared.sum())
+        if size is None or (clip is None and size >= most):
+            return None
+        return Sketch(min(size, most), key(self.seed, "sketch"), clip, noise)
 
     def note(self, name: str, value: Array | float | str | None) -> None:
         """Write something of this round down as evidence."""

@@ -99,10 +99,11 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
 def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, begin: int) -> None:
     """Add the rows of `vectors`, from column `begin`, to `total`: each times its weight, in this order, without those of no weight."""
     counted = order[weights[order] != 0.0]
-    if counted.max(initial=-1) >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
+    if not len(counted):
+        return
+    if counted.max() >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
         raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
-    if len(counted):
-        _adder()(total, weights[counted], counted, vectors, begin)
+    _adder()(total, weights[counted], counted, vectors, begin)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 
 
@@ -40,8 +41,11 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file for people, too: written beside its place, then renamed."""
-    draft = path.with_name(f".draft-{path.name}")
-    draft.write_text(json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
-    draft.rename(path)
+    """A JSON file for people, too: written beside its place, flushed to the disk, then renamed."""
+    write_whole(path, json_text(value))

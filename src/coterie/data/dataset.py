@@ -3,10 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
+from coterie.core.disk import file_hash, write_whole
 from coterie.core.errors import UserError
 from coterie.data import store
 from coterie.data.federation import Samples
@@ -14,6 +17,9 @@ from coterie.data.folder import cache_folder, data_folders
 from coterie.data.hub import Hub
 from coterie.data.table import Table, as_samples, check_table
 
+LENGTH = 64  # letters of a hash
+STAMP = ("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")
+SETTLED = 2_000_000_000  # nanoseconds
 Finish = Callable[[Table], Table]  # makes the features: the table that comes out has them as its values
 
 
@@ -40,6 +46,8 @@ class DataSet:
         told = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
 
         def read() -> Table:
+            if fetched and not store.sound(folder):
+                raise UserError(f"{folder} is not as it was fetched: get it again with 'coterie data get {self.name}'.")
             table = store.open_table(folder) if fetched else self.read(folder)
             if not fetched:  # what was fetched has been checked
                 self.check(table, str(folder), self.counts, self.clients)
@@ -73,7 +81,8 @@ class DataSet:
             raise UserError(
                 f"{self.title} is not on the Hugging Face hub: put {', '.join(self.files)} ({self.source}) into {cache_folder()}."
             )
-        if not self.fetched.exists():
+        if not store.sound(self.fetched):
+            store.forget(self.fetched)
             table = self.hub.table(self.title)
             self.check(table, f"{self.hub.repo} on the hub", self.hub.counts, clients=None)
             store.save_table(table, self.fetched)
@@ -92,14 +101,37 @@ class DataSet:
 
 
 def decoded(name: str, files: Sequence[Path], read: Callable[[], Table], told: Mapping[str, Any], **settings: Any) -> Samples:
-    """Samples as memory maps: read and written to the cache the first time these files are met with these settings."""
+    """Samples as memory maps: read and written to the cache the first time these files are met with these settings, and again where what
+    is in the cache is not what was written there."""
     final = cache_folder() / "decoded" / f"{name}-{fingerprint(files, **settings)}"
-    if not final.exists():
+    if not store.sound(final):
+        store.forget(final)
         store.save_samples(as_samples(name, read(), told), final)
     return store.open_samples(final)
 
 
 def fingerprint(files: Sequence[Path], **settings: Any) -> str:
-    """Sixteen letters that change with the files' names, sizes and times, the reader's version and the settings."""
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(json.dumps([stats, settings], sort_keys=True, default=str).encode()).hexdigest()[:16]
+    """Sixteen letters that change with what stands in the files, their names, the reader's version and the settings."""
+    names = [file.name for file in files]
+    return _short([names, content_of(files), settings])
+
+
+def content_of(files: Sequence[Path]) -> str:
+    """The hash of what stands in files, which is kept under their sizes, places and times, so that large ones are read once.
+
+    Among the times is the one that nobody can set. Of files that were changed a moment ago nothing is kept, since times are coarse.
+    """
+    stats = [(str(file.absolute()), *(getattr(file.stat(), name) for name in STAMP)) for file in files]
+    known = cache_folder() / "hashes" / _short(stats)
+    if known.is_file() and len(told := known.read_text()) == LENGTH:
+        return told
+    found = _short([file_hash(file) for file in files], LENGTH)
+    if all(time_ns() - stat[-1] > SETTLED for stat in stats):
+        with suppress(OSError):  # the next run reads the files again
+            known.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(known, found)
+    return found
+
+
+def _short(tree: Any, letters: int = 16) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()[:letters]

@@ -23,7 +23,7 @@ def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str,
     told = {f"second_{key}": value for key, value in second.provenance.items() if key in ("source", "licence", "citation", "partition")}
     return Federation(
         name=f"{first.name}/{how}",
-        x=stacked(first.x, second.x),
+        x=both_samples(first.x, second.x),
         y=np.concatenate([first.y, second.y + shift]),
         classes=classes,
         ids=(*_renamed(first.ids, prefixes[0]), *_renamed(second.ids, prefixes[1])),
@@ -50,7 +50,7 @@ def _renamed(ids: tuple[str, ...], prefix: str) -> tuple[str, ...]:
     return tuple(f"{prefix}-{name.removeprefix('client-')}" for name in ids)
 
 
-def stacked(a: Array, b: Array) -> Array:
+def both_samples(a: Array, b: Array) -> Array:
     """The samples of both."""
     return np.concatenate([a, b.astype(a.dtype, copy=False)])
 

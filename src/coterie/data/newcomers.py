@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.data.federation import Federation, Parts
-from coterie.data.mixing import appended, stacked
+from coterie.data.mixing import appended, both_samples
 
 
 def with_newcomers(federation: Federation, new: Federation) -> Federation:
@@ -24,7 +24,7 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
     return Federation(
         name=federation.name,
-        x=stacked(federation.x, new.x),
+        x=both_samples(federation.x, new.x),
         y=np.concatenate([federation.y, numbers[new.y]]),
         classes=federation.classes,
         ids=(*federation.ids, *new.ids),

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from coterie.core.arrays import Array
+from coterie.core.disk import text_hash
 from coterie.core.errors import UserError
+from coterie.core.plain import as_json
+from coterie.data.content import array_hash
 from coterie.data.federation import Samples
 from coterie.data.table import BLOCK, Table
 
@@ -44,6 +47,23 @@ def whole_folder(final: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def sound(folder: Path) -> bool:
+    """Whether a folder is there and holds what was written to it. Of arrays beyond 2 GiB only some blocks are read."""
+    try:
+        about = json.loads((folder / ABOUT).read_text())
+        told = about.pop("sha256", None)
+        hashes: Mapping[str, str] = about.get("hashes", {})  # none: from before they were written
+        same = told == (text_hash(as_json(about)) if hashes else None)
+        return same and all(array_hash(_map(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
+    except (OSError, ValueError, EOFError, AttributeError):
+        return False
+
+
+def forget(folder: Path) -> None:
+    """Remove what is in the cache."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def save_samples(samples: Samples, final: Path) -> None:
     """Write samples. Pixels as bytes become numbers in [0, 1], block by block, so that all of them need never be in memory."""
     central_x, central_y = samples.central or (None, None)
@@ -66,7 +86,7 @@ def save_samples(samples: Samples, final: Path) -> None:
         for name, array in arrays.items():
             if array is not None:
                 _write(work / f"{name}.npy", array, scaled and name in ("x", "central_x"))
-        (work / ABOUT).write_text(json.dumps(about))
+        _describe(work, about)
 
 
 def open_samples(folder: Path) -> Samples:
@@ -87,7 +107,7 @@ def save_table(table: Table, final: Path) -> None:
         for name, array in arrays.items():
             if array is not None:
                 _write(work / f"{name}.npy", array, scaled=False)
-        (work / ABOUT).write_text(json.dumps(about))
+        _describe(work, about)
 
 
 def open_table(folder: Path) -> Table:
@@ -97,6 +117,13 @@ def open_table(folder: Path) -> Table:
     return Table(
         classes=tuple(about["classes"]), owner_names=tuple(about["owner_names"]), facts=about["facts"], texts=about["texts"], **found
     )
+
+
+def _describe(work: Path, about: Mapping[str, Any]) -> None:
+    """Write what is not an array, with the hashes of what is."""
+    hashes = {path.stem: array_hash(_map(path)) for path in sorted(work.glob("*.npy"))}
+    tree = json.loads(json.dumps({**about, "hashes": hashes}))
+    (work / ABOUT).write_text(json.dumps({**tree, "sha256": text_hash(as_json(tree))}))
 
 
 def _write(path: Path, array: Array, scaled: bool) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.core.arrays import Floats
+from coterie.core.disk import file_hash
 from coterie.core.rng import word
 from coterie.data.assemble import check_count
 from coterie.data.files import read_text
@@ -39,9 +40,9 @@ class Wording:
             check_count(who, setting, getattr(self, setting))
 
     def settings(self) -> dict[str, Any]:
-        """What decoded features depend on, the word list's own state among it."""
-        file = find_path(self.words).stat() if self.words is not None and find_path(self.words).is_file() else None
-        return {**asdict(self), "words_file": (file.st_size, file.st_mtime_ns) if file else None}
+        """What decoded features depend on, what stands in the word list among it."""
+        file = find_path(self.words) if self.words is not None else None
+        return {**asdict(self), "words_file": file_hash(file) if file is not None and file.is_file() else None}
 
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts."""

@@ -40,6 +40,16 @@ def epsilon_of(charges: Iterable[Charge], delta: float, mechanism: str) -> float
     return max(0.0, float(epsilon))
 
 
+def noise_for(epsilon: float, delta: float, releases: int) -> float:
+    """The noise, in clips, at which so many clipped and noised vectors of a client cost this epsilon (unit: all that the client sends)."""
+    low, high = 1e-3, 1e5
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        spent = epsilon_of([Charge("clip+noise", middle / 2, 1.0, releases)], delta, "clip+noise")  # two vectors are two clips apart
+        low, high = (middle, high) if spent > epsilon else (low, middle)
+    return high
+
+
 @lru_cache(maxsize=1 << 12)
 def _one_step(rate: float, noise: float) -> Doubles:
     """The Rényi divergence of one step at each order; it takes long, and is the same for every step."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.locks import locked
 from coterie.core.plain import as_json
-from coterie.deploy.locked import locked
 
 FIRST = "0" * 64  # what the first line holds in place of an earlier hash
 

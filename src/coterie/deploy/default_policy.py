@@ -5,7 +5,12 @@ DEFAULT_POLICY = """\
 # In words:  coterie policy explain .       After a change:  coterie policy check policy.toml
 
 # The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
+# Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
 asks = ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+
+# How many directions such sketches may show in one run. Asked again with the same projection they show nothing new; a server that may ask
+# with ever new ones could put the whole together.
+sketch_numbers = 256
 
 # The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
 # "package.module:Class".

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from coterie.deploy.accountant import Charge
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
-from coterie.deploy.policy import ASKS, OWN_MODELS, OWN_RULES, AskName, Policy
+from coterie.deploy.policy import ASKS, OWN_MODELS, OWN_RULES, SKETCHED, AskName, Policy
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Explained:
 
 def explain(policy: Policy, ledger: Ledger | None = None, numbers: str = "as many numbers as the model has") -> list[Explained]:
     """All that a policy says. `numbers` tells how long a model is, where that is known."""
-    leaves = {name: tuple(_leaves(name, policy, numbers)) for name in ASKS if name in policy.asks}
+    told = {name: tuple(leaves(name, policy, numbers)) for name in (*ASKS, *SKETCHED) if name in policy.asks}
     private = policy.privacy
-    allowed = [name for name in leaves if not isinstance(private, DpSgd) or name in ("Train", "Evaluate")]
+    allowed = [name for name in told if not isinstance(private, DpSgd) or name in ("Train", "Evaluate", "SketchedTrain")]
     return [
-        *(Explained(f"{name} is answered", leaves[name]) for name in allowed),
+        *(Explained(f"{name} is answered", told[name]) for name in allowed),
         Explained("The server also learns", tuple(_always(policy))),
         Explained("Privacy", tuple(_guarantee(private))),
         Explained("Spent so far", tuple(_spent(private, ledger.charges() if ledger else {}, ledger))),
@@ -31,7 +31,8 @@ def explain(policy: Policy, ledger: Ledger | None = None, numbers: str = "as man
     ]
 
 
-def _leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
+def leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
+    """What leaves with an answer, and what a server that thinks about it could learn."""
     noised = isinstance(policy.privacy, ClipNoise)
     count = " and its number of samples" if policy.sample_counts else ", without its number of samples"
     exactly = count + (", without noise" if noised else "")
@@ -51,6 +52,15 @@ def _leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
                 yield "Gradient and loss are clipped together and noised, like an update."
             else:
                 yield "An honest-but-curious server may rebuild samples from the gradient of few of them, and read off label proportions."
+        case "SketchedTrain" | "SketchedGradient":
+            what = "update" if name == "SketchedTrain" else "mean gradient"
+            yield f"Leaves: in place of each client's {what}, a few random projections of it{count}."
+            yield f"In one run they show {policy.sketch_numbers} directions at most, of {numbers} ('sketch_numbers')."
+            if noised:
+                yield "They are clipped and noised, like an update: in fewer numbers there is less noise."
+            else:
+                yield "An honest-but-curious server cannot undo the projection, but still learns which clients are alike and, from clients"
+                yield "whose labels it knows, to guess at label proportions (docs/leaks.md has by how much)."
         case "Losses":
             yield f"Leaves: each client's mean loss under every model sent{exactly}."
             yield "An honest-but-curious server may tell which model suits the client, and test guesses with models of its choice."

@@ -63,6 +63,9 @@ class Journal(Callback):
         """The lines from this one on."""
         return journal_lines(self.folder, after)
 
+    def on_notice(self, sentence: str) -> None:
+        self.say("notice", told=sentence)
+
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         self.say("start", total=total_rounds, done=done_rounds, rounds=settings.plan.rounds)
 

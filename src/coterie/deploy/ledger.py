@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
+from coterie.core.locks import locked
 from coterie.deploy.accountant import Charge, epsilon_of
-from coterie.deploy.locked import locked, write_whole
 from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
 
 Book = dict[str, list[Charge]]  # by client id
@@ -38,7 +39,9 @@ class Ledger:
                         continue
                 book[client] = after
             if len(over) < len(costs):
-                write_whole(self.path, json.dumps({name: [asdict(c) for c in charges] for name, charges in sorted(book.items())}, indent=1))
+                write_whole(
+                    self.path, json.dumps({name: [asdict(c) for c in charges] for name, charges in sorted(book.items())}, indent=1), 0o600
+                )
         return over
 
     def spent(self, privacy: ClipNoise | DpSgd, clients: Iterable[str] | None = None) -> dict[str, float]:

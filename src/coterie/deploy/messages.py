@@ -10,6 +10,7 @@ from coterie.core.arrays import Array
 from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Share, Train, Trained
 from coterie.core.local import Local
 from coterie.core.serving import Mixture, Serving
+from coterie.core.sketches import Sketch
 from coterie.core.trees import UnknownKindError, pack, unpack
 from coterie.deploy.denied import Denied
 from coterie.engines.engine import Stamped
@@ -107,7 +108,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(Parcel, Denied, Answers, Hello, SiteCard, Delivery, Received, Stamped),
-        *(Train, Gradient, Losses, Error, Evaluate, Local, Share, Serving),
+        *(Train, Gradient, Losses, Error, Evaluate, Local, Share, Serving, Sketch),
         *(Trained, Gradients, LossTable, Errors, Evaluated),
         *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert),
         *(Beside, Contrast),

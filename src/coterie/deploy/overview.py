@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.core.plain import plain
 from coterie.deploy.certificates import ending
 from coterie.deploy.federation import FederationFolder
@@ -11,6 +12,8 @@ from coterie.deploy.journal import journal_lines
 from coterie.deploy.presence import read_presence
 from coterie.deploy.runs import RunFolder, runs_of
 from coterie.evidence.reader import Evidence
+from coterie.evidence.source import segments
+from coterie.evidence.wholeness import is_study
 
 
 def overview(federation: FederationFolder) -> dict[str, Any]:
@@ -40,14 +43,17 @@ def _run(run: RunFolder) -> dict[str, Any]:
         "round": max(rounds, default=None),
         "rounds": order.settings["plan"]["rounds"] if order.kind == "study" else None,
         "sites": began[-1] if began else [],
-        "groups": _groups(run) if (run.study / "settings.json").exists() else {},
+        "groups": _groups(run) if is_study(run.study) else {},
     }
 
 
 def _groups(run: RunFolder) -> Mapping[str, Mapping[str, int]]:
     """By method that groups, the group of each client after the last round on disk, with the first seed."""
-    evidence = Evidence.open(run.study)
-    if not any((run.study / "segments").glob("[!.]*")):
+    try:
+        evidence = Evidence.open(run.study)
+    except UserError:  # it is not whole, which the next job mends, and whoever looks at the study itself is told
+        return {}
+    if not segments(run.study):
         return {}
     settings, frame = evidence.settings, evidence.frame("groups")
     ids = evidence.rosters[settings.draws[0]].column("id").to_pylist()

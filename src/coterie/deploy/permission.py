@@ -9,6 +9,7 @@ from coterie.core.asks import Ask, Evaluate, Train
 from coterie.core.rules import LocalRule
 from coterie.deploy.denied import Denied
 from coterie.deploy.mechanisms import DpSgd
+from coterie.engines.sketching import sketch_in
 
 if TYPE_CHECKING:
     from coterie.deploy.policy import Policy
@@ -29,8 +30,8 @@ def rule_name(rule: LocalRule) -> str:
 
 
 def _reasons(policy: "Policy", stamped: "Stamped", world: "World") -> Iterator[str]:
-    ask, kind = stamped.ask, type(stamped.ask).__name__
-    if kind not in policy.asks:
+    ask, kind = stamped.ask, stamped.ask.kind
+    if kind not in policy.asks and type(ask).__name__ not in policy.asks:  # who may have the whole may have a sketch of it
         yield f"{kind} is not answered here: the site's policy names {', '.join(policy.asks) or 'no ask'}."
     model = policy.model_permitted(world.model.text)
     if model is not None:
@@ -59,6 +60,9 @@ def _misfits(stamped: "Stamped", world: "World") -> Iterator[str]:
         yield f"A client is asked that is not here: this site has numbers 0 to {n - 1}."
     if len(np.unique(clients)) != len(clients):
         yield "A client is asked twice in one ask: ask once."
+    sketch, most = sketch_in(ask), int(world.model.layout.compared.sum())
+    if sketch is not None and sketch.size > most:
+        yield f"A sketch of {sketch.size} numbers is asked for: {world.model.text!r} has only {most} that may be compared."
     models, length = (ask.serving.models if isinstance(ask, Evaluate) else ask.models), world.model.layout.size
     if np.ndim(models) != 2 or models.shape[1] != length:
         yield f"Models of shape {np.shape(models)} were sent: {world.model.text!r} has {length} numbers here."
@@ -66,7 +70,7 @@ def _misfits(stamped: "Stamped", world: "World") -> Iterator[str]:
 
 def _not_private(ask: Ask[Any]) -> Iterator[str]:
     """Under DP-SGD, all but the private training itself and what touches no training sample."""
-    kind = type(ask).__name__
+    kind = ask.kind
     if isinstance(ask, Evaluate):
         if ask.part != "test":
             yield f"Evaluate on {ask.part} parts is not answered under dp-sgd, which does not protect it: ask about test parts."

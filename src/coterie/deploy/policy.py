@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from coterie.engines.engine import Stamped
     from coterie.engines.world import World
 
-AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate"]
+AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedTrain", "SketchedGradient"]
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
+SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 OWN_MODELS = ("cnn", "lstm", "mclr", "mlp", "rnn")  # Coterie's own; listed here so that reading a policy needs no torch
 OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
 
@@ -35,6 +36,7 @@ class Policy(PolicyTable):
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
     sample_counts: bool = True  # whether the server learns how many samples a client has
     class_counts: bool = True  # whether it learns of evaluations class by class
+    sketch_numbers: Annotated[int, Field(ge=1)] = 256  # directions that a run's sketches may show, where the whole may not leave
     label_shares: bool = False  # whether it may ask about the samples of one class
     error_messages: bool = True  # whether it is told the text of an error, which may quote a value
     privacy: Mechanism = NoPrivacy()

@@ -1,27 +1,36 @@
-"""Clipping and noise on what a client sends: its whole update, or its gradient with the loss."""
+"""Clipping and noise on what a client sends: its whole update, its gradient with the loss, or a sketch of either."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Doubles, Floats
+from coterie.core.arrays import Bools, Floats
 from coterie.core.asks import Ask, Gradient, Gradients, ModelAsk, Reply, Train, Trained
+from coterie.core.clipping import clipped
 from coterie.core.layout import Layout
 from coterie.core.rules import MODEL
-from coterie.deploy.mechanisms import ClipNoise
+from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
 from coterie.deploy.secret import secret_normals
+from coterie.engines.sketching import sketch_in
 
 MOMENTS = ("running_mean", "running_var")  # batch norm's; no other buffer leaves under noise
 
 
-def clipped(rows: Doubles, bound: float) -> Doubles:
-    """Each row cut to an L2 norm of at most `bound`; a row with a number that is not finite has no direction, and becomes zero."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.sqrt((rows**2).sum(axis=1))
-    whole = np.where(np.isfinite(norms)[:, None], rows, 0.0)
-    factors = np.minimum(1.0, bound / np.maximum(norms, np.finfo(np.float64).tiny, where=np.isfinite(norms), out=np.ones_like(norms)))
-    return np.asarray(whole * factors[:, None], dtype=np.float64)
+def mechanism_for(ask: Ask[Any], privacy: NoPrivacy | ClipNoise | DpSgd) -> NoPrivacy | ClipNoise | DpSgd:
+    """What is done to an answer: what the policy says; where it says nothing, the clipping and noise that a sketch was asked with."""
+    sketch = sketch_in(ask)
+    if not isinstance(privacy, NoPrivacy) or sketch is None or sketch.clip is None or not sketch.noise:
+        return privacy
+    return ClipNoise(mechanism="clip+noise", clip=sketch.clip, noise=sketch.noise)
+
+
+def without_noise(ask: Ask[Any]) -> Ask[Any]:
+    """The ask as the site's engine gets it: it would clip and noise by keys, which the server knows."""
+    sketch = sketch_in(ask)
+    if sketch is None or not isinstance(ask, (Train, Gradient)):
+        return ask
+    return replace(ask, sketch=replace(sketch, clip=None, noise=0.0))
 
 
 def releases(ask: Ask[Any]) -> int:
@@ -33,6 +42,9 @@ def releases(ask: Ask[Any]) -> int:
 
 def privatised(ask: Ask[Any], reply: Reply, privacy: ClipNoise, layout: Layout) -> Reply:
     """The reply as it may leave. Counts (samples, steps) and the answers of other asks are as they were."""
+    if sketch_in(ask) is not None and isinstance(reply, (Trained, Gradients)):
+        cut = clipped(reply.vectors.astype(np.float64), privacy.clip)
+        return replace(reply, vectors=(cut + secret_normals(cut.shape, privacy.noise * privacy.clip)).astype(np.float32))
     if isinstance(ask, Train) and isinstance(reply, Trained):
         rows = _rows(ask, reply)
         received = ask.models[ask.start[rows]]

@@ -38,7 +38,7 @@ def entry_of(asked: Stamped, ids: Sequence[str], silent: Sequence[str], sizes: S
         "round": asked.round_,
         "seed": asked.seed,
         "lane": asked.lane,
-        "ask": type(ask).__name__,
+        "ask": ask.kind,
         "purpose": getattr(ask, "purpose", None),
         "part": getattr(ask, "part", "train"),
         "share": None if share is None else {"half": share.half, "label": share.label},
@@ -56,7 +56,7 @@ def entry_of(asked: Stamped, ids: Sequence[str], silent: Sequence[str], sizes: S
 def norms_of(ask: Ask[Any], reply: Reply) -> list[float]:
     """For each client, the L2 norm of what left: of a training how far the model went, else of all its numbers."""
     n = len(reply.clients)
-    if isinstance(ask, Train) and isinstance(reply, Trained):
+    if isinstance(ask, Train) and ask.sketch is None and isinstance(reply, Trained):
         start = {int(client): ask.models[row] for client, row in zip(ask.clients, ask.start, strict=True)}
         return [float(np.linalg.norm(v.astype(np.float64) - start[int(c)])) for c, v in zip(reply.clients, reply.vectors, strict=True)]
     columns = [np.asarray(getattr(reply, name), dtype=np.float64).reshape(n, -1) for name in reply.columns()] if n else []

@@ -20,10 +20,12 @@ from coterie.deploy.files import kit_files
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.mechanisms import ClipNoise, DpSgd
 from coterie.deploy.policy import Policy, read_policy
-from coterie.deploy.privacy import privatised, releases
+from coterie.deploy.privacy import mechanism_for, privatised, releases, without_noise
 from coterie.deploy.record import Sizes, entry_of, packed, weight_of
+from coterie.deploy.sketch_limit import SketchLimit
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.local_engine import Work
+from coterie.engines.sketching import in_full, sketched
 from coterie.engines.world import World
 
 MEGABYTE = 1_000_000
@@ -59,6 +61,7 @@ class SiteWorker:
         """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
         self.run, self.pack, self.device = run, pack, device
+        self.sketches = SketchLimit(policy)
         denied = policy.model_permitted(world.model.text)
         if denied is not None:
             raise UserError(denied.reason)
@@ -89,7 +92,7 @@ class SiteWorker:
             limit = f"{self.policy.message_megabytes:g} MB"
             case.outcome = Denied(f"The ask has {case.bytes_in / MEGABYTE:.1f} MB: the site's policy takes {limit}.")
             return
-        case.outcome = self.policy.permitted(case.asked, self.world)
+        case.outcome = self.policy.permitted(case.asked, self.world) or self.sketches.denied(case.asked.ask)
         if case.outcome is None:
             case.stamped = self._to(case.stamped, self._large_enough(case.stamped))
         if case.outcome is None and len(_clients(case.stamped)):
@@ -106,7 +109,8 @@ class SiteWorker:
 
     def _charge(self, case: _Case) -> Denied | None:
         """Write down what the answer will cost. Clients that cannot afford it drop out; where none can, the ask is denied."""
-        ask, privacy = case.stamped.ask, self.policy.privacy
+        ask = case.stamped.ask
+        privacy = mechanism_for(ask, self.policy.privacy)
         if isinstance(privacy, DpSgd):
             costs = self.trainer.costs(ask) if isinstance(ask, Train) else []
         elif isinstance(privacy, ClipNoise) and releases(ask):
@@ -131,17 +135,18 @@ class SiteWorker:
             self._guarded(case, self._train)
         plain = [case for case in cases if case not in private]
         try:
-            for case, reply in zip(plain, self.engine.run([case.stamped for case in plain]) if plain else [], strict=True):
+            for case, reply in zip(plain, self.engine.run([_for_engine(case) for case in plain]) if plain else [], strict=True):
                 case.outcome = reply
         except Exception:  # whatever a module, a driver or the memory has
             for case in plain:
                 self._guarded(case, self._run)
 
     def _train(self, case: _Case) -> None:
-        case.outcome = self.trainer.train(cast(Train, case.stamped.ask))
+        ask = case.stamped.ask  # what is made of a private model is private, too: sketches cost nothing more
+        case.outcome = sketched(ask, self.trainer.train(cast(Train, in_full(ask))), self.world.model.layout)
 
     def _run(self, case: _Case) -> None:
-        (case.outcome,) = self.engine.run([case.stamped])
+        (case.outcome,) = self.engine.run([_for_engine(case)])
 
     def _sent(self, case: _Case) -> Reply | Denied:
         """The outcome as it leaves: private, with the counts that may be told, and in the log. What cannot be logged does not leave."""
@@ -157,7 +162,7 @@ class SiteWorker:
         return outcome
 
     def _prepared(self, case: _Case) -> Sizes:
-        reply, privacy = cast(Reply, case.outcome), self.policy.privacy
+        reply, privacy = cast(Reply, case.outcome), mechanism_for(case.stamped.ask, self.policy.privacy)
         if isinstance(privacy, ClipNoise):
             reply = privatised(case.stamped.ask, reply, privacy, self.world.model.layout)
         case.outcome = disclosed(reply, self.policy, _part(case.stamped))
@@ -207,6 +212,10 @@ def open_site(kit: Path, world: World, engine: Engine, **options: Any) -> SiteWo
 def _clients(stamped: Stamped) -> Any:
     ask: Any = stamped.ask
     return np.asarray(ask.clients)
+
+
+def _for_engine(case: _Case) -> Stamped:
+    return replace(case.stamped, ask=without_noise(case.stamped.ask))
 
 
 def _part(stamped: Stamped) -> DataPart:

@@ -14,6 +14,7 @@ from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.shares import shared
+from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
 from coterie.engines.world import World
 
 
@@ -64,9 +65,22 @@ class LocalEngine(Engine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         works = [Work(s, self.worlds[s.draw].at(s.round_)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        answers = iter(self.carry_out([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
+
+    def _in_full(self, works: Sequence[Work]) -> list[Any]:
+        """Answer; a sketch is made of the full answer, which stays here."""
+        full = self.carry_out([replace(work, stamped=replace(work.stamped, ask=in_full(work.ask))) for work in works])
+        return [_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
 
     @abstractmethod
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
-        """Answer asks that reach somebody."""
+        """Answer asks that reach somebody, in full."""
+
+
+def _as_asked(work: Work, reply: Any) -> Any:
+    if sketch_in(work.ask) is None:
+        return reply
+    made = sketched(work.ask, reply, work.world.model.layout)
+    drawn = fold(work.keys("sketch noise", made.clients), np.array([work.stamped.draw], np.uint64))  # other data, other noise
+    return simulated_noise(work.ask, made, drawn)

@@ -17,9 +17,11 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.evidence import format1
 from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.sanity import nonsense
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
 from coterie.evidence.tables import KEYS, TABLES
+from coterie.evidence.wholeness import check_whole, is_study
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are made: running a study does not need it
@@ -35,9 +37,16 @@ class Evidence:
 
     @classmethod
     def open(cls, folder: Path | str) -> "Evidence":
+        """The study in a folder, refused if it is not as it was written."""
         folder = Path(folder)
-        if not (folder / "settings.json").is_file():
+        if not is_study(folder):
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
+        if wrong := check_whole(folder).sentences(folder):
+            more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise UserError(
+                f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' says what is still good; what is damaged is made "
+                "again by the command that made the study, with --resume."
+            )
         tree = read_json(folder / "settings.json")
         if format1.wrote(tree):
             settings = format1.settings_of(tree)
@@ -62,6 +71,12 @@ class Evidence:
         wanted = None if columns is None else _with_keys(columns)
         draws = pa.array(self.settings.draws, pa.int64())
         for batch in self.source.batches(name, wanted, faults):
+            if (told := nonsense(name, batch, self.rosters)) is not None:
+                sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {told}; run the study again."
+                if faults is None:
+                    raise UserError(sentence)
+                faults.append(sentence)
+                continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
             yield batch if pc.all(own).as_py() is not False else batch.filter(own)
 

@@ -1,9 +1,10 @@
 """Going on where a study ended: each lane from the last segment that can be trusted."""
 
 import json
-import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.states import State, unflatten
+from coterie.evidence.aside import set_aside
+from coterie.evidence.head import StudyHead, origin, read_study_head
 from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.source import key_of, segments
 from coterie.evidence.tables import TABLES
+from coterie.evidence.wholeness import ALTERED, STATES, Wholeness, check_whole, wrong_states
 
 
 @dataclass(frozen=True)
@@ -47,25 +51,30 @@ class Standing:
     lanes: dict[LaneKey, Restored]
     told: list[str]  # what is left aside, in sentences
     dropped: list[Path]
+    whole: Wholeness
 
 
 def restore(folder: Path) -> tuple[dict[LaneKey, Restored], list[str]]:
-    """Where each lane stands, and what had to be left aside, in sentences; the segments left aside are removed, so that no round is there
-    twice once it is made again."""
+    """Where each lane stands, and what had to be left aside, in sentences; the segments left aside are moved out of the way, so that no
+    round is there twice once it is made again, and the chain is closed over them."""
     found = standing(folder)
     for path in found.dropped:
-        shutil.rmtree(path)
+        set_aside(folder, path)
+    if found.whole.checkable:
+        told = _close_chain(folder, found)
+        return found.lanes, found.told + told
     return found.lanes, found.told
 
 
 def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standing:
     """Where each lane stands, or those wanted. Only reads: a study may be looked at, or still run, by others.
 
-    A segment counts when it is whole and its rounds follow on those before it. Rounds beyond the last states that can be read are made
-    again, to the same bits.
+    A segment counts when it is as it was written and its rounds follow on those before it. Rounds beyond the last states that can be
+    read are made again, to the same bits.
     """
-    good, told, broken = _contiguous(segments(folder))
-    while (stranded := _stranded(good, told)) is not None:
+    whole = check_whole(folder)
+    good, told, broken = _contiguous(segments(folder), whole)
+    while (stranded := _stranded(good, whole, told)) is not None:
         dropped = _with_followers(good, stranded)
         good = [segment for segment in good if segment not in dropped]
         broken += [segment.path for segment in dropped]
@@ -74,17 +83,35 @@ def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standin
         if segment.states is not None:
             chosen = [(place, key) for place, key in enumerate(segment.keys) if wanted is None or key in wanted]
             found |= {key: _restored(segment, place) for place, key in chosen}
-    return Standing(found, told, broken)
+    lost = [folder / "segments" / name for name in whole.segments]
+    told += [f"{path} {whole.segments[path.name]}: its rounds are made again." for path in lost if not path.exists()]
+    return Standing(found, told, broken, whole)
 
 
-def _contiguous(paths: Sequence[Path]) -> tuple[list[_Segment], list[str], list[Path]]:
+def _close_chain(folder: Path, found: Standing) -> list[str]:
+    """Let the head say what there is now: of the segments that are left, which follows on which. Spare states that are not as they were
+    written go, too."""
+    head = read_study_head(folder) or StudyHead.of(folder)
+    links = [origin(head.files), *(found.whole.links[path.name] for path in segments(folder))]
+    follows = {link.segment: before for before, link in pairwise(links) if found.whole.manifests[link.segment].previous != before}
+    now = replace(head, last=links[-1], follows=follows)
+    if now != read_study_head(folder):
+        now.write(folder)
+    left = {link.segment: found.whole.manifests[link.segment] for link in links[1:]}
+    spare = [folder / "segments" / name for name in wrong_states(folder, left)]
+    for path in spare:
+        set_aside(folder, path / STATES)
+    return [f"The spare checkpoint {path / STATES} {ALTERED}: it is set aside." for path in spare]
+
+
+def _contiguous(paths: Sequence[Path], whole: Wholeness) -> tuple[list[_Segment], list[str], list[Path]]:
     """The segments that are whole and whose lanes go on where the segments before left them; what is wrong with the others, and they."""
     reached: dict[LaneKey, int] = {}
     good: list[_Segment] = []
     told: list[str] = []
     broken: list[Path] = []
     for path in paths:
-        found = _read(path, reached)
+        found = whole.segments.get(path.name) or _read(path, reached)
         if isinstance(found, str):
             told.append(f"{path} {found}: its rounds are made again.")
             broken.append(path)
@@ -116,14 +143,17 @@ def _readable(path: Path) -> bool:
     return True
 
 
-def _stranded(good: Sequence[_Segment], told: list[str]) -> _Segment | None:
+def _stranded(good: Sequence[_Segment], whole: Wholeness, told: list[str]) -> _Segment | None:
     """The first of the latest segments of lanes whose states cannot be read, so that nobody can go on from it."""
     latest = {key: segment for segment in good for key in segment.keys}
     for segment in {id(segment): segment for segment in latest.values()}.values():
         if segment.states is None:
-            path = segment.path / "states.safetensors"
+            path = segment.path / STATES
             try:
                 data = path.read_bytes()
+                if whole.checkable and sha256(data).hexdigest() != whole.manifests[segment.path.name].files[STATES]:
+                    told.append(f"The checkpoint {path} {ALTERED}: its rounds are made again.")
+                    return segment
                 trees = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["trees"])
                 segment.states = load(data), trees
             except (OSError, SafetensorError, ValueError, KeyError) as error:

@@ -8,7 +8,8 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 
-FORMAT = 2  # of the evidence on disk; what format 1 looked like is known to `format1`
+FORMAT = 3  # of the evidence on disk
+UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Settings:
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
         """The settings that `as_json` wrote. A setting that this version does not know is refused; one that it has since got is at its
         default, which is how the study was run."""
-        if tree.get("format") != FORMAT:
+        if tree.get("format") not in (UNCHAINED, FORMAT):
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )

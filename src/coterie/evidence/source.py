@@ -94,7 +94,7 @@ def with_columns(batch: pa.RecordBatch, names: Sequence[str], schema: pa.Schema)
 
 def segments(folder: Path) -> list[Path]:
     """The complete segments, in the order in which they were written (drafts of interrupted writes begin with a dot)."""
-    return sorted(path for path in (folder / "segments").iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in (folder / "segments").glob("[0-9]*") if path.name.replace("-", "").isdecimal() and path.is_dir())
 
 
 def lane_entries(folder: Path, faults: list[str] | None) -> Iterator[Mapping[str, Any]]:

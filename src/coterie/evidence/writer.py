@@ -2,27 +2,32 @@
 
 A segment holds the tables of some rounds of some lanes, and the states at its end, from which a run goes on. It is written beside its
 place, flushed to the disk and then renamed, so that a kill or a full disk costs at most the rounds since the last one. Segments are
-numbered as they come; which lanes and rounds one holds is in its `lanes.json`.
+numbered as they come; which lanes and rounds one holds is in its `lanes.json`, what its files must be in its manifest.
 """
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save
 
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
-from coterie.core.plain import read_json, write_json
+from coterie.core.disk import file_hash, flush
+from coterie.core.locks import Hold
+from coterie.core.plain import json_text, read_json, write_json
 from coterie.core.states import flatten
-from coterie.evidence.reader import roster_path
+from coterie.evidence.creation import create_folder
+from coterie.evidence.head import Link, StudyHead, read_study_head
+from coterie.evidence.manifest import MANIFEST, manifest_of
+from coterie.evidence.reader import read_roster, roster_path
 from coterie.evidence.record import LaneKey, Progress
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import key_of, segments
@@ -35,33 +40,60 @@ class WriteError(RuntimeError):
 
 
 class Writer:
-    """Writes one study's folder."""
+    """Writes one study's folder, which it holds, unless it is told otherwise, until it is closed.
 
-    def __init__(self, folder: Path) -> None:
+    A folder without a head, from before there were manifests, gets none.
+    """
+
+    def __init__(self, folder: Path, hold: Hold | None = None) -> None:
         self.folder = folder
+        self._hold = hold
+        self._head = read_study_head(folder)
+        for name in ("segments", "rosters"):
+            (folder / name).mkdir(exist_ok=True)
         there = segments(folder)
         self._next = 1 + max((int(path.name) for path in there), default=0)
         self._lanes = {path: [key_of(entry) for entry in read_json(path / "lanes.json")] for path in there if _has_states(path)}
+        self._routes = dict(read_json(folder / "routes.json")) if (folder / "routes.json").is_file() else {}
 
     @classmethod
     def create(cls, folder: Path, settings: Settings, extras: Mapping[str, Any], rosters: Mapping[int, pa.Table]) -> "Writer":
         """Begin a study's folder. One that holds another study, or anything else, is refused."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is not empty: choose another --out, or continue the study in it with --resume.")
-        try:
-            for name in ("segments", "rosters"):
-                (folder / name).mkdir(parents=True)
-            for name, tree in extras.items():
-                write_json(folder / f"{name}.json", tree)
-            _write_rosters(folder, rosters)
-            write_json(folder / "settings.json", settings.as_json())  # last: a folder with settings is a study
-        except OSError as error:
-            raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
-        return cls(folder)
 
-    def rosters(self, rosters: Mapping[int, pa.Table]) -> None:
-        """Write rosters that have grown; each appears whole or not at all."""
-        _write_rosters(self.folder, rosters)
+        def fill(draft: Path) -> None:
+            for name in ("segments", "rosters"):
+                (draft / name).mkdir()
+            for name, tree in extras.items():
+                write_json(draft / f"{name}.json", tree)
+            for draw, roster in rosters.items():
+                _write_roster(roster_path(draft, draw), roster)
+            write_json(draft / "settings.json", settings.as_json())
+            StudyHead.of(draft).write(draft)
+
+        return cls(folder, create_folder(folder, "settings.json", fill))  # a folder with settings is a study
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._hold is not None:
+            self._hold.close()
+
+    def rosters(self, rosters: Mapping[int, pa.Table]) -> list[str]:
+        """Write rosters that have grown, or are not as they were written; the latter are told of. Each appears whole or not at all."""
+        told = []
+        for draw, roster in rosters.items():
+            path = roster_path(self.folder, draw)
+            name = f"rosters/{path.name}"
+            sound = path.exists() and (self._head is None or self._head.files.get(name) == file_hash(path))
+            if not sound or not read_roster(path).equals(roster):
+                _write_roster(path, roster)
+                if self._head is not None:
+                    self._head = self._head.with_file(name, file_hash(path))
+                    self._head.write(self.folder)
+            if not sound:
+                told.append(f"{path} was not as it was written: it is made again.")
+        return told
 
     def segment(self, lanes: Sequence[Progress], tables: Mapping[str, pa.Table]) -> None:
         """Write what these lanes have done since their last segment."""
@@ -73,12 +105,17 @@ class Writer:
             for name, table in tables.items():
                 # a dictionary for the few methods only: of numbers compression finds repeated ones as well, in less time
                 pq.write_table(table, draft / f"{name}.parquet", compression="zstd", compression_level=1, use_dictionary=["method"])
-            write_json(draft / "lanes.json", [_entry(lane) for lane in lanes])
+            entries = [_entry(lane) for lane in lanes]
+            (draft / "lanes.json").write_text(json_text(entries), encoding="utf-8")  # all are flushed together, below
             (draft / "states.safetensors").write_bytes(_states(lanes))
-            for path in draft.iterdir():
-                _flush(path)
+            head = self._sealed(draft, final.name, entries, tables)
+            for path in (*draft.iterdir(), draft):
+                flush(path)
             draft.rename(final)
-            _flush(final.parent)
+            flush(final.parent)
+            if head is not None:
+                head.write(self.folder)
+                self._head = head
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise WriteError(
@@ -91,8 +128,16 @@ class Writer:
 
     def routes(self, routes: Mapping[str, str]) -> None:
         """Keep how trainings were carried out, for the reader and for a resumed run."""
-        if routes:
-            write_json(self.folder / "routes.json", dict(routes))
+        if not routes.items() <= self._routes.items():
+            self._routes |= routes
+            write_json(self.folder / "routes.json", self._routes)
+
+    def _sealed(self, draft: Path, name: str, entries: Sequence[Mapping[str, Any]], tables: Mapping[str, pa.Table]) -> StudyHead | None:
+        """Put a manifest beside what is in a draft; the head that knows of it."""
+        if self._head is None:
+            return None
+        manifest_of(draft, name, self._head.last, entries, tables, self._routes).write(draft)
+        return replace(self._head, last=Link(name, file_hash(draft / MANIFEST)))
 
     def log(self, line: str) -> None:
         """Append a line to the study's log."""
@@ -110,15 +155,12 @@ class Writer:
             later.update(keys)
 
 
-def _write_rosters(folder: Path, rosters: Mapping[int, pa.Table]) -> None:
-    """Each appears whole or not at all; one that is there already as it is stays."""
-    for draw, roster in rosters.items():
-        path = roster_path(folder, draw)
-        if path.exists() and pq.read_table(path).equals(roster):
-            continue
-        draft = path.with_name(f".{path.name}")
-        pq.write_table(roster, draft)
-        draft.replace(path)
+def _write_roster(path: Path, roster: pa.Table) -> None:
+    draft = path.with_name(f".{path.name}")
+    pq.write_table(roster, draft)
+    flush(draft)
+    draft.replace(path)
+    flush(path.parent)
 
 
 def _has_states(segment: Path) -> bool:
@@ -138,11 +180,3 @@ def _states(lanes: Sequence[Progress]) -> bytes:
             parts, trees[str(place)] = flatten(lane.state)
             arrays |= {f"{place}/{path}": value for path, value in parts.items()}
     return bytes(save(arrays, metadata={"trees": json.dumps(trees, sort_keys=True)}))
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,7 +1,7 @@
 """What a practitioner asks before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class InspectPlan:
     labels: bool = True  # whether clients may be asked class by class, which tells their label counts
     validation: bool = True  # whether clients have validation parts
     draws: int = DRAWS
+    sketch: int | None = None  # random projections that leave a client instead of a gradient
+    sketch_clip: float | None = None  # the longest of them
+    sketch_noise: float = 0.0  # in clips
     pilot: PilotPlan | None = field(default_factory=PilotPlan)  # None: no pilot
 
     def __post_init__(self) -> None:
@@ -42,6 +45,11 @@ class InspectPlan:
             raise UserError(
                 f"Inspecting cannot use draws={self.draws}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
             )
+        if self.sketch is not None and self.sketch < 1:
+            raise UserError(f"Inspecting cannot use sketch={self.sketch}: give a whole number of 1 or more, such as 64.")
+        clip, noise = self.sketch_clip, self.sketch_noise
+        if (clip is not None and (self.sketch is None or clip <= 0)) or (noise and not clip):
+            raise UserError("Inspecting needs a sketch for sketch_clip, which is above 0, and sketch_clip for sketch_noise.")
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,8 @@ class Inspection:
 def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
     clients, model = ctx.roster.available, init()
-    probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels)
+    sketch = ctx.sketch(plan.sketch, plan.sketch_clip, plan.sketch_noise)
+    probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
     if not enough(probes):
         raise UserError(f"Fewer than two clients have {2 * FEWEST} training samples and answered: there is nothing to compare.")
     found = yield from ask_pni(clients, init)
@@ -127,7 +136,7 @@ def inspect_data(
     world = World.of(federation, model)
     plan = plan or InspectPlan()
     if federation.validation is None:
-        plan = InspectPlan(labels=plan.labels, validation=False, draws=plan.draws, pilot=plan.pilot)
+        plan = replace(plan, validation=False)
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, model), ctx, plan)

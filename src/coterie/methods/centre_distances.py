@@ -7,26 +7,25 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.layout import Layout
 from coterie.core.method import Context
-from coterie.core.rng import generator, key
-from coterie.grouping.similarity import BLOCK, coordinates, gram, sketch
+from coterie.core.sketches import Sketch, project
+from coterie.grouping.similarity import BLOCK, coordinates, gram
 
-SKETCH = 256  # numbers a model is reduced to by "sketch": distances survive to about 6 %
 Compared = Literal["all", "last_layer", "sketch"]
 
 
-def points_of(vectors: Floats, origin: Floats, on: Compared, ctx: Context) -> Doubles:
+def points_of(vectors: Floats, origin: Floats, on: Compared, sketch: Sketch | None, ctx: Context) -> Doubles:
     """(n, r) the models as points with the distances that `on` asks for."""
     vectors, origin = _compared(vectors, on, ctx.layout), _compared(origin[None, :], on, ctx.layout)
-    if on == "sketch":
-        return sketch(vectors, SKETCH, generator(key(ctx.seed, "sketch")), origin)
+    if sketch is not None:
+        return project(vectors, sketch, origin)
     return coordinates(gram(vectors, origin))
 
 
-def distances_to(vectors: Floats, centres: Floats, on: Compared, ctx: Context) -> Doubles:
+def distances_to(vectors: Floats, centres: Floats, on: Compared, sketch: Sketch | None, ctx: Context) -> Doubles:
     """(n, K) squared L2 (Eq. 8)."""
     vectors, centres = _compared(vectors, on, ctx.layout), _compared(centres, on, ctx.layout)
-    if on == "sketch":  # equal keys project alike, so that sketches of different rounds can be compared
-        return squared_distances(*(sketch(part, SKETCH, generator(key(ctx.seed, "sketch"))) for part in (vectors, centres)))
+    if sketch is not None:  # of differences from one centre: models lose their updates in the rounding
+        return squared_distances(project(vectors, sketch, centres[:1]), project(centres, sketch, centres[:1]))
     return squared_distances(vectors, centres)
 
 

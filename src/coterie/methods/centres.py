@@ -12,17 +12,22 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.local import Local
 from coterie.core.method import Context, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
+from coterie.core.sketches import Sketch, project
 from coterie.grouping.clusterers import canonical, kmeans, silhouette
 from coterie.grouping.controls import controlled
 from coterie.methods.averaging import Weighting, weights_of
-from coterie.methods.centre_distances import Compared, distances_to, points_of
+from coterie.methods.centre_distances import Compared, distances_to, points_of, squared_distances
 from coterie.methods.grouped import GroupedMethod, Groups, within_groups
 from coterie.methods.number import ChoosesGroups, GroupNumber
+from coterie.methods.sketching import Sketching
+
+USUAL = 256  # numbers of a sketch unless said: distances survive to about 6 %
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Centres(Groups):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
+class WarmStart(Sketching[Centres], GroupedMethod[Centres], ChoosesGroups, ABC):
     """Centres from one round of local training; newcomers are compared with them as they were then."""
 
     groups: GroupNumber = setting(3, "Centres (K).", least=1)
@@ -45,6 +50,15 @@ class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
     newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
     restarts: int = setting(20, "Starts of k-means.", least=1)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sketch is not None and self.assign_on != "sketch":
+            raise UserError(f"{type(self).__name__} cannot use sketch={self.sketch} with assign_on={self.assign_on}: add assign_on=sketch.")
+
+    def sketching(self, ctx: Context) -> Sketch | None:
+        size = self.sketch or USUAL
+        return ctx.sketch(size, self.sketch_clip, self.sketch_noise) if self.assign_on == "sketch" else None
+
     def start(self, init: InitialModels, ctx: Context) -> Round[Centres]:
         """Asks nothing: the warm-up is round 1, on the round axis and in the costs."""
         w0 = init()
@@ -52,13 +66,13 @@ class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
 
     def warm_up(self, state: Centres, ctx: Context) -> Round[Centres]:
         """Round 1: one local training from w_0, then k-means++."""
-        known = yield from self.asked_number(self.groups, state.models, lambda i=0: state.initial, ctx)
+        known = yield from self.asked_number(self.groups, state.models, lambda i=0: state.initial, ctx, sketch=self.sketching(ctx))
         clients = ctx.roster.available if self.warmup_by == "all" else ctx.cohort()
         trained = yield from Train(clients, state.models, self._warm(ctx.local))
         if not len(trained):
             return state
         trained = self.aligned(trained, np.zeros(len(trained), dtype=np.int64), state.models, ctx)
-        points = points_of(trained.vectors, state.initial, self.assign_on, ctx)
+        points = points_of(trained.vectors, state.initial, self.assign_on, self.sketching(ctx), ctx)
         k = self.read_number(known, points, ctx)
         labels = kmeans(points, k, ctx.rng("groups"), self.restarts)
         labels = canonical(controlled(labels, trained.clients, self.assign, ctx))
@@ -76,8 +90,14 @@ class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
         if self.newcomers == "loss" or len(state.models) == 1:
             return (yield from super().place(state, new, ctx))
         rows = np.full(len(new), -1, dtype=np.int64)
-        trained = yield from Train(new, state.initial, self._warm(ctx.plan.local), purpose="warm-up")
-        rows[np.searchsorted(new, trained.clients)] = self.distances(trained.vectors, state.first, ctx).argmin(axis=1)
+        sketch = self.sketching(ctx)
+        trained = yield from Train(new, state.initial, self._warm(ctx.plan.local), purpose="warm-up", sketch=sketch)
+        if sketch is None:
+            apart = self.distances(trained.vectors, state.first, ctx)
+        else:  # sketches are of updates: so are those of the first centres
+            first, origin = (ctx.layout.comparable(part) for part in (state.first, state.initial[None, :]))
+            apart = squared_distances(trained.vectors, project(first, sketch, origin))
+        rows[np.searchsorted(new, trained.clients)] = apart.argmin(axis=1)
         return rows
 
     def serve(self, state: Centres, clients: Ids, ctx: Context) -> Round[Serving]:
@@ -90,7 +110,7 @@ class WarmStart(GroupedMethod[Centres], ChoosesGroups, ABC):
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
         """(n, K) what the E-step compares; FeSEM-MA has its own."""
-        return distances_to(vectors, centres, self.assign_on, ctx)
+        return distances_to(vectors, centres, self.assign_on, self.sketching(ctx), ctx)
 
     def aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
         """The models as they are averaged with the others of their centre; FeSEM-MA puts their neurons in order."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.local import Local
 from coterie.core.method import Context, Round
@@ -20,9 +21,11 @@ from coterie.core.rng import generator, key
 from coterie.core.settings import setting
 from coterie.grouping.clusterers import canonical, inertia, kmeans, nearest, silhouette
 from coterie.grouping.controls import controlled
-from coterie.grouping.similarity import dots, ternary_cosines
+from coterie.grouping.similarity import ternary_cosines
 from coterie.methods.grouped import GroupedMethod, Groups, mean_model
 from coterie.methods.number import ChoosesGroups, GroupNumber
+from coterie.methods.sketching import Sketching
+from coterie.methods.update_directions import closest, compared_updates
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,11 @@ class Directed(Groups):
     """A model and a direction for each group; before the group cold start, one model and no directions."""
 
     initial: Floats  # (d,) w_0, where newcomers pre-train
-    directions: Floats  # (m, d) mean update of the group's pre-trained clients; literally, the group's latest update
+    directions: Floats  # (m, d) mean update of the group's pre-trained clients, or (m, r) its sketch; literally, the group's latest update
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
+class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC):
     """Groups by the directions of pre-trained updates; newcomers may arrive in any round and join by theirs."""
 
     groups: GroupNumber = setting(3, "Groups (m).", least=1)
@@ -48,16 +51,26 @@ class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
     restarts: int = setting(10, "Starts of k-means.", least=1)
     literal: bool = setting(False, "Eq. 10 and lines 22-23 to the letter.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sketch is not None and (self.start_from != "w0" or self.literal):
+            wants = "literal=true" if self.literal else "start_from=pretrained"
+            raise UserError(
+                f"{type(self).__name__} cannot use sketch={self.sketch} with {wants}: of pre-training the server then has sketches, "
+                "and no models to begin from. Use start_from=w0 without literal."
+            )
+
     def group_cold_start(self, state: Directed, ctx: Context) -> Round[Directed]:
         """Algorithms 3 and 4."""
-        w0 = state.initial[None, :]
-        m = yield from self.asked_number(self.groups, w0, lambda i=0: state.initial, ctx)
+        w0, sketch = state.initial[None, :], self.sketching(ctx)
+        m = yield from self.asked_number(self.groups, w0, lambda i=0: state.initial, ctx, sketch=sketch)
         clients = ctx.sample(ctx.roster.available, self.alpha * (m or self.most), "pre-training clients")  # Alg. 3, line 2
-        pretrained = yield from Train(clients, w0, self.pretraining(ctx), purpose="pretrain", partial=True)  # lines 3-5
+        pretrained = yield from Train(clients, w0, self.pretraining(ctx), purpose="pretrain", partial=True, sketch=sketch)  # lines 3-5
         if not len(pretrained):
             return state
-        directions = (m or self.most) if self.directions == "groups" else self.directions
-        points = ternary_cosines(ctx.layout.comparable(pretrained.vectors), directions, ctx.layout.comparable(w0))  # Eq. 7-9
+        count = (m or self.most) if self.directions == "groups" else self.directions
+        updates, origin = compared_updates(pretrained, w0, sketch, ctx)
+        points = ternary_cosines(updates, count, origin)  # Eq. 7-9
         m = self.read_number(m, points, ctx)
         labels = self._labels(points, pretrained.clients, m, ctx)
         ctx.note("within", inertia(points, labels))  # Alg. 4, line 6
@@ -71,7 +84,9 @@ class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
         groups = state.everybody(ctx)
         groups[pretrained.clients] = labels
-        return Directed(models, groups, state.initial, mix(means, pretrained.vectors - w0, w0))  # line 8: the mean update
+        moved = pretrained.vectors - w0 if sketch is None else pretrained.vectors
+        directions = mix(means, moved, np.zeros((1, moved.shape[1]), np.float32))  # line 8: the mean update
+        return Directed(models, groups, state.initial, directions)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Directed]:
         w0 = init()
@@ -93,10 +108,11 @@ class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
         if self.cold == "random":  # RAC
             drawn = [generator(key(ctx.seed, "random group", ctx.roster.ids[client])).integers(m) for client in new]
             return np.array(drawn, dtype=np.int64), None
-        origin = mean_model(state.models) if self.literal else state.initial[None, :]
-        pretrained = yield from Train(new, origin, self.pretraining(ctx), purpose="pretrain", partial=True)
+        origin, sketch = mean_model(state.models) if self.literal else state.initial[None, :], self.sketching(ctx)
+        pretrained = yield from Train(new, origin, self.pretraining(ctx), purpose="pretrain", partial=True, sketch=sketch)
         rows = np.full(len(new), -1, dtype=np.int64)
-        rows[np.searchsorted(new, pretrained.clients)] = closest(pretrained.vectors, state.directions, origin, ctx)
+        directions = state.directions if sketch is not None else ctx.layout.comparable(state.directions)
+        rows[np.searchsorted(new, pretrained.clients)] = closest(*compared_updates(pretrained, origin, sketch, ctx), directions)
         return rows, pretrained
 
     def place(self, state: Directed, new: Ids, ctx: Context) -> Round[Ids]:
@@ -106,12 +122,3 @@ class ColdStart(GroupedMethod[Directed], ChoosesGroups, ABC):
         """The same for everybody whenever they come: no proximal term, the rate of the first round."""
         local, steps = ctx.plan.local.but(mu=0.0, epochs=self.pretrain), self.pretrain_steps
         return local if steps is None else local.but(epochs=steps, max_steps=steps)  # an epoch has at least one step
-
-
-def closest(vectors: Floats, directions: Floats, origin: Floats, ctx: Context) -> Ids:
-    """(n,) the direction with the largest cosine. The update's own norm is the same for all directions and is left away."""
-    vectors, directions, origin = (ctx.layout.comparable(part) for part in (vectors, directions, origin))
-    norms = np.linalg.norm(directions.astype(np.float64), axis=1)
-    products = np.stack([dots(vectors, direction, origin) for direction in directions], axis=1)  # (n, m)
-    cosines = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    return np.asarray(cosines.argmax(axis=1), dtype=np.int64)

@@ -8,18 +8,20 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Ids, Ints
+from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Gradient, Gradients, Train, Trained
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
+from coterie.core.sketches import Sketch
 from coterie.core.states import Models
 from coterie.grouping.clusterers import Clusterer, canonical, cluster
 from coterie.grouping.controls import Assign, controlled
 from coterie.grouping.similarity import coordinates, gram, sketch
 from coterie.methods.number import ChoosesGroups, GroupNumber
 from coterie.methods.one_model import SharedModel
+from coterie.methods.sketching import Sketching
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Guided(Models):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSim(SharedModel[Guided], ChoosesGroups):
+class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
     """One model; in each round the cohort's clusters, which live for that round only, decide who counts how much."""
 
     clusters: GroupNumber = setting(5, "Clusters a round.", least=1)
@@ -44,13 +46,13 @@ class FedSim(SharedModel[Guided], ChoosesGroups):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Guided]:
         model = init()[None, :]
-        number = yield from self.asked_number(self.clusters, model, init, ctx, "clusters")
+        number = yield from self.asked_number(self.clusters, model, init, ctx, "clusters", self.sketching(ctx))
         return Guided(model, number)
 
     def round(self, state: Guided, ctx: Context) -> Round[Guided]:
-        cohort = ctx.cohort()  # Alg. 1, line 3
-        probes = yield from Gradient(cohort, state.models)  # Alg. 2, lines 1-4
-        clusters = self.cluster(probes, state.clusters, ctx)  # Alg. 2, lines 5-7
+        cohort, sketch = ctx.cohort(), self.sketching(ctx)  # Alg. 1, line 3
+        probes = yield from Gradient(cohort, state.models, sketch=sketch)  # Alg. 2, lines 1-4
+        clusters = self.cluster(probes, sketch, state.clusters, ctx)  # Alg. 2, lines 5-7
         local = ctx.local.but(mu=self.mu) if self.mu else ctx.local
         trained = yield from Train(cohort, state.models, local, partial=self.mu > 0)  # Alg. 1, line 7
         if not len(trained):
@@ -60,23 +62,23 @@ class FedSim(SharedModel[Guided], ChoosesGroups):
         mixing = Mixing(trained.clients, self.weights(labels, trained.sizes)[None, :], np.zeros((1, 1)))
         return replace(state, models=ctx.mix(mixing, trained, state.models))
 
-    def cluster(self, probes: Gradients, number: int | None, ctx: Context) -> Ids:
+    def cluster(self, probes: Gradients, sketch: Sketch | None, number: int | None, ctx: Context) -> Ids:
         """(n,) the cluster of each client that sent a gradient."""
         if not len(probes):
             return np.zeros(0, dtype=np.int64)
-        points = self.reduced(probes, ctx)
+        points = self.reduced(probes.vectors if sketch is not None else ctx.layout.comparable(probes.vectors), ctx)
         # The *reduced* points are clustered; line 6 of Alg. 2 prints the unreduced ones.
         labels = cluster(points, self.read_number(number, points, ctx), self.clusterer, ctx.rng("clusters"))
         labels = canonical(controlled(labels, probes.clients, self.assign, ctx, each_round=True))
         ctx.note("components", points.shape[1])
         ctx.note("clusters_found", int(labels.max()) + 1)  # fewer than asked for where the cohort or its differences are
-        ctx.note("F_O", float(probes.losses.mean()))  # Eq. 5
-        ctx.note("F_G", float(np.mean([probes.losses[labels == c].mean() for c in np.unique(labels)])))  # Eq. 6-7
+        if sketch is None:  # no loss leaves with a sketch
+            ctx.note("F_O", float(probes.losses.mean()))  # Eq. 5
+            ctx.note("F_G", float(np.mean([probes.losses[labels == c].mean() for c in np.unique(labels)])))  # Eq. 6-7
         return labels
 
-    def reduced(self, probes: Gradients, ctx: Context) -> Doubles:
-        """(n, r) the gradients in few dimensions; without a reducer, in as many as keep every distance."""
-        gradients = ctx.layout.comparable(probes.vectors)
+    def reduced(self, gradients: Floats, ctx: Context) -> Doubles:
+        """(n, r) the gradients, or their sketches, in few dimensions; without a reducer, in as many as keep every distance."""
         if self.reducer == "random_projection":
             return sketch(gradients, self.dimensions, ctx.rng("projection"))
         return coordinates(gram(gradients), self.variance if self.reducer == "pca" else None)

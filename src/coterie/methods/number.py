@@ -7,6 +7,7 @@ from coterie.core.arrays import Doubles, Floats
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
+from coterie.core.sketches import Sketch
 from coterie.grouping.choice import How
 from coterie.grouping.choice.points import from_points
 from coterie.grouping.choice.structure.ask import from_structure
@@ -26,12 +27,14 @@ class ChoosesGroups:
     choice: How = setting("structure", "How auto finds the number of groups.")
     most: int = setting(10, "The most groups that auto may find.", least=1)
 
-    def asked_number(self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups") -> Round[int | None]:
+    def asked_number(
+        self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups", sketch: Sketch | None = None
+    ) -> Round[int | None]:
         """The number of groups where it is said or asked for; None where it has to be read from points."""
         if said != "auto":
             return said
         if self.choice == "structure":
-            ctx.notes.choice = yield from from_structure(model, ctx, self.most)
+            ctx.notes.choice = yield from from_structure(model, ctx, self.most, sketch)
         elif self.choice == "trial":
             ctx.notes.choice = yield from trial(lambda k: self._with(name, k), init, ctx, self.most)
         else:

@@ -40,7 +40,7 @@ class Account:
         if isinstance(ask, Train) and isinstance(reply, Trained):
             self.trained += len(reply)
             self.ran_away |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())
-            if ask.purpose == "train":  # neither pre-training nor a trial
+            if ask.purpose == "train" and ask.sketch is None:  # neither pre-training nor a trial
                 self.discrepancy += _moved(ask, reply)
 
     def charge_server(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class Account:
 
 def _absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
     """Who was asked and does not count. One without a sample in the share asked about has nothing to answer and is not missing."""
-    name, found = type(ask).__name__, _refusals(ask, reply)
+    name, found = ask.kind, _refusals(ask, reply)
     if not isinstance(ask, (ModelAsk, Evaluate)) or ask.share is not None or (isinstance(ask, Evaluate) and ask.part == "central"):
         return found
     if len(reply) + len(found) < len(ask.clients):
@@ -59,7 +59,7 @@ def _absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
 
 
 def _refusals(ask: Ask[Any], reply: Reply) -> list[Absence]:
-    return [Absence(client, type(ask).__name__, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
+    return [Absence(client, ask.kind, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
 
 
 def _moved(ask: Train, reply: Trained) -> float:

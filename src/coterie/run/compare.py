@@ -10,11 +10,13 @@ from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
 from coterie.core.local import Local
+from coterie.core.locks import Hold
 from coterie.core.method import Method
 from coterie.core.plain import plain, read_json, write_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.evidence.creation import create_folder
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build, spec_of
@@ -29,6 +31,7 @@ from coterie.run.study import Study
 from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
 
 FORMAT = 2
+NAME = "compare.json"
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
 
 
@@ -96,17 +99,29 @@ def compare(
     for federation in federations:
         request.plan.check(len(federation))
     out = Path(out)
-    _open(out, request, resume)
+    with _open(out, request, resume):
+        _carry_out(request, entries, federations, out, budget, execution or Execution(), tuple(callbacks))
+        return open_comparison(out)
+
+
+def _carry_out(
+    request: Request,
+    entries: Sequence[Labelled],
+    federations: Sequence[Federation],
+    out: Path,
+    budget: float | None,
+    execution: Execution,
+    callbacks: tuple[Callback, ...],
+) -> None:
+    """The federations one after another, each in its share of the time."""
     clock = Budget(60 * budget) if budget is not None else None
-    execution = execution or Execution()
     if clock is not None and execution.seeds_per_wave is None:
         execution = replace(execution, seeds_per_wave=max(len(request.seeds) // WAVES, 1))
     for i, (federation, name) in enumerate(zip(federations, request.folders, strict=True)):
         if clock is not None and clock.over:
             break
         share = clock.share(len(federations) - i) if clock is not None else None
-        _Run(request, federation, out, name, execution, tuple(callbacks), share).carry_out(entries)
-    return open_comparison(out)
+        _Run(request, federation, out, name, execution, callbacks, share).carry_out(entries)
 
 
 def with_controls(entries: Sequence[Labelled], known_groups: bool, finetune: int) -> list[Labelled]:
@@ -168,19 +183,18 @@ class _Run:
         return study.run(out=folder, resume=True, execution=self.execution, callbacks=self.callbacks, budget=budget).evidence
 
 
-def _open(out: Path, request: Request, resume: bool) -> None:
-    """Begin a folder, or check that the one there is this comparison."""
-    path, wanted = out / "compare.json", request.as_json()
-    if resume and path.is_file():
+def _open(out: Path, request: Request, resume: bool) -> Hold:
+    """Begin a folder, or check that the one there is this comparison; it is held for this process."""
+    path, wanted = out / NAME, request.as_json()
+    if not resume or not path.is_file():
+        return create_folder(out, NAME, lambda draft: write_json(draft / NAME, wanted), "comparison")
+    hold = Hold(out)
+    try:
         stored = read_json(path)
         other = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         if other:
             raise UserError(f"{out} holds another comparison (it differs in {', '.join(other)}): choose another --out.")
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty: choose another --out, or continue the comparison in it with --resume.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(path, wanted)
-    except OSError as error:
-        raise UserError(f"Cannot write to {out}: {error.strerror or error}.") from error
+    except BaseException:
+        hold.close()
+        raise
+    return hold

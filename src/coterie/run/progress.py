@@ -24,6 +24,9 @@ class ProgressBar(Callback):
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
+    def on_notice(self, sentence: str) -> None:
+        self.console.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         self.begin(total_rounds, done_rounds)
 

@@ -1,18 +1,14 @@
 """A study: draws x methods x seeds, carried out wave by wave and written down as it goes."""
 
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
-from os import cpu_count
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.plain import read_json
@@ -22,12 +18,10 @@ from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.engine import Engine
 from coterie.engines.loss import Loss, cross_entropy
-from coterie.engines.make import make_engine, resolve_device
+from coterie.engines.make import make_engine
 from coterie.engines.world import World
-from coterie.evidence import format1
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import RUNNING, LaneKey, Progress, RoundRecord
-from coterie.evidence.restore import restore
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Memory
 from coterie.evidence.tables import TABLES, roster_table, tables_of
@@ -38,6 +32,7 @@ from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane, lanes_of
+from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
 from coterie.run.result import Result
 
@@ -104,13 +99,26 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution = execution or Execution()
-        lanes = self.lanes()
-        writer = None
-        if out is not None:
-            execution, writer = self._open(out, execution, lanes, resume)
+        if out is None:
+            return self._carry_out(None, execution, engine, list(callbacks), budget)
+        opened = Opening(out, self.settings, self.rosters, self.worlds).open(execution, resume)
+        with opened.writer:
+            watchers = list(callbacks)
+            for watcher in watchers:
+                for sentence in opened.told:
+                    watcher.on_notice(sentence)
+            return self._carry_out(opened, opened.execution, engine, watchers, budget)
+
+    def _carry_out(
+        self, opened: Opened | None, execution: Execution, engine: Engine | None, watchers: Sequence[Callback], budget: Clock | None
+    ) -> Result:
         began = perf_counter()
-        watchers, keeper = list(callbacks), _Keeper(self, writer)
-        with nullcontext(engine) if engine is not None else self._engine(execution, out) as carrier:
+        lanes = self.lanes()
+        for lane in lanes:
+            if opened is not None and lane.key in opened.lanes:
+                lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+        keeper = _Keeper(self, opened.writer if opened is not None else None)
+        with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
             setup = self.setup_seconds + perf_counter() - began
             for watcher in watchers:
                 watcher.on_start(self.settings, len(lanes) * (self.settings.plan.rounds + 1), sum(lane.round_ + 1 for lane in lanes))
@@ -164,34 +172,6 @@ class Study:
         engine.prepare(self.settings.plan.local)
         return engine
 
-    def _open(self, out: Path, execution: Execution, lanes: Sequence[Lane], resume: bool) -> tuple[Execution, Writer]:
-        """Begin a folder, or go on with the one that is there: lanes are put where they were, and how it was carried out stays."""
-        if not resume or not (out / "settings.json").exists():
-            if resume and out.exists() and any(out.iterdir()):
-                raise UserError(f"{out} holds no study to resume: name the folder that --out made, or leave --resume away.")
-            execution = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
-            extras = {"execution": asdict(execution), "environment": environment()}
-            return execution, Writer.create(out, self.settings, extras, self.rosters)
-        tree = read_json(out / "settings.json")
-        if format1.wrote(tree):
-            raise UserError(
-                f"{out} was written by an earlier version and can be read but not resumed: run the study again in another --out."
-            )
-        stored = Settings.from_json(tree)
-        if stored != self.settings:
-            raise UserError(
-                f"{out} holds another study (it differs in {', '.join(stored.differences(self.settings))}): choose another --out."
-            )
-        found, told = restore(out)
-        writer = Writer(out)
-        writer.rosters(self.rosters)  # clients may have come since
-        for sentence in told:
-            writer.log(sentence)
-        for lane in lanes:
-            if lane.key in found:
-                lane.go_on(found[lane.key].end, found[lane.key].state)
-        return Execution(**{**read_json(out / "execution.json"), "threads": execution.threads}), writer
-
 
 class _Keeper:
     """Where a run's records go: into segments on disk, or into tables in memory."""
@@ -199,6 +179,10 @@ class _Keeper:
     def __init__(self, study: Study, writer: Writer | None) -> None:
         self.study, self.writer = study, writer
         self.memory: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
+
+    @property
+    def folder(self) -> Path | None:
+        return self.writer.folder if self.writer is not None else None
 
     def keep(self, wave: Sequence[Lane], before: Mapping[LaneKey, int], records: list[RoundRecord], routes: Mapping[str, str]) -> None:
         """The new rounds of a wave, by lane and round."""
@@ -228,25 +212,6 @@ class _Keeper:
 
 def _finished(wave: Sequence[Lane], rounds: int) -> bool:
     return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware, for the record; no part of what defines a study."""
-    packages = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pandas")
-    return {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cores": cpu_count(),
-        "packages": {name: _version(name) for name in packages},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a source tree, or an optional package that is not there
-        return None
 
 
 def study(

@@ -82,9 +82,9 @@ def absent(clients: Ids, rounds: Collection[int], number: int | None = None) -> 
 def unmoved(stamped: Stamped, number: int, reply: Any) -> Any:
     """Training changes nothing and every gradient is zero."""
     ask = stamped.ask
-    if isinstance(ask, Train):
+    if isinstance(ask, Train) and ask.sketch is None:
         return replace(reply, vectors=ask.models[ask.start])
-    return replace(reply, vectors=np.zeros_like(reply.vectors)) if isinstance(ask, Gradient) else reply
+    return replace(reply, vectors=np.zeros_like(reply.vectors)) if isinstance(ask, (Train, Gradient)) else reply
 
 
 def corrupt(client: int, round_: int, spoil: Callable[[Any], Any]) -> Alter:

@@ -18,8 +18,8 @@ FIRST = 120.0  # seconds for the first exchange at least: sites then load their 
 SILENT = 3  # phases without an answer after which a site is no longer waited for
 
 
-class AbortedError(Exception):
-    """The job was aborted from outside."""
+class AbortedError(BaseException):
+    """The job was aborted from outside: like Ctrl-C, and no failure of a lane, which would be final."""
 
 
 class FlareCarrier:

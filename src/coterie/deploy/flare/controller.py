@@ -12,11 +12,11 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
+from coterie.core.locks import locked
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
 from coterie.deploy.flare.newcomers import Newcomers
 from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.journal import Journal
-from coterie.deploy.locked import locked
 from coterie.deploy.presence import connected_sites, registrations
 from coterie.deploy.removal import RemovedSites
 from coterie.deploy.server_run import Order, TooFewSitesError, carry_out_order

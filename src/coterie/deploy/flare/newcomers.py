@@ -39,7 +39,7 @@ def patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
         took_part, let_in = site in job[0].get("sites", ()), site in job[-1].get("let_in", ())
         if took_part:
             lost = lost + 1 if let_in and _rounds(job) < BRIEF else 0
-    return min(2**lost, LONGEST)
+    return min(1 << lost, LONGEST)
 
 
 def _jobs(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

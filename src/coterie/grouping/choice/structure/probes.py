@@ -12,6 +12,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Gradient, Share
 from coterie.core.method import Context, Round
+from coterie.core.sketches import Sketch
 from coterie.grouping.similarity import sketch
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
@@ -44,17 +45,17 @@ class Probes:
         return np.asarray(np.einsum("hncq,hnc->hnq", self.vectors, self.counts) / self.sizes[..., None])
 
 
-def probe(model: Floats, clients: Ids, classes: int, ctx: Context, *, labels: bool = True) -> Round[Probes]:
-    """Ask every client for its gradients on both halves; `labels` lets them be asked class by class."""
+def probe(model: Floats, clients: Ids, classes: int, ctx: Context, *, labels: bool = True, sketch: Sketch | None = None) -> Round[Probes]:
+    """Ask every client for its gradients on both halves, or for sketches of them; `labels` lets them be asked class by class."""
     kinds: list[int | None] = list(range(classes)) if labels else [None]
-    width = int(ctx.layout.compared.sum())
+    width = int(ctx.layout.compared.sum()) if sketch is None else sketch.size
     vectors = np.zeros((2, len(clients), len(kinds), width if width <= WIDE else SKETCH))
     counts = np.zeros((2, len(clients), len(kinds)), dtype=np.int64)
     for half in (0, 1):
         for column, label in enumerate(kinds):
-            reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label))
+            reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label), sketch=sketch)
             rows = np.searchsorted(clients, reply.clients)
-            vectors[half, rows, column] = _shortened(ctx.layout.comparable(reply.vectors), ctx)
+            vectors[half, rows, column] = _shortened(reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors), ctx)
             counts[half, rows, column] = reply.sizes
     kept = (counts.sum(axis=2) >= FEWEST).all(axis=0)
     return Probes(clients[kept], vectors[:, kept], counts[:, kept], labels, clients[~kept])

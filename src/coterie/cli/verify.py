@@ -1,0 +1,50 @@
+"""`coterie verify`: whether a study is as it was written, and what of it is still good."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coterie.evidence.verify import Verified
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Check every file, checkpoint and row of a study: exit code 0 if it is whole, 1 if anything is damaged."""
+    from rich.console import Console
+
+    from coterie.evidence.verify import studies_in
+    from coterie.evidence.verify import verify as look
+
+    console = Console(stderr=as_json, soft_wrap=True, highlight=False, markup=False)
+    found = [look(path) for path in studies_in(folder)]
+    for one in found:
+        _tell(one, console)
+    if as_json:
+        print(json.dumps({"whole": all(one.whole for one in found), "studies": [one.as_json() for one in found]}))
+    raise typer.Exit(0 if all(one.whole for one in found) else 1)
+
+
+def _tell(found: "Verified", console: "Console") -> None:
+    held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
+    if not found.checkable:
+        state = "what is there can be read" if found.whole else "some of it cannot be read"
+        console.print(f"{found.folder}: without manifests (an earlier version wrote it): not checkable; {state}.", style="yellow")
+    elif found.whole:
+        console.print(f"{found.folder} is whole: {held}, as they were written.")
+    else:
+        console.print(f"{found.folder} is damaged. Still as they were written: {held}.", style="yellow")
+    for sentence in found.damaged:
+        console.print(f"- {sentence}")
+    if found.damaged and found.checkable:
+        console.print("The command that made it makes damaged rounds again with --resume; what is damaged is set aside, not deleted.")
+    if found.set_aside:
+        console.print(f"Set aside by earlier runs: {', '.join(found.set_aside)}.")

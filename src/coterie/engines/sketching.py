@@ -1,0 +1,59 @@
+"""Sketched answers, made of full ones within the client: the one place where engines do it, whatever route the full answer took."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Words
+from coterie.core.asks import Ask, Gradient, Gradients, Train, Trained
+from coterie.core.clipping import clipped
+from coterie.core.layout import Layout
+from coterie.core.rng import extend, generator, word
+from coterie.core.sketches import Sketch, project
+
+
+def in_full(ask: Ask[Any]) -> Ask[Any]:
+    """The question that the client answers to itself before it makes a sketch of the answer."""
+    return replace(ask, sketch=None) if isinstance(ask, (Train, Gradient)) and ask.sketch is not None else ask
+
+
+def sketch_in(ask: Ask[Any]) -> Sketch | None:
+    """What an ask wants a sketch of what it asks to be."""
+    return ask.sketch if isinstance(ask, (Train, Gradient)) else None
+
+
+def sketched(ask: Ask[Any], reply: Any, layout: Layout) -> Any:
+    """The reply with the sketch in place of the vector: of the gradient, or of the update (the trained model less the one received).
+
+    A loss does not leave with a sketch: it is zero. Only what may be compared is in the sketch.
+    """
+    sketch = sketch_in(ask)
+    if sketch is None:
+        return reply
+    if isinstance(ask, Train) and isinstance(reply, Trained):
+        rows = np.searchsorted(ask.clients, reply.clients, sorter=(order := np.argsort(ask.clients, kind="stable")))
+        received = ask.models[ask.start[order[rows]]]
+        vectors = project(layout.comparable(reply.vectors), sketch, layout.comparable(received)).astype(np.float32)
+        return replace(reply, vectors=vectors, more=np.zeros((len(vectors), 0, sketch.size), np.float32))
+    assert isinstance(reply, Gradients)
+    vectors = project(layout.comparable(reply.vectors), sketch).astype(np.float32)
+    return replace(reply, vectors=vectors, losses=np.zeros(len(vectors)))
+
+
+def simulated_noise(ask: Ask[Any], reply: Any, keys: Words) -> Any:
+    """The reply with its sketches clipped and noised as the ask says, from each client's key: what a site's policy does, simulated."""
+    sketch = sketch_in(ask)
+    if sketch is None or sketch.clip is None:
+        return reply
+    made = clipped(reply.vectors.astype(np.float64), sketch.clip)
+    if sketch.noise:
+        made += sketch.noise * sketch.clip * _normals(ask, keys, sketch.size)
+    return replace(reply, vectors=made.astype(np.float32))
+
+
+def _normals(ask: Any, keys: Words, size: int) -> Doubles:
+    """(n, size) of each client its own; two questions of one round (two halves, two classes) have different noise."""
+    share = (ask.share.half, ask.share.label) if ask.share is not None else ()
+    about = word(f"{ask.kind} {getattr(ask, 'purpose', '')} {share}")
+    return np.stack([generator(extend(int(key), about)).standard_normal(size) for key in keys]) if len(keys) else np.zeros((0, size))

@@ -1,0 +1,122 @@
+"""Beginning a study's folder, or going on with the one that is there: the same settings, the same data, every lane where it was."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from coterie.core.errors import UserError
+from coterie.core.locks import Hold
+from coterie.core.plain import json_text, read_json
+from coterie.data.content import contents
+from coterie.engines.make import resolve_device
+from coterie.engines.world import World
+from coterie.evidence import format1
+from coterie.evidence.creation import is_free
+from coterie.evidence.mending import mend, mend_routes
+from coterie.evidence.reader import read_roster, roster_path
+from coterie.evidence.record import LaneKey
+from coterie.evidence.restore import Restored, restore
+from coterie.evidence.settings import Settings
+from coterie.evidence.wholeness import is_study
+from coterie.evidence.writer import Writer
+from coterie.run.environment import changes, environment
+from coterie.run.execution import Execution
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A study's folder, held for this process."""
+
+    writer: Writer
+    execution: Execution  # as the study was begun
+    lanes: Mapping[LaneKey, Restored]  # where those stand that have begun
+    told: tuple[str, ...] = ()  # what the user should know of, in sentences
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is run, and where it is written down."""
+
+    out: Path
+    settings: Settings
+    rosters: Mapping[int, pa.Table]
+    worlds: Mapping[int, World]  # none in a real federation: the server has no data
+
+    def open(self, execution: Execution, resume: bool) -> Opened:
+        """Begin the folder, or go on with the one that is there, how it was carried out included."""
+        execution_now = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
+        data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
+        extras = {"execution": asdict(execution_now), "environment": environment(), "data": data}
+        if resume and is_study(self.out):
+            if format1.wrote(_tree(self.out / "settings.json")):
+                raise UserError(
+                    f"{self.out} was written by an earlier version and can be read but not resumed: begin anew in another --out."
+                )
+            hold = Hold(self.out)
+            try:
+                return self._go_on(hold, execution, extras)
+            except BaseException:
+                hold.close()
+                raise
+        if resume and not is_free(self.out, "settings.json"):
+            raise UserError(f"{self.out} holds no study to resume: name the folder that --out made, or leave --resume away.")
+        return Opened(Writer.create(self.out, self.settings, extras, self.rosters), execution_now, {})
+
+    def _go_on(self, hold: Hold, execution: Execution, extras: Mapping[str, Any]) -> Opened:
+        out = self.out
+        texts = {"settings": self.settings.as_json(), **extras}
+        told = mend(out, {f"{name}.json": json_text(tree) for name, tree in texts.items()})
+        stored = Settings.from_json(read_json(out / "settings.json"))
+        if stored != self.settings:
+            raise UserError(
+                f"{out} holds another study (it differs in {', '.join(stored.differences(self.settings))}): choose another --out."
+            )
+        self._check_data(extras["data"])
+        found, lost = restore(out)
+        told += lost + mend_routes(out)
+        if now := changes(read_json(out / "environment.json"), extras["environment"]):
+            told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
+        writer = Writer(out, hold)
+        told += writer.rosters(self.rosters)  # clients may have come since
+        for sentence in told:
+            writer.log(sentence)
+        kept = Execution(**{**read_json(out / "execution.json"), "threads": execution.threads})
+        return Opened(writer, kept, found, tuple(told))
+
+    def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
+        """Refuse other data than those the study began with."""
+        path = self.out / "data.json"
+        before = read_json(path) if path.exists() else {}
+        other = [name for draw in before for name in sorted({*before[draw], *data[draw]}) if before[draw].get(name) != data[draw].get(name)]
+        if not before:  # all that is known of a real federation, or of data before they were hashed
+            other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]
+        if other:
+            what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
+            raise UserError(
+                f"The data of {self.out} are not those it was begun with ({what}): go on with those, or begin anew in another --out."
+            )
+
+    def _changed_roster(self, draw: int, roster: pa.Table) -> list[str]:
+        """What is another in the list of clients. In a real federation clients may come, and tell other numbers of samples."""
+        try:
+            before = read_roster(roster_path(self.out, draw))
+        except UserError:  # it is written again
+            return []
+        if not self.worlds:
+            return [] if roster["id"].to_pylist()[: len(before)] == before["id"].to_pylist() else ["clients"]
+        names = {"id": "clients", "train": "training samples", "group": "true groups"}
+        if before.column_names != roster.column_names:
+            return ["classes"]
+        return [names.get(name, "test samples") for name in roster.column_names if not before[name].equals(roster[name])]
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    """What a JSON file holds, or nothing where it is damaged: that is told of later."""
+    try:
+        tree = read_json(path)
+    except UserError:
+        return {}
+    return tree if isinstance(tree, dict) else {}
