@@ -7,7 +7,7 @@ degrees are those of means with unequal variances.
 
 Seeds that all draws share do not show in the variance of the draws' means: a lucky initial model is lucky in every draw. Their variance is
 found between seeds and added, and Satterthwaite's approximation gives the degrees of the sum, never fewer than the lesser number of
-draws or seeds allows. Without this, ten draws of three seeds cover 75 % where seeds matter as much as draws (docs/statistics.md).
+draws or seeds allows. Without this, ten draws of three seeds cover 74 % where seeds matter as much as draws (docs/statistics.md).
 """
 
 import numpy as np
