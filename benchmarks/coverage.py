@@ -80,7 +80,7 @@ def main() -> None:
 
 def draws(studies: int) -> Iterator[str]:
     """Over draws the truth is 0; over seeds it is the mean of the draws at hand."""
-    yield "| draws x seeds | seeds | sd of draws | shape | over draws | over seeds | seeds of one draw, for other draws | draws' means alone |"
+    yield "| draws x seeds | seeds | sd of draws | shape | over draws | over seeds | one draw for others | draws' means alone |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for table in TABLES:
         rng = generator(key(0, table.name))

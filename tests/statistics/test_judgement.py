@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.statistics import Interval, Sources, Weighed, equivalence, judge, over_draws, over_seeds, rises, weighed, worse_off
+from coterie.statistics import (
+    Hits,
+    Interval,
+    Sources,
+    Weighed,
+    equivalence,
+    judge,
+    over_draws,
+    over_seeds,
+    rises,
+    sources_of,
+    weighed,
+    worse_off,
+)
 from coterie.statistics.equivalence import beyond
 from coterie.statistics.worse_off import loss_p
 
@@ -38,6 +51,22 @@ def test_the_widest_that_decides() -> None:
     assert nothing.unknown == ["a", "b"]
     assert isnan(nothing.p_above())
     assert isnan(nothing.p_below())
+
+
+def test_one_split_says_what_it_cannot_tell() -> None:
+    """Seeds agree closely; the client differences behind them do not: 3 of 20 samples for one half of the clients, none for the others."""
+    gains = np.array([3.0, 0.0] * 6)
+    hits = Hits(np.tile((10 + gains)[None, :, None], (4, 1, 1)), np.full((4, 12, 1), 10.0), np.full((12, 1), 20.0))
+    found = sources_of(np.array([[0.074, 0.075, 0.076, 0.075]]), [hits])
+    assert found.unknown == ["one draw: this says nothing about other splits of the data"]
+    assert found.widest is not None
+    assert found.widest[0] == "test clients"
+    assert found.widest[1].low < found.estimated["seeds"].low
+    assert found.widest[1].mean == pytest.approx(0.075)
+    assert sources_of(np.array([[0.1, 0.2]])).unknown[1].startswith("no test samples")
+    twice = sources_of(np.array([[0.074, 0.075], [0.09, 0.08]]), [hits, hits], shared=False, overlap=0.0)
+    assert list(twice.deciding) == ["draws", "test clients"]
+    assert twice.estimated["test clients"].error == pytest.approx(found.estimated["test clients"].error / 2**0.5)
 
 
 def test_equivalence_is_two_one_sided_tests() -> None:

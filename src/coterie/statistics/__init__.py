@@ -9,7 +9,7 @@ from coterie.statistics.over_seeds import over_seeds
 from coterie.statistics.paired import LEVEL, Paired, holm, interval, paired, t_bands
 from coterie.statistics.ranking import Ranking, critical_difference, ranking
 from coterie.statistics.rounds import RoundTests, round_tests
-from coterie.statistics.sources import Sources
+from coterie.statistics.sources import Sources, sources_of
 from coterie.statistics.spread import Spread, spread_of
 from coterie.statistics.trend import rises
 from coterie.statistics.worse_off import WorseOff, worse_off
@@ -39,6 +39,7 @@ __all__ = [
     "ranking",
     "rises",
     "round_tests",
+    "sources_of",
     "spread_of",
     "t_bands",
     "weighed",

@@ -1,9 +1,14 @@
 """Three sources of error of one difference side by side, and which of them a verdict has to survive."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
+from coterie.core.arrays import Doubles
 from coterie.statistics.intervals import Interval
+from coterie.statistics.over_clients import Hits, over_test
+from coterie.statistics.over_draws import over_draws
+from coterie.statistics.over_seeds import over_seeds
 
 
 @dataclass(frozen=True)
@@ -51,3 +56,11 @@ class Sources:
     def p_below(self, bound: float = 0.0) -> float:
         """One-sided p that the difference is below a bound, likewise."""
         return max((own.p_below(bound) for own in self.deciding.values()), default=nan)
+
+
+def sources_of(differences: Doubles, hits: Sequence[Hits] = (), *, shared: bool = True, overlap: float = 1.0) -> Sources:
+    """All three from one design: differences of accuracies (draws, seeds) as shares, and right answers of each draw's test clients.
+
+    `shared`: every draw has the same seeds (`over_draws`); `overlap`: how much of one draw's test part is in another's (`over_test`).
+    """
+    return Sources(over_seeds(differences, shared=shared), over_draws(differences, shared=shared), over_test(hits, overlap=overlap))
