@@ -5,7 +5,7 @@ import pytest
 
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError
-from coterie.grouping.controls import controlled, joining, largest
+from coterie.grouping.controls import controlled, joining, largest, like_sized
 from coterie.testing.by_hand import context
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 0, 1])
@@ -40,7 +40,7 @@ def test_the_order_of_clients_is_irrelevant() -> None:
         found = controlled(LABELS[order], EVERYBODY[order], assign, context(SIZES, truth=TRUE))  # type: ignore[arg-type]
         return dict(zip(EVERYBODY[order].tolist(), found.tolist(), strict=True))
 
-    for assign in ("random", "round_robin", "oracle", "one"):
+    for assign in ("random", "matched", "round_robin", "oracle", "one"):
         assert by_client(EVERYBODY, assign) == by_client(EVERYBODY[::-1], assign)
 
 
@@ -62,7 +62,7 @@ def test_one_group_and_clients_in_none() -> None:
     some = np.array([0, 2, 3, 5])
     ctx = context(SIZES, truth=TRUE)
     assert controlled(labels, some, "one", ctx).tolist() == [0, -1, 0, -1]
-    for assign in ("random", "round_robin", "oracle"):
+    for assign in ("random", "matched", "round_robin", "oracle"):
         assert (controlled(labels, some, assign, ctx) == -1).tolist() == [False, True, False, True]
     assert labels.tolist() == [2, -1, 1, -1]  # the caller's labels are not written on
     assert controlled(labels[:0], some[:0], "random", ctx).tolist() == []
@@ -99,7 +99,7 @@ def test_the_first_to_come_are_dealt_out_as_a_whole() -> None:
     assert sorted(joining(labels, EVERYBODY, nobody, 3, "random", ctx)) == sorted(labels)
 
 
-@pytest.mark.parametrize("assign", ["similar", "random", "round_robin", "oracle", "one"])
+@pytest.mark.parametrize("assign", ["similar", "random", "matched", "round_robin", "oracle", "one"])
 def test_a_newcomer_that_does_not_answer_joins_nothing(assign: str) -> None:
     found = joining(np.array([-1, 1]), NEW, GROUPS, 3, assign, context(SIZES, truth=TRUE))  # type: ignore[arg-type]
     assert found[0] == -1
@@ -110,3 +110,47 @@ def test_the_largest_group_is_the_first_of_equals() -> None:
     assert largest(GROUPS, 3) == 0
     assert largest(np.array([2, 1, 2, 1, -1, -1, -1]), 4) == 1
     assert largest(np.full(3, -1), 2) == 0
+
+
+def test_bins_of_like_size_by_hand() -> None:
+    # From the largest: 900 500 300 200 | 90 80 80 80 80 (equals are not parted) | 9 8: a rest of two joins the bin before it.
+    sizes = np.array([80, 900, 9, 80, 200, 80, 500, 8, 90, 300, 80])
+    assert like_sized(sizes).tolist() == [1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1]
+    assert like_sized(np.full(11, 7)).tolist() == [0] * 11
+    assert like_sized(np.arange(12)).tolist() == [2] * 4 + [1] * 4 + [0] * 4
+    assert like_sized(np.array([3, 2])).tolist() == [0, 0]
+    assert like_sized(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_matched_groups_keep_their_members_of_every_bin() -> None:
+    """Two of the four large clients are in group 0, as in each draw; who they are is as often one as another."""
+    sizes = [900, 500, 300, 200, 9, 8, 7, 6]
+    draws = np.array([controlled(LABELS, EVERYBODY, "matched", context(sizes, seed=seed)) for seed in range(200)])
+    for members in (slice(0, 4), slice(4, 8)):
+        assert (np.sort(draws[:, members], axis=1) == np.sort(LABELS[members])).all()
+    # Labels 0 0 0 1 among the large, 1 2 0 1 among the small: shares of 1/4 and 1/2 (standard error .035).
+    np.testing.assert_allclose((draws[:, :4] == 1).mean(axis=0), 0.25, atol=0.13)
+    np.testing.assert_allclose((draws[:, 4:] == 1).mean(axis=0), 0.5, atol=0.15)
+
+
+def test_matched_groups_of_clients_of_one_size_are_random_groups() -> None:
+    draws = np.array([controlled(LABELS, EVERYBODY, "matched", context(SIZES, seed=seed)) for seed in range(200)])
+    assert (np.sort(draws, axis=1) == np.sort(LABELS)).all()
+    np.testing.assert_allclose((draws == 0).mean(axis=0), 0.5, atol=0.15)
+
+
+def test_matched_groups_last_unless_they_are_drawn_each_round() -> None:
+    def drawn(round_: int, each_round: bool) -> tuple[int, ...]:
+        ctx = context([900, 500, 300, 200, 9, 8, 7, 6], round_=round_)
+        return tuple(controlled(LABELS, EVERYBODY, "matched", ctx, each_round=each_round).tolist())
+
+    assert drawn(1, False) == drawn(9, False)
+    assert len({drawn(round_, True) for round_ in range(8)}) > 1
+
+
+def test_a_newcomer_joins_with_clients_of_its_size() -> None:
+    groups = np.array([0, 0, 0, 0, 1, 1, 1, 1, -1, -1])
+    sizes = [900, 800, 700, 600, 9, 8, 7, 6, 650, 5]
+    for seed in range(20):
+        found = joining(np.array([1, 0]), np.array([8, 9]), groups, 2, "matched", context(sizes, seed=seed))
+        assert found.tolist() == [0, 1]

@@ -32,7 +32,7 @@ def test_only_the_oracle_control_sees_the_truth(name: str) -> None:
     assert oracle.sees_truth == (name in GROUPING)
     for wrapper in wrappers:
         assert variant(build(f"{name}+{wrapper}"), "oracle").sees_truth == (name in GROUPING)
-    for control in ("similar", "random", "round_robin", "one"):
+    for control in ("similar", "random", "matched", "round_robin", "one"):
         assert not variant(method, control).sees_truth
 
 

@@ -460,7 +460,7 @@ class Curious(FedAvg):
 def test_the_oracle_is_shown_the_true_groups_and_nobody_else_is() -> None:
     truth = np.array([0, 0, 1, 1, 2, 2])
     world = World.of(worlds.tiny().with_(groups=truth), "mclr")
-    kinds: dict[str, Method[Any]] = {way: Curious(assign=way) for way in ("similar", "random", "round_robin", "one", "oracle")}
+    kinds: dict[str, Method[Any]] = {way: Curious(assign=way) for way in ("similar", "random", "matched", "round_robin", "one", "oracle")}
     kinds["tuned"] = FineTuned(method=Curious())
     kinds["tuned oracle"] = FineTuned(method=Curious(assign="oracle"))
     watcher, _ = go(list(kinds.items()), world=world, evaluate_every=1)

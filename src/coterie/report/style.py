@@ -35,7 +35,7 @@ NOBODY = "#D0D0D0"  # a client that is in no group
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
 
 ALONE = "Training alone"
-SOLID, DASHED, DOTTED, LONG = [1, 0], [6, 4], [2, 3], [12, 4]
+SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
 BASELINES: dict[MethodRole, tuple[str, list[int]]] = {
     "uniform": ("FedAvg, equal weights", DASHED),
     "local": (ALONE, DOTTED),
@@ -43,6 +43,7 @@ BASELINES: dict[MethodRole, tuple[str, list[int]]] = {
 }
 CONTROLS = {
     "random": ("random groups", DASHED),
+    "matched": ("random groups of like sizes", DOT_DASHED),
     "oracle": ("true groups", DOTTED),
     "one": ("one group", LONG),
     "round_robin": ("dealt groups", LONG),

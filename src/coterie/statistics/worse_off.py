@@ -1,0 +1,82 @@
+"""Which clients are clearly worse off: not those whose number is lower, which with five test samples is a coin toss.
+
+A client is clearly worse off when both kinds of chance are ruled out, and the false discovery rate over all clients (Benjamini and
+Hochberg, 1995) is kept at 5 %:
+
+- **runs**: its paired difference over draws and seeds is below 0, by the interval over draws, or over seeds where there is one draw;
+- **samples**: its loss, in right answers, is more than a sign test of its test samples leaves to chance. Only samples on which exactly one
+  method was right say anything. Where only counts of each method are known, as many as possible are taken to be such samples, which
+  gives the largest p that the counts allow.
+
+A client's p is the larger of the two.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special, stats
+
+from coterie.core.arrays import Bools, Doubles
+from coterie.statistics.over_clients import most_differing
+from coterie.statistics.over_draws import over_draws
+from coterie.statistics.over_seeds import over_seeds
+from coterie.statistics.paired import LEVEL
+
+
+@dataclass(frozen=True)
+class WorseOff:
+    """Clients one by one; nan for one that could not be tested (no samples, or a single run)."""
+
+    mean: Doubles  # (N,) difference of accuracies
+    low: Doubles  # (N,) its 95 % interval over draws and seeds
+    high: Doubles
+    samples: Doubles  # (N,) test samples in a draw, mean over draws
+    p: Doubles  # (N,) one-sided, uncorrected
+    corrected: Doubles  # (N,) by the false discovery rate
+
+    @property
+    def clearly(self) -> Bools:
+        return np.asarray(self.corrected < LEVEL)  # nan is not clear
+
+    @property
+    def tested(self) -> int:
+        return int(np.isfinite(self.p).sum())
+
+
+def worse_off(ours: Doubles, theirs: Doubles, samples: Doubles, *, differing: Doubles | None = None, shared: bool = True) -> WorseOff:
+    """From right answers (draws, seeds, clients) of two methods and test samples (draws, clients); nan for a run that is missing.
+
+    A client has to be the same holder of data in all draws: where the partition is redrawn it is not, and each draw is asked alone.
+    """
+    rates = np.where(samples > 0, samples, np.nan)[:, None, :]
+    tables = np.moveaxis((ours - theirs) / rates, 2, 0)  # (N, B, S)
+    found = [over_draws(table, shared=shared) if len(table) > 1 else over_seeds(table) for table in tables]
+    numbers = np.array([(np.nan,) * 4 if isinstance(own, str) else (own.mean, own.low, own.high, own.p_below()) for own in found])
+    if differing is None:
+        differing = most_differing(ours[..., None], theirs[..., None], samples[:, None, :, None])
+    by_samples = loss_p(_mean(theirs - ours), _mean(differing))
+    p = np.maximum(numbers[:, 3], by_samples)
+    corrected = np.full(len(p), np.nan)
+    known = np.isfinite(p)
+    if known.any():
+        corrected[known] = stats.false_discovery_control(p[known])
+    return WorseOff(numbers[:, 0], numbers[:, 1], numbers[:, 2], _mean(rates), p, corrected)
+
+
+def loss_p(lost: Doubles, differing: Doubles) -> Doubles:
+    """One-sided sign test that so many right answers are lost net, of so many samples on which one method alone was right.
+
+    b = (differing + lost) / 2 of them went against us; P(X >= b), X binomial with 1/2, is the incomplete beta function, which also
+    takes the fractions that means over rounds and seeds give.
+    """
+    against = (differing + lost) / 2
+    possible = against > 0
+    p = special.betainc(np.where(possible, against, 1.0), np.where(possible, differing - against + 1, 1.0), 0.5)
+    return np.asarray(np.where(np.isfinite(lost), np.where(possible, p, 1.0), np.nan))
+
+
+def _mean(runs: Doubles) -> Doubles:
+    """(N,) mean over the draws and seeds that are there."""
+    known = np.isfinite(runs)
+    count = known.sum(axis=(0, 1))
+    return np.asarray(np.where(count > 0, np.where(known, runs, 0.0).sum(axis=(0, 1)) / np.maximum(count, 1), np.nan))
