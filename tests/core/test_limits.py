@@ -47,8 +47,10 @@ def test_nonsense_does_not_enter_the_median() -> None:
 
 
 def test_nobody_is_far_among_few_or_where_most_stand_still() -> None:
-    few = Train(CLIENTS[:3], MODELS, Local(), start=START[:3])
-    assert refused(few, trained([1, 1, 1000, 0, 0]).take(CLIENTS < 3), Limits(norm=2)) == {}
+    few = Train(CLIENTS[:2], MODELS, Local(), start=START[:2])
+    assert refused(few, trained([1, 1000, 0, 0, 0]).take(CLIENTS < 2), Limits(norm=1.5)) == {}
+    three = Train(CLIENTS[:3], MODELS, Local(), start=START[:3])
+    assert refused(three, trained([1, 1, 1000, 0, 0]).take(CLIENTS < 3), Limits(norm=2)) == {2: Refusal.TOO_FAR}
     assert refused(ASK, trained([0, 0, 0, 1, 1000]), Limits(norm=2)) == {}
 
 

@@ -83,11 +83,11 @@ def _read_table(path: Path) -> "pd.DataFrame":
     except Exception as error:  # pandas raises many kinds, all of which mean that the file cannot be read
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} cannot be read as CSV: {reason}.") from error
-    check_columns([name.strip() for name in head], str(path))
     numbers = [_number(name) for name in head]
     counted = [*map(float, range(len(head)))], [*map(float, range(1, len(head) + 1))]  # names that count the columns are names
     if head and None not in numbers and numbers not in counted:
         raise UserError(f"{path} begins with a row of numbers: its first line should name the columns.")
+    check_columns([name.strip() for name in head], str(path))
     return frame.fillna("")  # of lines shorter than the head
 
 
