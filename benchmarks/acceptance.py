@@ -7,18 +7,22 @@ bound (`norm_bound`) has to lie above it with a margin.
 """
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import coterie as ct
 from coterie.core.asks import Train
 from coterie.core.limits import FEW, moved_by
-from coterie.engines.engine import Stamped
-from coterie.evidence.settings import parse_seeds
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.engines.engine import Engine, Stamped
+from coterie.engines.make import make_engine
+from coterie.evidence.settings import Settings, parse_seeds
 from coterie.methods.catalogue import methods
-from coterie.run.lanes import Lane
+from coterie.run.study import Study
 
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "digits/iid(clients=20)": {},
@@ -41,39 +45,44 @@ def main() -> None:
     given = parser.parse_args()
     print("| federation | replies to training | refused | farthest, in medians | by |\n| --- | ---: | ---: | ---: | --- |")
     for name in given.data.split(";"):
-        ratios = watch()
         chosen = [method for method in methods if not (name.startswith("mnist") and method in ("flhc", "robust", "fedex"))]
-        result = ct.study(
-            chosen,
-            data=name,
-            seeds=parse_seeds(given.seeds),
-            rounds=given.rounds,
-            evaluate_every=given.rounds,
-            data_dir=given.data_dir,
-            **FEDERATIONS[name],
-        )
-        refused = int(result.evidence.frame("absences")["why"].isin(LIMITS).sum())
-        worst = max(ratios, key=lambda label: ratios[label][1])
-        print(f"| {name} | {sum(n for n, _ in ratios.values()):,} | {refused} | {ratios[worst][1]:.1f} | {worst} |", flush=True)
+        told = dict(FEDERATIONS[name])
+        local = Local(**{field.name: told.pop(field.name) for field in fields(Local) if field.name in told})
+        model = told.pop("model", "mclr")
+        plan = Plan(rounds=given.rounds, evaluate_every=given.rounds, local=local, **told)
+        settings = Settings(methods=tuple(chosen), data=name, model=model, seeds=parse_seeds(given.seeds), plan=plan)
+        study = Study.prepare(settings, data_dir=given.data_dir)
+        with WatchingEngine(make_engine(study.worlds)) as engine:
+            evidence = study.run(engine=engine).evidence
+        refused = int(evidence.frame("absences")["why"].isin(LIMITS).sum())
+        worst = max(engine.farthest, key=lambda lane: engine.farthest[lane])
+        print(f"| {name} | {engine.replies:,} | {refused} | {engine.farthest[worst]:.1f} | {study.lanes()[worst].label} |", flush=True)
 
 
-def watch() -> dict[str, tuple[int, float]]:
-    """By method, how many replies to training there were, and the farthest; filled while studies run."""
-    found: dict[str, tuple[int, float]] = {}
-    plain = getattr(watch, "plain", Lane.answered)
-    watch.plain = plain  # type: ignore[attr-defined]
+class WatchingEngine(Engine):
+    """Another engine, with how far clients moved in its replies to training."""
 
-    def answered(lane: Lane, sent: Stamped, reply: Any) -> Any:
-        ask = sent.ask
-        if isinstance(ask, Train) and not ask.alone and len(reply) >= FEW:
-            moved = np.concatenate(list(moved_by(ask, reply)))
-            count, most = found.get(lane.label, (0, 0.0))
-            ratio = float(moved.max() / np.median(moved)) if np.median(moved) > 0 else 0.0
-            found[lane.label] = (count + len(reply), max(most, ratio))
-        return plain(lane, sent, reply)
+    name = "watching"
 
-    Lane.answered = answered  # type: ignore[assignment, method-assign]
-    return found
+    def __init__(self, inner: Engine) -> None:
+        self.inner, self.replies = inner, 0
+        self.farthest: dict[int, float] = {}  # by lane, in medians of a cohort
+
+    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        replies = self.inner.run(asks)
+        for stamped, reply in zip(asks, replies, strict=True):
+            if isinstance(stamped.ask, Train) and not stamped.ask.alone and len(reply) >= FEW:
+                moved = np.concatenate(list(moved_by(stamped.ask, reply)))
+                ratio = float(moved.max() / np.median(moved)) if np.median(moved) > 0 else 0.0
+                self.farthest[stamped.lane] = max(self.farthest.get(stamped.lane, 0.0), ratio)
+                self.replies += len(reply)
+        return replies
+
+    def prepare(self, local: Local) -> None:
+        self.inner.prepare(local)
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from coterie.core.asks import Gradient, Reply, Train
+from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.sketches import Sketch
 from coterie.deploy.accountant import ORDERS, Charge, epsilon_of, noise_for
@@ -65,7 +66,17 @@ def test_new_projections_are_counted_until_they_would_show_too_much(tmp_path: Pa
     assert "192 directions" in denied.reason
     assert "'sketch_numbers'" in denied.reason
     assert isinstance(answer(site, second)[0], Reply)
+    again = worker(tmp_path, asks=("SketchedGradient",), sketch_numbers=150)  # another process: the next job of the run
+    assert "192 directions" in answer(again, third)[0].reason
+    assert isinstance(answer(again, second)[0], Reply)
     assert isinstance(answer(worker(tmp_path, asks=("Gradient",), sketch_numbers=1), third)[0], Reply)  # who may have all need not count
+
+
+def test_a_count_that_cannot_be_read_is_no_fresh_start(tmp_path: Path) -> None:
+    assert isinstance(answer(worker(tmp_path, asks=("SketchedGradient",)), GRADIENT)[0], Reply)
+    (tmp_path / "sketches.json").write_text("[1")
+    with pytest.raises(UserError, match=r"count of sketches .* cannot be read"):
+        worker(tmp_path, asks=("SketchedGradient",))
 
 
 def test_a_sketch_longer_than_the_model_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from coterie.deploy.mechanisms import ClipNoise, DpSgd
 from coterie.deploy.policy import Policy, read_policy
 from coterie.deploy.privacy import mechanism_for, privatised, releases, without_noise
 from coterie.deploy.record import Sizes, entry_of, packed, weight_of
-from coterie.deploy.sketch_limit import SketchLimit
+from coterie.deploy.sketch_limit import FILE, SketchLimit
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.sketching import in_full, sketched
@@ -61,7 +61,7 @@ class SiteWorker:
         """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
         self.run, self.pack, self.device = run, pack, device
-        self.sketches = SketchLimit(policy)
+        self.sketches = SketchLimit(policy, privacy_state.path.with_name(FILE), run)
         denied = policy.model_permitted(world.model.text)
         if denied is not None:
             raise UserError(denied.reason)
