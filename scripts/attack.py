@@ -2,7 +2,7 @@
 
     python scripts/attack.py [--trials N] [--seed S] [--only KIND ...]
 
-What is tried, and how each trial is judged, is in tests/attacking.py.
+What is tried, and how each trial is judged, is in tests/attack_kinds.py and tests/attacking.py.
 """
 
 import argparse
@@ -17,7 +17,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMB
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from attacking import KINDS, WEIGHTS, Attack  # noqa: E402
+from attack_kinds import KINDS, WEIGHTS  # noqa: E402
+from attacking import Attack  # noqa: E402
 
 
 def main() -> int:
@@ -37,7 +38,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         attack = Attack(Path(folder) / "attack")
         for number, kind in enumerate(drawn[: options.trials]):
-            attack.trial(kind, options.seed * 10**6 + number)
+            attack.trial(KINDS[kind], f"{kind} {options.seed * 10**6 + number}")
             if sys.stderr.isatty():
                 print(f"\r{number + 1} of {options.trials}", end="", file=sys.stderr, flush=True)
     kinds = sorted(attack.outcomes)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from attacking import KINDS
+from attack_kinds import KINDS
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "attack.py"
 
