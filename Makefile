@@ -10,7 +10,7 @@ demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotate
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
 	rm -rf runs/demo
 	$(BIN)/coterie compare 'fedgroup(groups=4,pretrain=20)' 'fesem(groups=4,warmup=20)' 'fedsim(clusters=4)' --data 'digits/rotated(clients=40,groups=4)' \
-		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --seeds 0-7 --out runs/demo
+		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --draws 10 --seeds 0-1 --out runs/demo
 	$(BIN)/coterie report runs/demo
 
 test: $(VENV)/.dev  ## the whole suite

@@ -37,7 +37,7 @@ def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
     ("words", "sentence"),
     [
         (["run", "fedavg", *DATA, "--out", "study"], "coterie: Stopped. What was written is safe; go on with --resume.\n"),
-        (["inspect", "--data", "digits/iid(clients=20)", "--draws", "100000"], "coterie: Stopped.\n"),
+        (["inspect", "--data", "digits/iid(clients=20)", "--references", "100000"], "coterie: Stopped.\n"),
     ],
     ids=["run", "inspect"],
 )
