@@ -28,10 +28,10 @@ def digit_sites(count: int) -> dict[str, SiteSettings]:
     return {f"site-{i}": SiteSettings(digits(count), (name,), engine="loop", threads=1) for i, name in enumerate(load(digits(count)).ids)}
 
 
-def difference(running: Running, model: str, run: str) -> float:
+def difference(running: Running, model: str, run: str, method: str = "fedavg") -> float:
     """The largest difference of any parameter, as a share of the largest parameter."""
     count = len(running.at_once)
-    settings = Settings(methods=("fedavg",), data=digits(count), model=model, plan=Plan(rounds=3, local=Local(epochs=1)))
+    settings = Settings(methods=(method,), data=digits(count), model=model, plan=Plan(rounds=3, local=Local(epochs=1)))
     running.study(settings, run, minimum=count)
     with TemporaryDirectory() as folder:
         Study.prepare(settings).run(out=Path(folder) / "study", execution=Execution(engine="loop"))
