@@ -80,7 +80,7 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
         order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []})["folders"]
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
-        missed = [name for name in order if name not in there and f"{name}/settings.json" not in broken]
+        missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
         faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in missed]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:

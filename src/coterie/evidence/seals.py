@@ -20,7 +20,7 @@ UNSEALED = 2  # the last format of a comparison that was written without seals
 def write_sealed(folder: Path, name: str, text: str) -> list[str]:
     """Write a file of a folder and seal it; what was not as it was written before, in sentences."""
     path, before = folder / name, read_seals(folder) or {}
-    there = file_hash(path) if path.is_file() else None
+    there = _hash(path)
     told = [f"{path} was not as it was written: it is made again."] if name in before and there != before[name] else []
     if there != text_hash(text):
         write_whole(path, text)
@@ -50,7 +50,7 @@ def broken_seals(folder: Path) -> dict[str, str]:
     seals = read_seals(folder)
     if seals is None:
         return {SEALS: ALTERED if (folder / SEALS).exists() else MISSING} if _was_sealed(folder) else {}
-    found = {name: file_hash(folder / name) if (folder / name).is_file() else None for name in seals}
+    found = {name: _hash(folder / name) for name in seals}
     wrong = {name: MISSING if found[name] is None else ALTERED for name, wanted in seals.items() if found[name] != wanted}
     loose = sorted(f"tuning/{path.name}" for path in (folder / "tuning").glob("*.json"))
     return wrong | {name: "is not what this comparison wrote" for name in loose if name not in seals}
@@ -60,10 +60,10 @@ def mend_request(folder: Path, text: str) -> list[str]:
     """Write what a comparison is again where it is damaged and the command that goes on says the very text that was sealed."""
     path, seals = folder / REQUEST, read_seals(folder)
     sealed = None if seals is None else seals.get(REQUEST)
-    if sealed is None and _was_sealed(folder) and path.is_file() and file_hash(path) == text_hash(text):
+    if sealed is None and _was_sealed(folder) and _hash(path) == text_hash(text):
         seal(folder, REQUEST)
         return [f"{folder / SEALS} was not as it was written: it is made again."]
-    if sealed is None or (path.is_file() and file_hash(path) == sealed):
+    if sealed is None or _hash(path) == sealed:
         return []
     if text_hash(text) != sealed:
         raise UserError(
@@ -84,6 +84,14 @@ def _was_sealed(folder: Path) -> bool:
     except UserError:
         return True
     return not (isinstance(tree, dict) and isinstance(told := tree.get("format"), int) and told <= UNSEALED)
+
+
+def _hash(path: Path) -> str | None:
+    """The hash of a file; None where there is none to be read."""
+    try:
+        return file_hash(path)
+    except (OSError, ValueError):  # no name of a file at all
+        return None
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
