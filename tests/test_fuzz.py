@@ -1,5 +1,7 @@
 """Every reader is fed with damaged and made-up input: it reads it or refuses it, and raises nothing else."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,12 @@ def test_what_is_damaged_is_first_of_all_right(name: str, tmp_path: Path, monkey
     """A fuzzer whose seed is refused at once would test nothing but that."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert READERS[name][0](READERS[name][1], tmp_path) is not None
+
+
+def test_the_long_part_feeds_a_reader_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    feed = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "fuzz.py"))["feed"]
+    feed("seeds", 1, tmp_path, examples=5)
+    monkeypatch.setitem(READERS, "seeds", (lambda content, folder: 1 // 0, b"0-4,7"))
+    with pytest.raises(ZeroDivisionError):
+        feed("seeds", 1, tmp_path, examples=5)
