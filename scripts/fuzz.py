@@ -1,4 +1,4 @@
-"""Feed every reader with damaged and made-up input for some minutes: `python scripts/fuzz.py 5 [SEED]`. The short part is tests/test_fuzz.py.
+"""Feed every reader with damaged and made-up input for some minutes: `python scripts/fuzz.py 5 [SEED]`. The short part: tests/test_fuzz.py.
 
 The first input that a reader neither reads nor refuses ends it, made as small as hypothesis can make it.
 """
