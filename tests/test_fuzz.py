@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coterie.core.errors import UserError
 from fuzzing import damaged
 from readers import READERS, attempt
 
@@ -37,6 +38,13 @@ def test_what_is_damaged_is_first_of_all_right(name: str, tmp_path: Path, monkey
     """A fuzzer whose seed is refused at once would test nothing but that."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert READERS[name][0](READERS[name][1], tmp_path) is not None
+
+
+@pytest.mark.parametrize("name", ["policy", "study file", "reproduction"])
+def test_a_number_of_thousands_of_digits_is_refused(name: str, tmp_path: Path) -> None:
+    """Found by fuzzing: TOML's reader raises another error for it than for anything else."""
+    with pytest.raises(UserError, match="is not valid TOML"):
+        READERS[name][0](b"x = " + b"9" * 5000 + b"\n", tmp_path)
 
 
 def test_the_long_part_feeds_a_reader_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def served(
     clients = world.problem.roster.clients
     script = lane.method.serve(restored.state, clients if newcomers is None else clients[len(roster) :], lane.context(lane.round_))
     with _engine(folder, study) as engine:
-        serving = answer(script, engine, seed=key.seed, round_=lane.round_, draw=key.draw)
+        serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=key.draw)
     return Served(lane, settings.model, world.federation.at(lane.round_), serving)
 
 
