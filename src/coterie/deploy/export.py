@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError, suggestion
-from coterie.core.json_object import read_words
+from coterie.core.json_object import read_object, read_words
 from coterie.core.method import Method
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
+from coterie.data.content import contents, differing
 from coterie.data.federation import Federation
 from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
@@ -54,6 +55,7 @@ def served(
     restored = _last(folder, key, settings)
     methods = None if made is None else [made]
     known = federation or load(settings.data, key.draw, data_dir)
+    _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
         known = with_newcomers(known.at(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
@@ -68,6 +70,17 @@ def served(
     with _engine(folder, study) as engine:
         serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=key.draw)
     return Served(lane, settings.model, world.federation.at(lane.round_), serving)
+
+
+def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:
+    """Refuse other data than the study's, by what they hold; a folder of before they were hashed has only its list of clients."""
+    path = folder / "data.json"
+    before = read_object(path).get(str(draw)) if path.exists() else None
+    other = differing(before, contents(federation)) if isinstance(before, dict) else []
+    if other:
+        raise UserError(
+            f"The data of {spec!r} are not those of {folder} ({', '.join(other)} differ): point --data-dir to those it was run on."
+        )
 
 
 def _chosen(settings: Settings, method: str | None, seed: int | None, draw: int | None) -> Settings:
