@@ -24,16 +24,19 @@ def test_the_bits_are_the_counts(engine: str) -> None:
     models = rng.normal(size=(3, world.model.layout.size)).astype(np.float32)
     clients = np.array([5, 0, 3, 6])
     ask = Evaluate(Serving(clients, models, np.array([0, 2, 0, 1])), answers=True)
-    with make_engine({0: world}, engine, "cpu", 1) as made:  # type: ignore[arg-type]
+    with make_engine({0: world}, engine, "cpu", 1) as made:
         found, plain = (made.run([Stamped(one, 0, 0)])[0] for one in (ask, replace(ask, answers=False)))
+        alone = [made.run([Stamped(ask.take(np.array([row])), 0, 0)])[0] for row in range(len(clients))]
     assert plain.answers is None
     bits = np.unpackbits(found.answers, axis=1).astype(bool)
+    assert bits.any()
     for row, client in enumerate(found.clients):
         samples = federation.test[int(client)]
         own = bits[row, : len(samples)]
         assert not bits[row, len(samples) :].any()
         by_class = np.bincount(federation.y[samples][own], minlength=len(federation.classes))
         assert by_class.tolist() == found.hits[row].tolist()
+        assert own.tolist() == np.unpackbits(alone[row].answers[0])[: len(samples)].astype(bool).tolist()  # whoever is asked beside it
 
 
 def test_a_study_keeps_those_of_its_last_round_and_the_digest_does_not_see_them() -> None:
