@@ -14,7 +14,7 @@ from coterie.engines.world import World
 from coterie.evidence.tables import ANSWERS
 from coterie.run.execution import Execution
 
-DATA = "synthetic(1,1,clients=7)"
+DATA = "digits/dirichlet(0.5,clients=7)"
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
