@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.run.callbacks import Callback as Callback
     from coterie.run.compare import compare as compare
     from coterie.run.execution import Execution as Execution
+    from coterie.run.finishing import NothingFinishedError as NothingFinishedError
     from coterie.run.progress import ProgressBar as ProgressBar
     from coterie.run.result import Result as Result
     from coterie.run.study import Study as Study
@@ -167,6 +168,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "coterie.run.callbacks": ("Callback",),
     "coterie.run.compare": ("compare",),
     "coterie.run.execution": ("Execution",),
+    "coterie.run.finishing": ("NothingFinishedError",),
     "coterie.run.progress": ("ProgressBar",),
     "coterie.run.result": ("Result",),
     "coterie.run.study": (

@@ -1,6 +1,7 @@
 """`coterie run`: methods side by side on one federation, or everything a study file says."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.showing import shown
 from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
@@ -49,14 +51,19 @@ def run(
         raise UserError("--json prints one study: a study file with a grid has several; read their folders with 'coterie show DIR --json'.")
     chosen = parse_seeds(seeds) if seeds is not None else None
     said |= options.given(data=data, model=model, seeds=chosen, data_seed=data_seed)
+    came_to_something = True
     for entry in studies:
         entry = replace(entry.but(said), out=_folder(out, entry, alone=len(studies) == 1))
-        _run_one(entry, data_dir, resume, as_json)
+        came_to_something &= _run_one(entry, data_dir, resume, as_json)
+    if not came_to_something:
+        raise typer.Exit(1)
 
 
-def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> None:
+def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> bool:
+    """Run a study and tell of it; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
+    from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
 
@@ -72,6 +79,9 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
         console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}")
     if as_json:
         print(json.dumps(result.as_json(str(entry.out) if entry.out else None)))
+    if nothing_finished(result):
+        print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+    return not nothing_finished(result)
 
 
 def _folder(out: Path | None, entry: "FileStudy", *, alone: bool) -> Path | None:

@@ -115,5 +115,25 @@ class Federation:
             found = world if begin <= round_ else found
         return found
 
+    def check_apart(self) -> None:
+        """Refuse a client that would be judged on samples it has trained on."""
+        for name, part in (("test", self.test), ("validation", self.validation)):
+            if part is not None and (shared := _shared(self.train, part, len(self.y))) is not None:
+                raise UserError(
+                    f"Client {self.ids[shared]!r} of {self.name!r} has {name} samples among its training samples: its scores would be too "
+                    "good; keep the parts apart."
+                )
+        for _, world in self.later:
+            world.check_apart()
+
     def with_(self, **changes: Any) -> "Federation":
         return replace(self, **changes)
+
+
+def _shared(train: Parts, other: Parts, samples: int) -> int | None:
+    """The first client that has a sample in both parts. Samples that clients share among each other are no matter."""
+    trained = np.zeros(samples, dtype=bool)
+    trained[train.indices] = True
+    if not trained[other.indices].any():
+        return None
+    return next((k for k in range(len(train)) if np.isin(other[k], train[k]).any()), None)

@@ -19,7 +19,8 @@ from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.engine import Engine
-from coterie.engines.loss import Loss, cross_entropy
+from coterie.engines.fitting import check_fit
+from coterie.engines.loss import Loss, cross_entropy, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
@@ -33,6 +34,7 @@ from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
+from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
@@ -71,12 +73,14 @@ class Study:
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
         federations = {draw: federation or load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
-        worlds = {draw: World.of(federation, settings.model, loss, attack) for draw, federation in federations.items()}
+        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
+            world.federation.check_apart()
             if not world.federation.test.sizes.any():
                 raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
+            check_fit(world, settings.plan.local.batch_size)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -239,7 +243,8 @@ def study(
     """Run methods side by side under one protocol and return their evidence.
 
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
-    them at once, `local` those of local training; what is said twice is refused.
+    them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
+    says why and carries the result that there is.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -259,4 +264,4 @@ def study(
         plan=plan_of(settings, plan, local),
     )
     ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
-    return ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=callbacks)
+    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=callbacks))
