@@ -36,7 +36,7 @@ def test_a_grid_goes_on_past_a_point_that_came_to_nothing(
     file = tmp_path / "s.toml"
     grid = '[grid]\n"local.lr" = [1e30, 0.1]\n'
     file.write_text(f'methods = ["fedprox(mu=1)"]\ndata = "synthetic(0,0,clients=4)"\nrounds = 2\n{grid}')
-    code, stdout, stderr = coterie(capfd, monkeypatch, "run", str(file), "--out", str(tmp_path / "out"))
+    code, _, stderr = coterie(capfd, monkeypatch, "run", str(file), "--out", str(tmp_path / "out"))
     assert code == 1
     assert stderr.count("None of 1 runs") == 1
     assert (tmp_path / "out" / "local.lr=0.1").is_dir()

@@ -76,7 +76,7 @@ def test_a_bundle_answers_as_the_study_measured(studies: dict[str, Path], name: 
         write_bundle(found.bundle([identity]), tmp_path / identity)
         bundle = read_bundle(tmp_path / identity)
         own = federation.test[client]
-        answers = bundle.predict(federation.x[own])
+        answers = bundle.answer(federation.x[own])
         y = federation.y[own]
         assert np.bincount(y[answers.classes == y], minlength=len(federation.classes)).tolist() == counted[client].tolist()
         assert answers.probabilities.sum(axis=1) == pytest.approx(np.ones(len(own)))
@@ -120,19 +120,19 @@ def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, 
     assert bundle.origin == Origin("ditto", "heart", 0, 0, 2)
     assert set(bundle.scaling) == {"va", "cleveland"}
     x = found.federation.x[:5]
-    alone = {name: found.bundle([name]).predict(x).probabilities for name in bundle.clients}
-    assert all((bundle.predict(x, name).probabilities == alone[name]).all() for name in bundle.clients)
+    alone = {name: found.bundle([name]).answer(x).probabilities for name in bundle.clients}
+    assert all((bundle.answer(x, name).probabilities == alone[name]).all() for name in bundle.clients)
     assert (alone["va"] != alone["cleveland"]).any()
     with pytest.raises(UserError, match="does not know client 'hungary': it has 2 models for va, cleveland"):
-        bundle.predict(x, "hungary")
+        bundle.answer(x, "hungary")
     with pytest.raises(UserError, match="Say for whom"):
-        bundle.predict(x)
+        bundle.answer(x)
 
 
 def test_one_model_answers_for_anybody(studies: dict[str, Path]) -> None:
     bundle = served(studies["heart"], "fedavg").bundle(["va"])
     x = np.zeros((2, 13))
-    assert (bundle.predict(x, "nobody").probabilities == bundle.predict(x).probabilities).all()
+    assert (bundle.answer(x, "nobody").probabilities == bundle.answer(x).probabilities).all()
     with pytest.raises(UserError, match="does not know how client 'nobody' scales its rows: it has the scaling of va"):
         bundle.scaled(x, "nobody")
 
@@ -183,7 +183,8 @@ def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_
 
 
 def test_a_lane_that_diverged_is_refused(tmp_path: Path) -> None:
-    ct.study("fedprox(mu=1e30)", data="heart", rounds=2, out=tmp_path / "study")
+    with pytest.raises(ct.NothingFinishedError):
+        ct.study("fedprox(mu=1e30)", data="heart", rounds=2, out=tmp_path / "study")
     with pytest.raises(UserError, match=r"fedprox\(mu=1e30\), seed 0, of .* (diverged|to export)"):
         served(tmp_path / "study")
 
@@ -223,9 +224,9 @@ def test_combiners_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     again = read_bundle(tmp_path / "b")
     x = np.random.default_rng(1).normal(size=(9, 3))
     for client in ("z", "a"):
-        assert again.predict(x, client).probabilities.tobytes() == bundle.predict(x, client).probabilities.tobytes()
+        assert again.answer(x, client).probabilities.tobytes() == bundle.answer(x, client).probabilities.tobytes()
     if name in ("mixture", "own", "by row"):
-        assert (again.predict(x, "z").probabilities != again.predict(x, "a").probabilities).any()
+        assert (again.answer(x, "z").probabilities != again.answer(x, "a").probabilities).any()
 
 
 @pytest.mark.parametrize("name", COMBINERS)
@@ -315,7 +316,7 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
     write_bundle(replace(bundle_of(None, {"a": 0}), model="own_net:net"), tmp_path / "b")
     with pytest.raises(UserError, match="if you trust it, say so with --trust"):
         read_bundle(tmp_path / "b")
-    assert read_bundle(tmp_path / "b", "own_net:net").predict(np.zeros((1, 3))).classes.shape == (1,)
+    assert read_bundle(tmp_path / "b", "own_net:net").answer(np.zeros((1, 3))).classes.shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -329,17 +330,17 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
 )
 def test_samples_that_do_not_fit_are_refused(x: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        bundle_of(None, {"a": 0}).predict(x)
+        bundle_of(None, {"a": 0}).answer(x)
 
 
 def test_no_samples_have_no_answers() -> None:
-    assert bundle_of(None, {"a": 1}).predict(np.zeros((0, 3))).probabilities.shape == (0, 2)
+    assert bundle_of(None, {"a": 1}).answer(np.zeros((0, 3))).probabilities.shape == (0, 2)
 
 
 def test_tokens_stay_whole() -> None:
     bundle = replace(bundle_of(None, {"a": 0}, 1), tokens=True)
     with pytest.raises(UserError, match="should be whole numbers"):
-        bundle.predict(np.full((1, 3), 0.5))
+        bundle.answer(np.full((1, 3), 0.5))
 
 
 def test_a_folder_in_use_is_not_written_into(tmp_path: Path) -> None:
@@ -368,7 +369,7 @@ def test_newcomers_have_the_bundle_of_the_methods_own_cold_start(studies: dict[s
         bundle = found.bundle([identity])
         assert list(bundle.clients) == [identity]
         own = new.test[place]
-        assert bundle.predict(new.x[own]).probabilities.shape == (len(own), 10)
+        assert bundle.answer(new.x[own]).probabilities.shape == (len(own), 10)
     if method == "fedavg":
         assert (found.bundle(["new-0"]).models == served(studies["digits"], method).bundle(["client-0"]).models).all()
 
@@ -390,7 +391,7 @@ def _mean_loss(world: World, model: Any, x: Any, y: Any) -> float:
     bundle = Bundle(
         Origin("m", "d", 0, 0, 1), "mclr", world.federation.input_shape, world.federation.classes, model[None], ("m",), {"c": 0}
     )
-    return float(-np.log(bundle.predict(x).probabilities[np.arange(len(y)), y]).mean())
+    return float(-np.log(bundle.answer(x).probabilities[np.arange(len(y)), y]).mean())
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,29 @@ class SiteRows:
     y: Ints | None = None  # (m,)
 
 
-def read_rows(path: Path, bundle: Bundle, label: str | None = None) -> SiteRows:
-    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names."""
+def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
+    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names.
+
+    The rows of a table are prepared as those of training were, where the bundle says how.
+    """
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
-    rows = _arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _table(path, bundle, label)
+    rows = _arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _table(path, bundle, label, client)
     if not len(rows.x):
         raise UserError(f"{path} holds no rows.")
     return rows
+
+
+def inputs_of(bundle: Bundle, rows: "Array | pd.DataFrame", client: str | None) -> Array:
+    """Rows as the models take them: an array as it is, a table in the client's own units prepared as the training rows were."""
+    if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
+        return np.asarray(rows)
+    if bundle.preparation is not None:
+        return bundle.preparation.rows(rows, bundle.asking(client), "The table")
+    texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
+    columns = _by_position(texts, bundle, "The table") if bundle.features is None else _by_name(texts, bundle.features, "The table")
+    made = np.stack(columns, axis=1)
+    return bundle.scaled(made, client) if bundle.scaling else made
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
@@ -58,7 +73,7 @@ def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     return SiteRows(found, y)
 
 
-def _table(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
+def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
     frame = _read_table(path)
     y = None
     if label is not None:
@@ -66,6 +81,8 @@ def _table(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
             raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
         y = classes_of(frame[label].tolist(), bundle.classes, str(path))
         frame = frame.drop(columns=label)
+    if bundle.preparation is not None:
+        return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
     columns = _by_position(frame, bundle, path) if bundle.features is None else _by_name(frame, bundle.features, path)
     return SiteRows(np.stack(columns, axis=1), y)
 
@@ -91,7 +108,7 @@ def _read_table(path: Path) -> "pd.DataFrame":
     return frame.fillna("")  # of lines shorter than the head
 
 
-def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path) -> list[Array]:
+def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:
     """The columns that the features name. A category's column may stand for its indicators: `cp` for `cp=2` and `cp=3`."""
     columns, missing = [], []
     for feature in features:
@@ -108,7 +125,7 @@ def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path) -> list
     return columns
 
 
-def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path) -> list[Array]:
+def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:
     """All columns of numbers, in their order."""
     width = prod(bundle.input_shape)
     texts = [str(c) for c in frame.columns if not any(_number(cell) is not None for cell in frame[c].head(100))]
@@ -119,7 +136,7 @@ def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path) -> list[Arra
     return [_numbers(frame[c].tolist(), str(c), path) for c in kept]
 
 
-def _numbers(cells: Sequence[str], column: str, path: Path) -> Array:
+def _numbers(cells: Sequence[str], column: str, path: Path | str) -> Array:
     values = [_number(cell) for cell in cells]
     if None in values:
         row = values.index(None)

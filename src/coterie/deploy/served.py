@@ -11,6 +11,7 @@ from coterie.core.arrays import Floats
 from coterie.core.errors import check_names
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
+from coterie.data.preparing.prepared import preparation_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.combining import combiner_for
@@ -36,7 +37,7 @@ class Served:
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
         rows = [row if row == COMBINED else int(np.searchsorted(kept, row)) for row in own.rows.tolist()]
         names = [federation.ids[number] for number in numbers]
-        scaling = federation.provenance.get("scaling", {})
+        scaling, preparation = federation.provenance.get("scaling", {}), preparation_of(federation)
         return Bundle(
             origin=Origin(key.method, federation.name, key.seed, key.draw, self.lane.round_),
             model=self.model,
@@ -49,6 +50,7 @@ class Served:
             tokens=federation.x.dtype.kind != "f",
             features=feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
+            preparation=None if preparation is None else preparation.of(names),
         )
 
     @cached_property

@@ -23,8 +23,8 @@ def check_fit(world: World, batch_size: int | None) -> None:
     shape = tuple(outputs.shape)
     if shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2):
         raise UserError(
-            f"Model {world.model.text!r} gives outputs of shape {shape} for {TRIED} samples, and {federation.name!r} has {classes} classes: "
-            f"let it give {classes} numbers a sample; a factory is told how many by its parameter 'outputs'."
+            f"Model {world.model.text!r} gives outputs of shape {shape} for {TRIED} samples, and {federation.name!r} has {classes} "
+            f"classes: let it give {classes} numbers a sample; a factory is told how many by its parameter 'outputs'."
         )
     _check_loss(world, outputs, as_tensor(federation.y[rows]))
     if smallest_batch(world.model.module(), x.float() if x.is_floating_point() else x) > 1:
@@ -67,8 +67,8 @@ def _outputs(world: World, x: Tensor) -> Tensor:
         raise
     except Exception as error:  # whatever a user's own module may raise
         raise UserError(
-            f"Model {world.model.text!r} cannot take samples of shape {world.federation.input_shape} ({_first_line(error)}): check its layers, "
-            "or let its factory read the parameter 'input_shape'."
+            f"Model {world.model.text!r} cannot take samples of shape {world.federation.input_shape} ({_first_line(error)}): check its "
+            "layers, or let its factory read the parameter 'input_shape'."
         ) from error
     if not isinstance(found, Tensor):
         raise UserError(f"Model {world.model.text!r} gives a value of type {type(found).__name__}: let it give a tensor, a row a sample.")
@@ -81,14 +81,13 @@ def _check_loss(world: World, outputs: Tensor, y: Tensor) -> None:
         losses = world.loss(outputs, y)
     except Exception as error:  # likewise
         raise UserError(
-            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and class numbers of shape {tuple(y.shape)} ({_first_line(error)})."
+            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and class numbers of shape {tuple(y.shape)} "
+            f"({_first_line(error)})."
         ) from error
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
     if shape != (len(y),):
         what = f"a tensor of shape {shape}" if shape is not None else f"a value of type {type(losses).__name__}"
-        raise UserError(
-            f"The loss gives {what} for {len(y)} samples: let it give one number a sample (reduction='none' in torch's losses)."
-        )
+        raise UserError(f"The loss gives {what} for {len(y)} samples: let it give one number a sample (torch's: reduction='none').")
 
 
 def _first_line(error: BaseException) -> str:

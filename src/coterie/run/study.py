@@ -1,5 +1,6 @@
 """A study: draws x methods x seeds, carried out wave by wave and written down as it goes."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.preparing.scales import scale_warning
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
 from coterie.engines.loss import Loss, cross_entropy, per_sample
@@ -57,6 +59,7 @@ class Study:
     worlds: Mapping[int, World] = field(default_factory=dict)
     changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
     setup_seconds: float = 0.0
+    notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
     @classmethod
     def prepare(
@@ -90,6 +93,7 @@ class Study:
             worlds=worlds,
             changing=any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
+            notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
 
     def run(
@@ -107,12 +111,14 @@ class Study:
         A `budget` of time ends the run early and cleanly: a wave that would not fit is not begun, and one that outgrows it ends with a
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
-        execution = execution or Execution()
+        execution, watchers = execution or Execution(), list(callbacks)
+        for watcher in watchers:
+            for sentence in self.notices:
+                watcher.on_notice(sentence)
         if out is None:
-            return self._carry_out(None, execution, engine, list(callbacks), budget)
+            return self._carry_out(None, execution, engine, watchers, budget)
         opened = Opening(out, self.settings, self.rosters, self.worlds).open(execution, resume)
         with opened.writer:
-            watchers = list(callbacks)
             for watcher in watchers:
                 for sentence in opened.told:
                     watcher.on_notice(sentence)
@@ -263,5 +269,9 @@ def study(
         draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
+    watchers = list(callbacks)
     ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
-    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=callbacks))
+    if not watchers:  # who are told otherwise
+        for sentence in ready.notices:
+            warnings.warn(sentence, stacklevel=2)
+    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=watchers))
