@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.deploy.bundle_files import read_bundle as read_bundle
     from coterie.evidence import Evidence as Evidence
     from coterie.evidence import digest as digest
+    from coterie.inspect.inspection import inspect_data as inspect_data
     from coterie.methods.cfl import CFL as CFL
     from coterie.methods.ditto import Ditto as Ditto
     from coterie.methods.fedatt import FedAtt as FedAtt
@@ -128,6 +129,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Evidence",
         "digest",
     ),
+    "coterie.inspect.inspection": ("inspect_data",),
     "coterie.methods.cfl": ("CFL",),
     "coterie.methods.ditto": ("Ditto",),
     "coterie.methods.fedatt": ("FedAtt",),

@@ -94,6 +94,35 @@ class Federation:
         if any(world.ids != self.ids or (world.train.sizes != self.train.sizes).any() for _, world in self.later):
             raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
+    @classmethod
+    def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
+        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split and others),
+        of the partition ``natural(...)`` (test, validation, clients, least), `data_seed` and `name`.
+
+        >>> import coterie as ct, pandas as pd
+        >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
+        >>> ct.Federation.from_frame(frame, client="site", label="ill", scale="standard").ids
+        ('a', 'b')
+        """
+        from coterie.data.from_objects import frame_federation  # which knows this class
+
+        return frame_federation(frame, client=client, label=label, **settings)
+
+    @classmethod
+    def from_arrays(cls, x: Any, y: Any, client: Sequence[Any], **settings: Any) -> "Federation":
+        """The clients of arrays: samples, their class numbers or names, and whose each is; `split` may say the part of each."""
+        from coterie.data.from_objects import arrays_federation
+
+        return arrays_federation(x, y, client, **settings)
+
+    @classmethod
+    def from_datasets(cls, datasets: Mapping[str, Any], **settings: Any) -> "Federation":
+        """A client for each site's data set: torch's (pairs of features and a class) or Hugging Face's (columns; `label` and `inputs` name
+        them), or ``{"train": ..., "test": ...}`` of them."""
+        from coterie.data.from_objects import datasets_federation
+
+        return datasets_federation(datasets, **settings)
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -73,7 +73,7 @@ def compare(
     methods: Sequence[Method[Any] | str],
     *,
     out: Path | str,
-    data: Sequence[str] | str = "digits/rotated",
+    data: Sequence[str | Federation] | str | Federation = "digits/rotated",
     budget: float | None = None,
     resume: bool = False,
     data_dir: Path | None = None,
@@ -91,14 +91,17 @@ def compare(
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings = own | {"plan": plan_of(settings, plan, local)}
     entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
-    specs = (data,) if isinstance(data, str) else tuple(data)
+    given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
     settings |= {name: tuple(settings[name]) for name in ("seeds", "rates") if name in settings}
     if settings.get("rates"):
-        specs = tuple(map(with_validation, specs))
-    request = Request(methods=tuple(label for label, _ in entries), data=specs, **settings)
-    federations = [load(spec, request.data_seed, data_dir) for spec in request.data]
+        given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
+    names = tuple(each.name if isinstance(each, Federation) else each for each in given)
+    request = Request(methods=tuple(label for label, _ in entries), data=names, **settings)
+    federations = [each if isinstance(each, Federation) else load(each, request.data_seed, data_dir) for each in given]
     for federation in federations:
         request.plan.check(len(federation))
+        if request.rates:
+            federation.part("validation")  # refuses one that has none
     out = Path(out)
     with _open(out, request, resume):
         _carry_out(request, entries, federations, out, budget, execution or Execution(), tuple(callbacks))

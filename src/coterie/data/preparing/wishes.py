@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from coterie.core.errors import UserError, suggestion
 
 Scale = Literal["none", "standard"]
 Impute = Literal["none", "mean"]
@@ -24,6 +26,12 @@ class Wishes:
     def any(self) -> bool:
         """Whether anything has to be prepared."""
         return (self.scale, self.impute, self.categories) != ("none", "none", "none")
+
+    def check(self, who: str) -> None:
+        """Refuse a word that is no choice; a spec has been checked already."""
+        for name, known in (("scale", Scale), ("impute", Impute), ("categories", Categories), ("statistics", StatisticsOf)):
+            if getattr(self, name) not in get_args(known):
+                raise UserError(f"{who} cannot use {name}={getattr(self, name)!r}: {suggestion(str(getattr(self, name)), get_args(known))}")
 
     def told(self) -> dict[str, Any]:
         """As plain values."""
