@@ -13,6 +13,7 @@ from coterie.cli import (
     launch,
     methods,
     models,
+    place,
     policy,
     predict,
     report,
@@ -39,6 +40,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("place")(place.place)
 app.command("verify")(verify.verify)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)

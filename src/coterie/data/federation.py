@@ -96,7 +96,7 @@ class Federation:
 
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
-        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split and others),
+        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
         of the partition ``natural(...)`` (test, validation, clients, least), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
@@ -109,7 +109,7 @@ class Federation:
         return frame_federation(frame, client=client, label=label, **settings)
 
     @classmethod
-    def from_arrays(cls, x: Any, y: Any, client: Sequence[Any], **settings: Any) -> "Federation":
+    def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
         """The clients of arrays: samples, their class numbers or names, and whose each is; `split` may say the part of each."""
         from coterie.data.from_objects import arrays_federation
 

@@ -52,7 +52,7 @@ def frame_federation(
 def arrays_federation(
     x: Any,
     y: Any,
-    client: Sequence[Any],
+    client: Sequence[Any] | Array,
     *,
     split: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,

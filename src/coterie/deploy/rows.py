@@ -48,9 +48,28 @@ def inputs_of(bundle: Bundle, rows: "Array | pd.DataFrame", client: str | None) 
     if bundle.preparation is not None:
         return bundle.preparation.rows(rows, bundle.asking(client), "The table")
     texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
-    columns = _by_position(texts, bundle, "The table") if bundle.features is None else _by_name(texts, bundle.features, "The table")
+    columns = _by_position(texts, bundle, "The table") if bundle.features is None else columns_by_name(texts, bundle.features, "The table")
     made = np.stack(columns, axis=1)
     return bundle.scaled(made, client) if bundle.scaling else made
+
+
+def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str) -> tuple[Array, Ints]:
+    """The samples of an .npz file with their class numbers."""
+    if path.suffix != ".npz":
+        raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
+    arrays = read_npz(path, ["x", label])
+    x, y = arrays["x"], classes_of(arrays[label].tolist(), classes, str(path))
+    if x.dtype.kind not in "fiub" or x.shape[1:] != shape or len(x) != len(y):
+        raise UserError(f"{path} holds {x.dtype} of shape {x.shape} and {len(y)} labels: the model takes rows of shape {shape}.")
+    return x, y
+
+
+def labelled_table(path: Path, classes: Sequence[str], label: str) -> "tuple[pd.DataFrame, Ints]":
+    """The other columns of a CSV file, all cells as text, and its class numbers."""
+    frame = _read_table(path)
+    if label not in frame:
+        raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
+    return frame.drop(columns=label), classes_of(frame[label].tolist(), classes, str(path))
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
@@ -74,16 +93,10 @@ def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
 
 
 def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
-    frame = _read_table(path)
-    y = None
-    if label is not None:
-        if label not in frame:
-            raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
-        y = classes_of(frame[label].tolist(), bundle.classes, str(path))
-        frame = frame.drop(columns=label)
+    frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label)
     if bundle.preparation is not None:
         return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
-    columns = _by_position(frame, bundle, path) if bundle.features is None else _by_name(frame, bundle.features, path)
+    columns = _by_position(frame, bundle, path) if bundle.features is None else columns_by_name(frame, bundle.features, path)
     return SiteRows(np.stack(columns, axis=1), y)
 
 
@@ -108,7 +121,7 @@ def _read_table(path: Path) -> "pd.DataFrame":
     return frame.fillna("")  # of lines shorter than the head
 
 
-def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:
+def columns_by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:
     """The columns that the features name. A category's column may stand for its indicators: `cp` for `cp=2` and `cp=3`."""
     columns, missing = [], []
     for feature in features:

@@ -40,7 +40,7 @@ from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
-from coterie.run.result import Result
+from coterie.run.result import Carried, Result
 
 GIB = 1 << 30
 
@@ -147,7 +147,8 @@ class Study:
             finally:
                 for watcher in watchers:
                     watcher.on_end()
-        return Result(keeper.evidence(lanes), perf_counter() - began, setup)
+        carried = Carried(self, lanes) if self.worlds else None  # of a real federation the models are with the sites
+        return Result(keeper.evidence(lanes), perf_counter() - began, setup, carried)
 
     def lanes(self) -> list[Lane]:
         """All lanes, at their beginning."""
