@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +127,7 @@ def test_arrays_and_sites_that_scale_their_own(tmp_path: Path) -> None:
 
 def test_a_result_gives_models_and_groups_without_a_folder(tmp_path: Path) -> None:
     made = tiny((12, 7, 5, 9))
-    methods = [ct.FedAvg(), ct.FedGroup(groups=2, pretrain=3)]
+    methods: list[ct.Method[Any]] = [ct.FedAvg(), ct.FedGroup(groups=2, pretrain=3)]
     inside = ct.study(methods, data=made, rounds=2, seeds=(0, 1))
     written = ct.study(methods, data=made, rounds=2, seeds=(0, 1), out=tmp_path / "run")
     bundle = inside.model("client-2", "fedgroup", seed=1)

@@ -33,6 +33,7 @@ def compare(
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, beyond those compared.")] = 2,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with their controls: paired over seeds, tested, and told in words."""
@@ -41,6 +42,7 @@ def compare(
     from coterie.evidence.settings import parse_seeds
     from coterie.run.compare import compare as carry_out
     from coterie.run.progress import ProgressBar
+    from coterie.run.trackers import tracker_of
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
@@ -54,7 +56,7 @@ def compare(
         budget=budget,
         resume=resume,
         data_dir=data_dir,
-        callbacks=[ProgressBar(console)],
+        callbacks=[ProgressBar(console), *(tracker_of(name, out) for name in track or [])],
         controls=controls,
         finetune=finetune,
         rates=options.rates(grid) if tune else (),

@@ -33,6 +33,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
     trust: options.Trust = False,
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
@@ -54,26 +55,28 @@ def run(
     came_to_something = True
     for entry in studies:
         entry = replace(entry.but(said), out=_folder(out, entry, alone=len(studies) == 1))
-        came_to_something &= _run_one(entry, data_dir, resume, as_json)
+        came_to_something &= _run_one(entry, data_dir, resume, as_json, track or [])
     if not came_to_something:
         raise typer.Exit(1)
 
 
-def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> bool:
+def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:
     """Run a study and tell of it; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
     from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
+    from coterie.run.trackers import tracker_of
 
     console = PlainConsole(stderr=as_json)
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to go on with.")
+    trackers = [tracker_of(name, entry.out) for name in track]
     study = Study.prepare(entry.settings, data_dir=data_dir)
     count = len(entry.settings.seeds)
     console.print(bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
-    result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console)])
+    result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])
     print_result(result, console)
     if entry.out is not None:
         console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}")

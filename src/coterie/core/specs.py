@@ -20,6 +20,7 @@ T = TypeVar("T")
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
 _BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
+_WINDOWS = re.compile(r"""(['"])([A-Za-z]:\\(?!\\)[^'"]*)\1""")  # C:\data\new.csv in quotes, in which \n is no new line
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -167,6 +168,8 @@ def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) 
 def _read(text: str) -> Any:
     """A literal, or else a bare word: a name, a word of Python's, a path."""
     text = text.strip()
+    if (path := _WINDOWS.fullmatch(text)) is not None:
+        return path.group(2)
     try:
         return _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError):

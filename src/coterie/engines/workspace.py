@@ -65,4 +65,5 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
         outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
-        return probabilities(outputs).double().cpu().numpy(), self.loss(outputs, y[numbers]).double().cpu().numpy()
+        # to the CPU first: not every device has doubles
+        return probabilities(outputs).cpu().double().numpy(), self.loss(outputs, y[numbers]).cpu().double().numpy()
