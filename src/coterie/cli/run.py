@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @options.settings(Plan, Local, Execution)
 def run(
-    methods: Annotated[list[str], typer.Argument(help="Methods such as 'fedavg' or 'fedprox(mu=1)', or one study file (.toml).")],
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods such as 'fedprox(mu=1)' or your own 'package.module:Method', or one study file (.toml).")
+    ],
     said: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation; 'digits/rotated' unless given.")] = None,
     model: options.Model = None,
@@ -45,7 +47,7 @@ def run(
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
         # a model that is said here takes the place of the file's
-        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or model is not None)
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model=model is not None), trust)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), out)]
     if len(studies) > 1 and as_json:
@@ -64,6 +66,7 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
     """Run a study and tell of it; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
+    from coterie.methods.catalogue import build
     from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
@@ -73,7 +76,8 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to go on with.")
     trackers = [tracker_of(name, entry.out) for name in track]
-    study = Study.prepare(entry.settings, data_dir=data_dir)
+    made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
+    study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
     count = len(entry.settings.seeds)
     console.print(bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
     result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])

@@ -23,6 +23,7 @@ from coterie.evidence.record import RUNNING, LaneKey
 from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
+from coterie.methods.catalogue import build
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -55,7 +56,8 @@ def served(
     settings = _chosen(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     restored = _last(folder, key, settings)
-    methods = None if made is None else [made]
+    check_trust(settings.methods, str(folder), trust or made is not None, "method")
+    methods = [build(settings.methods[0], trust=trust) if made is None else made]
     known = federation or load(settings.data, key.draw, data_dir)
     if newcomers is not None:
         known = with_newcomers(known.at(settings.plan.rounds), newcomers)

@@ -15,7 +15,7 @@ from coterie.models.custom import build_custom
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
 
-models: Registry[nn.Module] = Registry("model")
+models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
 models.add("mlp", mlp)
 models.add("cnn", cnn)

@@ -7,8 +7,9 @@ from typing import Any
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.named_code import first_line_of
 from coterie.core.specs import Spec
-from coterie.models.named_code import find_factory, first_line_of
+from coterie.models.named_code import find_factory
 
 
 def build_custom(spec: Spec, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

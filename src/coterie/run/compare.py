@@ -90,7 +90,7 @@ def compare(
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings = own | {"plan": plan_of(settings, plan, local)}
-    entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
+    entries = [(m, build(m, trust=True)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
     given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
     settings |= {name: tuple(settings[name]) for name in ("seeds", "rates") if name in settings}
     if settings.get("rates"):

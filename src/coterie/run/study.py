@@ -259,7 +259,7 @@ def study(
     ['fedavg', 'fedprox']
     """
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
-    made = [build(m) if isinstance(m, str) else m for m in chosen]
+    made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
     federation = data if isinstance(data, Federation) else None
     whole = Settings(

@@ -49,7 +49,7 @@ class TensorBoard(Tracker):
         if lane not in self.writers:
             method, _, seed = lane.rpartition("/")
             plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # what no file system takes in a name
-            self.writers[lane] = self.make(str(self.folder / plain / seed))  # type: ignore[no-untyped-call]
+            self.writers[lane] = self.make(str(self.folder / plain / seed))
         for name, value in numbers.items():
             self.writers[lane].add_scalar(name, value, round_)
 
