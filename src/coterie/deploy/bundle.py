@@ -12,7 +12,7 @@ from torch import nn
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.errors import UserError
-from coterie.core.model import ModelSpec
+from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
 from coterie.data.preparing.preparation import Preparation
@@ -59,6 +59,7 @@ class Bundle:
     features: tuple[str, ...] | None = None
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
     preparation: Preparation | None = None  # of the table that it was trained on
+    make: MakeModule = build_model  # another where the model was given as an object
 
     @property
     def classes_(self) -> Array:
@@ -107,7 +108,7 @@ class Bundle:
     @cached_property
     def module(self) -> nn.Module:
         """The module that every model of the bundle is written into, in turn."""
-        return ModelSpec(self.model, self.input_shape, len(self.classes), build_model).module().eval()
+        return ModelSpec(self.model, self.input_shape, len(self.classes), self.make).module().eval()
 
     def load(self, row: int) -> nn.Module:
         """The module as this row of the models."""

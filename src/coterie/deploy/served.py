@@ -9,12 +9,14 @@ import numpy as np
 
 from coterie.core.arrays import Floats
 from coterie.core.errors import check_names
+from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.combining import combiner_for
+from coterie.models.catalogue import build_model
 from coterie.run.lanes import Lane
 
 
@@ -26,6 +28,7 @@ class Served:
     model: str
     federation: Federation  # as the last round finds it
     serving: Serving
+    make: MakeModule = build_model
 
     def bundle(self, clients: Sequence[str]) -> Bundle:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
@@ -51,6 +54,7 @@ class Served:
             features=feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
+            make=self.make,
         )
 
     @cached_property

@@ -122,6 +122,7 @@ class BatchedEngine(LocalEngine):
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
         else:
+            assert asks[0].local.optimizer != "adamw"  # whose route is the loop
             vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
         return share_out(asks, job.samples(), vectors, steps)
 

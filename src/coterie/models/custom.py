@@ -13,8 +13,12 @@ from coterie.models.named_code import find_factory
 
 
 def build_custom(spec: Spec, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Import the factory and call it with the user's settings, and with `input_shape` and `outputs` if it knows them."""
-    factory = find_factory(spec.name)
+    """Import the factory and call it."""
+    return called(spec, find_factory(spec.name), input_shape, outputs)
+
+
+def called(spec: Spec, factory: Callable[..., Any], input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Call a factory with the user's settings, and with `input_shape` and `outputs` if it knows them."""
     known = {"input_shape": input_shape, "outputs": outputs}
     parameters = _parameters(spec, factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

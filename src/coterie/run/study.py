@@ -15,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
+from coterie.core.model import MakeModule
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.data.catalogue import load
@@ -32,6 +33,8 @@ from coterie.evidence.source import Memory
 from coterie.evidence.tables import TABLES, roster_table, tables_of
 from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
+from coterie.models.catalogue import build_model
+from coterie.models.given import GivenModel, given_model
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
@@ -70,13 +73,14 @@ class Study:
         federation: Federation | None = None,
         methods: Sequence[Method[Any]] | None = None,
         loss: Loss = cross_entropy,
+        make: MakeModule = build_model,
     ) -> "Study":
         """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs."""
         began = perf_counter()
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
         federations = {draw: federation or load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
-        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack) for draw, federation in federations.items()}
+        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
             world.federation.check_apart()
@@ -234,7 +238,7 @@ def study(
     methods: Sequence[Method[Any] | str] | Method[Any] | str,
     *,
     data: str | Federation = "digits/rotated",
-    model: str = "mclr",
+    model: GivenModel = "mclr",
     seeds: Iterable[int] = (0,),
     data_seed: int = 0,
     plan: Plan | None = None,
@@ -249,6 +253,7 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
     says why and carries the result that there is.
@@ -262,16 +267,17 @@ def study(
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
     federation = data if isinstance(data, Federation) else None
+    named, make = given_model(model)
     whole = Settings(
         methods=labels,
         data=federation.name if federation is not None else str(data),
-        model=model,
+        model=named,
         seeds=tuple(seeds),
         draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
     watchers = list(callbacks)
-    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
+    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)
