@@ -23,10 +23,11 @@ def compare(
     said: dict[str, Any],
     data: Annotated[list[str] | None, typer.Option(help="A federation, 'digits/rotated' unless given; once for each.")] = None,
     model: options.Model = None,
-    seeds: Annotated[str, typer.Option(help="Seeds: 0-34 or 0,2,5.")] = "0-9",
+    draws: Annotated[int | None, typer.Option(help="Draws of the data; 10 where they can be redrawn, 1 if seeds alone are given.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5; 0-2 unless given, of one draw 0-9.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning, random and oracle groups.")] = True,
+    controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
@@ -36,7 +37,7 @@ def compare(
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods with their controls: paired over seeds, tested, and told in words."""
+    """Compare methods with their controls, paired over draws of the data and seeds, tested and told in words."""
     from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
     from coterie.evidence.settings import parse_seeds
@@ -50,7 +51,8 @@ def compare(
         methods,
         data=data or ["digits/rotated"],
         out=out,
-        seeds=parse_seeds(seeds),
+        seeds=parse_seeds(seeds) if seeds is not None else None,
+        draws=draws,
         plan=plan_with(said),
         execution=execution_with(said),
         budget=budget,

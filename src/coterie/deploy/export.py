@@ -76,7 +76,7 @@ def served(
 def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     """What a lane that has reached its end serves these clients."""
     script = lane.method.serve(lane.state, clients, lane.context(lane.round_))
-    serving = answer(script, engine, seed=lane.seed, round_=lane.round_, draw=lane.key.draw)
+    serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
     world = study.worlds[lane.key.draw]
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
 

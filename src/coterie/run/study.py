@@ -46,6 +46,7 @@ from coterie.run.options import plan_of
 from coterie.run.result import Carried, Result
 
 GIB = 1 << 30
+MOST_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,16 @@ class Study:
         settings: Settings,
         *,
         data_dir: Path | None = None,
-        federation: Federation | None = None,
+        federation: Federation | Mapping[int, Federation] | None = None,
         methods: Sequence[Method[Any]] | None = None,
         loss: Loss = cross_entropy,
         make: MakeModule = build_model,
     ) -> "Study":
-        """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs."""
+        """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs: federations by draw."""
         began = perf_counter()
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
-        federations = {draw: federation or load(settings.data, draw, data_dir) for draw in settings.draws}
+        given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
+        federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
         worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
         for world in worlds.values():
@@ -157,7 +159,10 @@ class Study:
     def lanes(self) -> list[Lane]:
         """All lanes, at their beginning."""
         methods = list(zip(self.settings.methods, self.methods, strict=True))
-        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan)
+        # who was right on the same sample is for whoever holds the data: in a simulation everybody does
+        few = all(world.federation.test.sizes.sum() <= MOST_ANSWERS for world in self.worlds.values())
+        own, keeps = self.settings.own_seeds, bool(self.worlds) and few
+        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, own_seeds=own, keeps_answers=keeps)
 
     def _run_wave(
         self,
