@@ -15,6 +15,7 @@ from coterie.data.own import own_samples, split_words
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.prepared import pending
 from coterie.data.preparing.wishes import Categories, Impute, Scale, StatisticsOf, Wishes
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.table import Table, coded
 from coterie.data.text import Features, Wording
 
@@ -146,7 +147,7 @@ def _frame(
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
         table = table_of(frame, str(where), roles, wishes)
-        return table if table.texts is None else wording.table(table)
+        return table if roles.text is None else WordedColumn(roles.text, wording).table(table)
 
     return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told())
 

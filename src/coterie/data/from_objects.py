@@ -14,6 +14,7 @@ from coterie.data.object_rows import LABEL, ObjectRows, samples_of
 from coterie.data.own import TOLD, split_words
 from coterie.data.partitions import natural
 from coterie.data.preparing.wishes import Wishes
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.table import PARTS, Table, as_samples, check_table, coded, numbered_classes
 from coterie.data.text import Wording
 
@@ -46,7 +47,7 @@ def frame_federation(
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
     table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", ColumnRoles(label, client, text, split), wishes)
-    return _federation(table if table.texts is None else wording.table(table), name, "a data frame", parts)
+    return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
 
 
 def arrays_federation(

@@ -16,6 +16,7 @@ from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
 from coterie.data.preparing.preparation import Preparation
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.engines.loss import probabilities
 from coterie.engines.workspace import CHUNK
@@ -59,6 +60,7 @@ class Bundle:
     features: tuple[str, ...] | None = None
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
     preparation: Preparation | None = None  # of the table that it was trained on
+    worded: WordedColumn | None = None  # of a table of texts
     make: MakeModule = build_model  # another where the model was given as an object
 
     @property

@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
 from coterie.data.preparing.preparation import Preparation
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_checks import contradiction
@@ -53,6 +54,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
     }
     if bundle.preparation is not None:  # others are as they have always been
         head["preparation"] = bundle.preparation.told()
+    if bundle.worded is not None:
+        head["worded"] = bundle.worded.told()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -88,6 +91,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             features=None if head.features is None else tuple(head.features),
             scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
+            worded=None if head.worded is None else WordedColumn.read(head.worded),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

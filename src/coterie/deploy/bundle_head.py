@@ -47,6 +47,7 @@ class Head(_Strict):
     features: _Texts | None
     scaling: dict[str, _Scale]
     preparation: dict[str, Any] | None = None
+    worded: dict[str, Any] | None = None
     sha256: str
 
 

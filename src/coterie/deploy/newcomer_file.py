@@ -12,6 +12,7 @@ from coterie.core.specs import parse_path
 from coterie.data.assemble import check_fractions, split_one
 from coterie.data.federation import Federation, Parts
 from coterie.data.preparing.prepared import DONE, preparation_of
+from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_table
 from coterie.deploy.served import feature_names
@@ -49,6 +50,8 @@ def _rows(path: Path, known: Federation, label: str) -> tuple[Array, Ints]:
     preparation, names = preparation_of(known), feature_names(known)
     if preparation is not None:
         return preparation.columns.encode(frame, str(path)), y
+    if (worded := worded_column_of(known.provenance)) is not None:
+        return worded.rows(frame, str(path)), y
     if names is None:
         raise UserError(f"The columns of {known.name!r} have no names: give {path.name} as .npz with arrays x and {label}.")
     return np.stack(columns_by_name(frame, names, path), axis=1), y

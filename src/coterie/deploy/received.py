@@ -4,6 +4,7 @@ from pathlib import Path
 
 from coterie.core.serving import COMBINED
 from coterie.data.preparing.prepared import preparation_of
+from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import write_bundle
@@ -29,6 +30,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         features=feature_names(federation),
         scaling={name: Scaling.read(scaling[name]) for name in delivery.ids if name in scaling},
         preparation=None if preparation is None else preparation.of(delivery.ids),
+        worded=worded_column_of(federation.provenance),
     )
     plain = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in delivery.method)
     out = folder / delivery.run / plain

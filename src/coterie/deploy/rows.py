@@ -47,6 +47,8 @@ def inputs_of(bundle: Bundle, rows: "Array | pd.DataFrame", client: str | None) 
         return np.asarray(rows)
     if bundle.preparation is not None:
         return bundle.preparation.rows(rows, bundle.asking(client), "The table")
+    if bundle.worded is not None:
+        return bundle.worded.rows(rows, "The table")
     texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
     columns = _by_position(texts, bundle, "The table") if bundle.features is None else columns_by_name(texts, bundle.features, "The table")
     made = np.stack(columns, axis=1)
@@ -96,6 +98,8 @@ def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) ->
     frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label)
     if bundle.preparation is not None:
         return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
+    if bundle.worded is not None:
+        return SiteRows(bundle.worded.rows(frame, str(path)), y)
     columns = _by_position(frame, bundle, path) if bundle.features is None else columns_by_name(frame, bundle.features, path)
     return SiteRows(np.stack(columns, axis=1), y)
 

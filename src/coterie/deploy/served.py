@@ -13,6 +13,7 @@ from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
 from coterie.data.preparing.prepared import preparation_of
+from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.combining import combiner_for
@@ -54,6 +55,7 @@ class Served:
             features=feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
+            worded=worded_column_of(federation.provenance),
             make=self.make,
         )
 
