@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from coterie.core.serving import COMBINED, Mixture
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.data.newcomers import with_newcomers
+from coterie.data.preparing.wishes import Wishes
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
 from coterie.deploy.combining import combiner_for
@@ -253,6 +254,15 @@ def told(**changes: Any) -> Callable[[Path], None]:
     return damage
 
 
+def prepared_as(name: str, mean: Sequence[float] = (0.0,)) -> dict[str, Any]:
+    scalings = {"": {"mean": list(mean), "deviation": [1.0]}}
+    return {"columns": [{"name": name, "words": None}], "wishes": Wishes(scale="standard").told(), "scalings": scalings}
+
+
+def worded_as(**changes: Any) -> dict[str, Any]:
+    return {"column": "says", "wording": {"features": "bag", "width": 3, **changes}}
+
+
 def cut(folder: Path) -> None:
     data = (folder / "models.safetensors").read_bytes()
     (folder / "models.safetensors").write_bytes(data[:-1])
@@ -294,6 +304,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "names of features": (told(features=["a"]), "1 features named where the model takes 3"),
     "a scaling of other features": (told(scaling={"a": {"mean": [0.0], "deviation": [1.0]}}), "a scaling that is not of 3 features"),
     "a scaling that is no number": (told(scaling={"a": {"mean": [float("nan")], "deviation": [1.0]}}), "is wrong at scaling"),
+    "a preparation of nothing": (told(preparation={}), "cannot be read"),
+    "a preparation that is no object": (told(preparation=["a"]), "is wrong at preparation"),
+    "a preparation of other features": (told(preparation=prepared_as("z")), "a preparation that makes other features than it names"),
+    "statistics of other features": (told(preparation=prepared_as("a", mean=[])), "statistics that are not of 1 features"),
+    "statistics that are no numbers": (told(preparation=prepared_as("a", mean=[float("inf")])), "statistics that are no numbers"),
+    "texts for another model": (told(worded=worded_as(width=1 << 50)), "texts that become other features than the model takes"),
+    "texts in no width": (told(worded=worded_as(width="wide")), "cannot be read"),
+    "texts by a list of words": (told(worded=worded_as(words="/etc/passwd")), "a wording with a list of words of its own"),
     "code to run": (told(model="os:system('true')"), r"needs code that is not Coterie's, the model .*os:system"),
 }
 

@@ -51,6 +51,11 @@ class Wording:
         facts = {**table.facts, "features": "hashed words" if self.features == "bag" else told}
         return replace(table, values=self.values(table.texts), texts=None, facts=facts)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a text's features."""
+        return (self.width if self.features == "bag" else self.length,)
+
     def values(self, texts: Sequence[str]) -> Array:
         """The features of texts."""
         return bag(texts, self.width) if self.features == "bag" else tokens(texts, self.length, self.vocabulary, self._known())

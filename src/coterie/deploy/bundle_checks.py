@@ -32,7 +32,7 @@ def contradiction(bundle: Bundle) -> str | None:
         return f"{len(bundle.features)} features named where the model takes {width}"
     if bundle.preparation is not None and bundle.preparation.features != bundle.features:
         return "a preparation that makes other features than it names"
-    if bundle.worded is not None and bundle.worded.wording.values(["a word"]).shape[1:] != bundle.input_shape:
+    if bundle.worded is not None and bundle.worded.wording.shape != bundle.input_shape:
         return "texts that become other features than the model takes"
     if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
         return f"a scaling that is not of {width} features"

@@ -79,6 +79,8 @@ class Preparation:
         width = len(made.features)
         if any(len(s.mean) != width or len(s.deviation) != width for s in scalings.values()):
             raise ValueError(f"statistics that are not of {width} features")
+        if not all(np.isfinite([*s.mean, *s.deviation]).all() for s in scalings.values()):
+            raise ValueError("statistics that are no numbers")
         return made
 
 
