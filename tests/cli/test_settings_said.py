@@ -40,3 +40,13 @@ def test_a_grid_goes_on_past_a_point_that_came_to_nothing(
     assert code == 1
     assert stderr.count("None of 1 runs") == 1
     assert (tmp_path / "out" / "local.lr=0.1").is_dir()
+
+
+def test_a_comparison_that_came_to_nothing_ends_with_one(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ("--data", "synthetic(0,0,clients=4)", "--rounds", "2", "--seeds", "0-1", "--lr", "1e38", "--epochs", "4", "--no-controls")
+    code, _, stderr = coterie(capfd, monkeypatch, "compare", "fedprox(mu=1e30)", *words, "--out", str(tmp_path / "c"))
+    assert code == 1
+    assert "None of 2 runs reached the end: fedprox(mu=1e30), diverged" in stderr
+    assert "Traceback" not in stderr
