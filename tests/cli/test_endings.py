@@ -41,7 +41,7 @@ def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
             "coterie: Stopped. What was written is safe; go on with coterie run fedavg --data 'digits/iid(clients=4)' --out study "
             "--rounds 100000 --engine loop --resume\n",
         ),
-        (["inspect", "--data", "digits/iid(clients=20)", "--draws", "100000"], "coterie: Stopped.\n"),
+        (["inspect", "--data", "digits/iid(clients=20)", "--references", "100000"], "coterie: Stopped.\n"),
     ],
     ids=["run", "inspect"],
 )

@@ -33,7 +33,7 @@ def test_a_table_with_words_and_gaps(capfd: pytest.CaptureFixture[str], monkeypa
         return out + err
 
     assert "6" in run("data", SPEC)
-    assert "Would grouping help?" in run("inspect", "--data", SPEC, "--draws", "19", "--rounds", "2", "--randoms", "3")
+    assert "Would grouping help?" in run("inspect", "--data", SPEC, "--references", "19", "--rounds", "2", "--randoms", "3")
     run("compare", METHOD, "--data", SPEC, "--seeds", "0-1", *LEARN, "--out", "compared")
     run("report", "compared")
     assert list(here.glob("compared/**/report.html"))

@@ -114,7 +114,7 @@ def test_studies_comparisons_and_inspections_take_them_and_resume_checks_them(tm
     assert [each.data for each in compared.federations] == ["mine", "synthetic(0,0,clients=4)"]
     from coterie.inspect import InspectPlan
 
-    assert ct.inspect_data(made, plan=InspectPlan(draws=19, pilot=None)).data == "mine"
+    assert ct.inspect_data(made, plan=InspectPlan(references=19, pilot=None)).data == "mine"
 
 
 @pytest.mark.parametrize("model", ["lstm(4,1,0,vocabulary=50,width=4)", "rnn(4,vocabulary=50,width=4)"])

@@ -190,9 +190,20 @@ def test_a_lane_that_diverged_is_refused(tmp_path: Path) -> None:
         served(tmp_path / "study")
 
 
-def test_other_data_than_the_studys_are_refused(studies: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):
+def test_other_data_than_the_studys_are_refused(studies: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features, parts differ\)"):
         served(studies["heart"], "fedavg", federation=ct.load("heart(test=0.5)"))
+    heart = ct.load("heart")
+    x = heart.x.copy()
+    x[0, 0] += 1e-3  # the same clients, the same sizes
+    with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features differ\)"):
+        served(studies["heart"], "fedavg", federation=replace(heart, x=x))
+    with pytest.raises(UserError, match=r"\(labels differ\)"):
+        served(studies["heart"], "fedavg", federation=replace(heart, y=1 - heart.y), newcomers=replace(heart, ids=("a", "b", "c", "d")))
+    older = tmp_path / "older"
+    shutil.copytree(studies["heart"], older)
+    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):  # all that an earlier version has written down
+        served(without_manifests(older), "fedavg", federation=ct.load("heart(test=0.5)"))
 
 
 @dataclass(frozen=True)

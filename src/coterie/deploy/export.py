@@ -9,10 +9,11 @@ from typing import Any
 
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError, suggestion
-from coterie.core.json_object import read_words
+from coterie.core.json_object import read_object, read_words
 from coterie.core.method import Method
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
+from coterie.data.content import contents, differing
 from coterie.data.federation import Federation
 from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
@@ -59,6 +60,7 @@ def served(
     check_trust(settings.methods, str(folder), trust or made is not None, "method")
     methods = [build(settings.methods[0], trust=trust) if made is None else made]
     known = federation or load(settings.data, key.draw, data_dir)
+    _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
         known = with_newcomers(known.at(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
@@ -96,6 +98,17 @@ def served_result(result: Result, method: str | None = None, seed: int | None = 
         raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
     with make_engine(study.worlds, "auto", "cpu") as engine:
         return served_by(study, lane, engine, study.worlds[key.draw].problem.roster.clients)
+
+
+def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:
+    """Refuse other data than the study's, by what they hold; a folder of before they were hashed has only its list of clients."""
+    path = folder / "data.json"
+    before = read_object(path).get(str(draw)) if path.exists() else None
+    other = differing(before, contents(federation)) if isinstance(before, dict) else []
+    if other:
+        raise UserError(
+            f"The data of {spec!r} are not those of {folder} ({', '.join(other)} differ): point --data-dir to those it was run on."
+        )
 
 
 def _chosen(settings: Settings, method: str | None, seed: int | None, draw: int | None) -> Settings:

@@ -75,7 +75,7 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
         raise UserError(f"There is no study file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read the study file {path}: {getattr(error, 'strerror', None) or error}.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     grid = tree.get("grid", {})
     _check(path, tree)
