@@ -146,7 +146,7 @@ def test_listings(words: list[str], expected: list[str], capfd: pytest.CaptureFi
 
 def test_inspect_by_sketches(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command says is what the library finds with so many projections, and another thing than with whole gradients."""
-    words = ("inspect", "--data", "digits/rotated(clients=8,groups=2)", "--draws", "19", "--no-pilot", "--no-labels", "--json")
+    words = ("inspect", "--data", "digits/rotated(clients=8,groups=2)", "--references", "19", "--no-pilot", "--no-labels", "--json")
     code, stdout, stderr = coterie(capfd, monkeypatch, *words, "--sketch", "8")
     assert code == 0, stderr
     plan = InspectPlan(labels=False, sketch=8, pilot=None, references=19)
