@@ -22,8 +22,8 @@ def test_the_bits_are_the_counts(engine: str) -> None:
     world = World.of(ct.load(DATA), "mclr")
     federation, rng = world.federation, np.random.default_rng(0)
     models = rng.normal(size=(3, world.model.layout.size)).astype(np.float32)
-    clients = np.array([5, 0, 3, 6])
-    ask = Evaluate(Serving(clients, models, np.array([0, 0, 0, 1])), answers=True)
+    clients = np.array([2, 0, 3, 6, 5])
+    ask = Evaluate(Serving(clients, models, np.array([0, 0, 0, 1, 0])), answers=True)
     with make_engine({0: world}, engine, "cpu", 1) as made:
         found, plain = (made.run([Stamped(one, 0, 0)])[0] for one in (ask, replace(ask, answers=False)))
         alone = [made.run([Stamped(ask.take(np.array([row])), 0, 0)])[0] for row in range(len(clients))]

@@ -24,6 +24,7 @@ from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
 from coterie.inspect.labels import LabelSpread, label_spread
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
+from coterie.models.given import GivenModel, given_model
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
 
@@ -124,7 +125,7 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
 def inspect_data(
     data: str | Federation,
     *,
-    model: str = "mclr",
+    model: GivenModel = "mclr",
     seed: int = 0,
     data_seed: int = 0,
     data_dir: Path | None = None,
@@ -133,13 +134,14 @@ def inspect_data(
 ) -> Inspection:
     """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine."""
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
-    world = World.of(federation, model)
+    named, make = given_model(model)
+    world = World.of(federation, named, make=make)
     plan = plan or InspectPlan()
     if federation.validation is None:
         plan = replace(plan, validation=False)
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
-    script = inspection(problem.initial(seed), federation.classes, (federation.name, model), ctx, plan)
+    script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
         return answer(script, engine, seed=seed)
 

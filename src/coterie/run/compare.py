@@ -17,6 +17,7 @@ from coterie.core.method import Method
 from coterie.core.plain import json_text, plain
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
+from coterie.data.federation import Federation
 from coterie.evidence.creation import create_folder
 from coterie.evidence.reader import Evidence
 from coterie.evidence.seals import REQUEST as NAME
@@ -73,7 +74,7 @@ def compare(
     methods: Sequence[Method[Any] | str],
     *,
     out: Path | str,
-    data: Sequence[str] | str = "digits/rotated",
+    data: Sequence[str | Federation] | str | Federation = "digits/rotated",
     budget: float | None = None,
     resume: bool = False,
     data_dir: Path | None = None,
@@ -93,14 +94,15 @@ def compare(
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings = own | {"plan": plan_of(settings, plan, local)}
-    entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
-    specs = (data,) if isinstance(data, str) else tuple(data)
-    if not specs:
+    entries = [(m, build(m, trust=True)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
+    given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
+    if not given:
         raise UserError("A comparison needs data: give --data, once for each federation.")
     settings |= {"rates": tuple(settings.get("rates", ()))}
     if settings["rates"]:
-        specs = tuple(map(with_validation, specs))
-    sources = [Draws(partial(load, spec, data_dir=data_dir)) for spec in specs]
+        given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
+    specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
+    sources = [draws_of(each, data_dir) for each in given]
     chosen = None if seeds is None else tuple(seeds)
     designs = tuple(
         design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
@@ -108,10 +110,19 @@ def compare(
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
     for source, design in zip(sources, designs, strict=True):
         request.plan.check(len(source(design.draws[0])))
+        if request.rates:
+            source(design.draws[0]).part("validation")  # refuses one that has none
     out = Path(out)
     with _open(out, request, resume, tuple(callbacks)):
         _carry_out(request, entries, sources, out, budget, execution or Execution(), tuple(callbacks))
         return open_comparison(out)
+
+
+def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
+    """The draws of what a spec names; one that is given as an object is the same in every draw."""
+    if isinstance(data, Federation):
+        return Draws(lambda draw: data)
+    return Draws(partial(load, data, data_dir=data_dir))
 
 
 def _carry_out(
