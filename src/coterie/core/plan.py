@@ -56,4 +56,8 @@ class Plan:
 
     def evaluates(self, round_: int) -> bool:
         """Whether a round ends with an evaluation."""
-        return round_ % self.evaluate_every == 0 or round_ == self.rounds
+        return self.evaluates_anyway(round_) or round_ == self.rounds
+
+    def evaluates_anyway(self, round_: int) -> bool:
+        """Whether it would with more rounds to come."""
+        return round_ % self.evaluate_every == 0

@@ -52,7 +52,10 @@ class Chain:
         return wrong
 
     def begins_otherwise(self, names: list[str]) -> bool:
-        """Whether the first segment says that the study was another when it began."""
+        """Whether the segments say that the study was another: the last of them, or, of before studies could grow, the first."""
+        told = [self.manifests[name].study for name in names if name in self.manifests and self.manifests[name].study]
+        if told:
+            return told[-1] != self.start.sha256
         return bool(names) and names[0] in self.manifests and not (link := self.previous(names[0])).segment and link != self.start
 
     def _follows(self, name: str, before: str) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from coterie.core.disk import file_hash
 from coterie.core.errors import UserError
 from coterie.core.plain import json_text, read_json
-from coterie.evidence.head import Link
+from coterie.evidence.head import Link, StudyHead, origin
 from coterie.evidence.record import LaneKey
 
 MANIFEST = "manifest.json"
@@ -28,6 +28,7 @@ class Manifest:
     rows: Mapping[str, int]  # by table
     lanes: Sequence[Mapping[str, Any]]  # draw, method, seed, first and last round, rows of the counted tables
     routes: Mapping[str, str]  # how trainings were carried out up to here
+    study: str = ""  # the hash of what the study was then: it may have grown since it began; none before studies could
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST).write_text(json_text(asdict(self)), encoding="utf-8")
@@ -39,7 +40,12 @@ class Manifest:
 
 
 def manifest_of(
-    draft: Path, segment: str, previous: Link, lanes: Sequence[Mapping[str, Any]], tables: Mapping[str, pa.Table], routes: Mapping[str, str]
+    draft: Path,
+    segment: str,
+    head: StudyHead,
+    lanes: Sequence[Mapping[str, Any]],
+    tables: Mapping[str, pa.Table],
+    routes: Mapping[str, str],
 ) -> Manifest:
     """The manifest of what lies in a draft."""
     counts = {name: rows_by_lane(tables[name]) for name in COUNTED}
@@ -48,7 +54,8 @@ def manifest_of(
         key = LaneKey(lane["draw"], lane["method"], lane["seed"])
         held.append({**key._asdict(), "first": lane["first"], "last": lane["last"], **{name: counts[name].get(key, 0) for name in COUNTED}})
     files = {path.name: file_hash(path) for path in sorted(draft.iterdir())}
-    return Manifest(segment, previous, files, {name: len(table) for name, table in tables.items()}, held, dict(routes))
+    rows = {name: len(table) for name, table in tables.items()}
+    return Manifest(segment, head.last, files, rows, held, dict(routes), origin(head.files).sha256)
 
 
 def read_manifest(segment: Path) -> Manifest | str:

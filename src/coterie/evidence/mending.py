@@ -6,7 +6,7 @@ from pathlib import Path
 from coterie.core.disk import file_hash, text_hash, write_whole
 from coterie.core.errors import UserError
 from coterie.core.plain import json_text
-from coterie.evidence.head import FIXED, StudyHead, head_files, origin, read_study_head
+from coterie.evidence.head import FIXED, Link, StudyHead, head_files, origin, read_study_head
 from coterie.evidence.manifest import Manifest, read_manifest
 from coterie.evidence.source import segments
 from coterie.evidence.wholeness import ALTERED, check_whole
@@ -37,12 +37,15 @@ def mend(folder: Path, texts: Mapping[str, str]) -> list[str]:
 
 
 def _mend_without_head(folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """The first segment, too, knows what the study is."""
-    first = next((found for path in segments(folder) if isinstance(found := read_manifest(path), Manifest)), None)
+    """The last segment, too, knows what the study is; of before studies could grow, the first."""
+    found = [made for path in segments(folder) if isinstance(made := read_manifest(path), Manifest)]
+    known = [Link("", made.study) for made in found if made.study][-1:] or [
+        made.previous for made in found[:1] if not made.previous.segment
+    ]
     told = [f"{folder / 'head.json'} was not as it was written: it is made again."]
     files = {name: file_hash(folder / name) for name in head_files(folder)}
-    if first is not None and not first.previous.segment and first.previous != origin(files):
-        if first.previous != origin({name: text_hash(text) for name, text in texts.items()}):
+    if known and known[0] != origin(files):
+        if known[0] != origin({name: text_hash(text) for name, text in texts.items()}):
             raise UserError(_refusal(folder, folder / "settings.json"))
         for name in FIXED:
             write_whole(folder / name, texts[name])

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.evidence import format1
+from coterie.evidence.planned import AbsencesAsPlanned, Place, Told, as_planned, told_of
 from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.roster_files import read_roster, roster_path
 from coterie.evidence.sanity import nonsense
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
-from coterie.evidence.tables import ANSWERS, KEYS, TABLES
+from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES
 from coterie.evidence.wholeness import check_whole, is_study
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class Evidence:
         if name not in TABLES:
             raise UserError(f"There is no table {name!r}: choose from {', '.join(TABLES)}.")
         wanted = None if columns is None else _with_keys(columns)
-        draws = pa.array(self.settings.draws, pa.int64())
+        draws, plan = pa.array(self.settings.draws, pa.int64()), self.settings.plan
+        told_of_last = self._told_of_last if name in ("rounds", "notes", "absences") else {}
+        absences = AbsencesAsPlanned(plan, told_of_last)
         for batch in self.source.batches(name, wanted, faults):
             if (told := nonsense(name, batch, self.rosters)) is not None:
                 sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {told}; run the study again."
@@ -78,7 +81,8 @@ class Evidence:
                 faults.append(sentence)
                 continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
-            yield batch if pc.all(own).as_py() is not False else batch.filter(own)
+            batch = batch if pc.all(own).as_py() is not False else batch.filter(own)
+            yield absences(batch) if name == "absences" else as_planned(name, batch, plan, told_of_last)
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """A whole table, in the order in which it was written."""
@@ -97,17 +101,27 @@ class Evidence:
         return [] if schema is None else list(schema.names)
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
-        """A table as a data frame; methods are a category in the order of the study. Answers to single samples come only if asked for."""
+        """A table as a data frame; methods are a category in the order of the study. Answers to single samples and what is
+        kept for growing come only if asked for."""
         import pandas as pd
 
         table = self.table(name, columns)
-        frame: pd.DataFrame = (table.drop_columns(ANSWERS) if columns is None and ANSWERS in table.column_names else table).to_pandas()
+        aside = [column for column in (ANSWERS, EXTRA) if columns is None and column in table.column_names]
+        frame: pd.DataFrame = table.drop_columns(aside).to_pandas()
         frame["method"] = pd.Categorical(frame["method"], categories=list(self.settings.methods))
         return frame
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
         """How far each lane has come, and why it went no further."""
         return {key: end for key, end in self.source.ends(faults).items() if key.draw in self.settings.draws}
+
+    @cached_property
+    def _told_of_last(self) -> dict[Place, Told]:
+        """What rounds left that were the last before the study grew: only where they would not have been evaluated otherwise."""
+        if self.settings.plan.evaluate_every == 1 or EXTRA not in self.columns("rounds"):
+            return {}
+        pieces = self.source.batches("rounds", _with_keys(["absent", EXTRA]), [])
+        return {place: told for batch in pieces for place, told in told_of(batch, self.settings.plan).items()}
 
     @cached_property
     def roster(self) -> pa.Table:
@@ -146,19 +160,6 @@ def method_places(column: pa.Array, labels: Sequence[str]) -> Ints:
     codes = np.array([known.get(label, -1) for label in column.dictionary.to_pylist()] or [-1], dtype=np.int64)
     found: Array = codes[column.indices.to_numpy(zero_copy_only=False)]
     return found
-
-
-def roster_path(folder: Path, draw: int) -> Path:
-    """Where the clients of a draw are listed."""
-    return folder / "rosters" / f"{draw}.parquet"
-
-
-def read_roster(path: Path) -> pa.Table:
-    """A list of clients; one that is missing or damaged is named."""
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): restore it from a copy of the study.") from error
 
 
 def _with_keys(columns: list[str]) -> list[str]:

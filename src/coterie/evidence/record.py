@@ -69,6 +69,14 @@ class Absence:
 
 
 @dataclass(frozen=True)
+class Extra:
+    """What the evaluation left that a round would not have had with more rounds to come, beside the scores."""
+
+    absences: int  # the last so many of the round's
+    notes: tuple[str, ...]  # by name
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """The evidence of one round of one lane; round 0 is the start."""
 
@@ -83,4 +91,5 @@ class RoundRecord:
     evaluated: Evaluated | None = None  # every client's test part with the model it is served
     validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
+    extra: Extra | None = None  # of a round that is evaluated only because it is the last
     seconds: dict[str, float] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from coterie.evidence.record import Cost, RoundRecord
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
 KEYS = ("draw", "method", "seed", "round")
+EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
 ANSWERS = "answers"  # of the table of clients: a bit for each test sample, set where the answer was right; kept of the last round
 
 
@@ -103,6 +104,7 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
     columns["validation"] = np.array([_validation(r.validated) for r in records], dtype=np.float64)
+    columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
 

@@ -12,8 +12,8 @@ from coterie.core.plain import read_json
 from coterie.evidence import format1
 from coterie.evidence.aside import ASIDE
 from coterie.evidence.manifest import COUNTED, Manifest, rows_by_lane
-from coterie.evidence.reader import read_roster
 from coterie.evidence.restore import standing
+from coterie.evidence.roster_files import read_roster
 from coterie.evidence.sanity import nonsense
 from coterie.evidence.source import read_batches
 from coterie.evidence.tables import TABLES
@@ -49,7 +49,8 @@ def studies_in(folder: Path) -> list[Path]:
     """The study that a folder is, or those below it: of a comparison, a grid or a reproduction."""
     if is_study(folder):
         return [folder]
-    found = {path.parent for name in ("settings.json", "head.json") for path in folder.rglob(name)}
+    there = (path.relative_to(folder) for name in ("settings.json", "head.json") for path in folder.rglob(name))
+    found = {folder / path.parent for path in there if not any(part.startswith(".") for part in path.parts)}  # drafts begin with a dot
     if not found:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
     return sorted(found)

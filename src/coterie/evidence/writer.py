@@ -27,8 +27,8 @@ from coterie.core.states import flatten
 from coterie.evidence.creation import create_folder
 from coterie.evidence.head import Link, StudyHead, read_study_head
 from coterie.evidence.manifest import MANIFEST, manifest_of
-from coterie.evidence.reader import read_roster, roster_path
 from coterie.evidence.record import LaneKey, Progress
+from coterie.evidence.roster_files import read_roster, roster_path, write_roster
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import key_of, segments
 
@@ -66,7 +66,7 @@ class Writer:
             for name, tree in extras.items():
                 write_json(draft / f"{name}.json", tree)
             for draw, roster in rosters.items():
-                _write_roster(roster_path(draft, draw), roster)
+                write_roster(roster_path(draft, draw), roster)
             write_json(draft / "settings.json", settings.as_json())
             StudyHead.of(draft).write(draft)
 
@@ -87,7 +87,7 @@ class Writer:
             name = f"rosters/{path.name}"
             sound = path.exists() and (self._head is None or self._head.files.get(name) == file_hash(path))
             if not sound or not read_roster(path).equals(roster):
-                _write_roster(path, roster)
+                write_roster(path, roster)
                 if self._head is not None:
                     self._head = self._head.with_file(name, file_hash(path))
                     self._head.write(self.folder)
@@ -136,7 +136,7 @@ class Writer:
         """Put a manifest beside what is in a draft; the head that knows of it."""
         if self._head is None:
             return None
-        manifest_of(draft, name, self._head.last, entries, tables, self._routes).write(draft)
+        manifest_of(draft, name, self._head, entries, tables, self._routes).write(draft)
         return replace(self._head, last=Link(name, file_hash(draft / MANIFEST)))
 
     def log(self, line: str) -> None:
@@ -153,14 +153,6 @@ class Writer:
                 (path / "states.safetensors").unlink(missing_ok=True)
                 del self._lanes[path]
             later.update(keys)
-
-
-def _write_roster(path: Path, roster: pa.Table) -> None:
-    draft = path.with_name(f".{path.name}")
-    pq.write_table(roster, draft)
-    flush(draft)
-    draft.replace(path)
-    flush(path.parent)
 
 
 def _has_states(segment: Path) -> bool:

@@ -20,7 +20,7 @@ from coterie.core.rng import key as key_of
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
-from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, Extra, LaneEnd, LaneKey, RoundRecord
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
@@ -132,7 +132,10 @@ class Lane:
             ctx.note(HOSTILE, self.hostile.clients)
         if self.plan.evaluates(ctx.round_):
             account.measuring = True
+            missing, noted = len(account.absences), set(ctx.notes.named)
             measured = yield from self._measure(ctx, state)
+            if not self.plan.evaluates_anyway(ctx.round_):
+                measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(

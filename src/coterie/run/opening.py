@@ -16,10 +16,12 @@ from coterie.engines.make import resolve_device
 from coterie.engines.world import World
 from coterie.evidence import format1
 from coterie.evidence.creation import is_free
+from coterie.evidence.growth import finish_growing, grow, obstacles
+from coterie.evidence.head import read_study_head
 from coterie.evidence.mending import mend, mend_routes
-from coterie.evidence.reader import read_roster, roster_path
 from coterie.evidence.record import LaneKey
 from coterie.evidence.restore import Restored, restore
+from coterie.evidence.roster_files import read_roster, roster_path
 from coterie.evidence.settings import Settings
 from coterie.evidence.wholeness import is_study
 from coterie.evidence.writer import Writer
@@ -68,24 +70,37 @@ class Opening:
 
     def _go_on(self, hold: Hold, execution: Execution, extras: Mapping[str, Any]) -> Opened:
         out = self.out
+        finish_growing(out)
         texts = {"settings": self.settings.as_json(), **extras}
         told = mend(out, {f"{name}.json": json_text(tree) for name, tree in texts.items()})
         stored = Settings.from_json(read_json(out / "settings.json"))
-        if stored != self.settings:
+        if other := obstacles(stored, self.settings):
             raise UserError(
-                f"{out} holds another study (it differs in {', '.join(stored.differences(self.settings))}): choose another --out."
+                f"{out} holds another study (it differs in {'; '.join(other)}): choose another --out. A study can get more methods, seeds, "
+                "draws or rounds: name those that it has and those that come."
             )
         self._check_data(extras["data"])
         found, lost = restore(out)
         told += lost + mend_routes(out)
         if now := changes(read_object(out / "environment.json"), extras["environment"]):
             told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
+        grows = stored.differences(self.settings)
+        if grows:
+            self._grow(extras["data"])
         writer = Writer(out, hold)
+        if grows:
+            writer.log(f"the study grows in {', '.join(grows)}")
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
         kept = replace(Execution.read(out / "execution.json"), threads=execution.threads)
         return Opened(writer, kept, found, tuple(told))
+
+    def _grow(self, data: Mapping[str, Any]) -> None:
+        """Let the folder hold a study of more, of which what there is is a part."""
+        if read_study_head(self.out) is None:
+            raise UserError(f"{self.out} was written by an earlier version and can go on but not grow: begin anew in another --out.")
+        grow(self.out, self.settings, data, self.rosters)
 
     def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse other data than those the study began with."""
