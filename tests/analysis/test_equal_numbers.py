@@ -30,7 +30,7 @@ from coterie.report import report
 from coterie.reproduce.file import StudyPart
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues, values_of
-from coterie.run.compare import with_controls
+from coterie.run.controlled import with_controls
 from coterie.run.result import Result
 
 SEEDS, ROUNDS, RUNAWAY, AT_ONCE = (0, 1, 2), 11, "runaway", "fedavg+rate(lr=1e+38)"

@@ -21,9 +21,11 @@ from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.run.budget import Budget
-from coterie.run.compare import Request, compare, with_controls
+from coterie.run.compare import compare
+from coterie.run.controlled import with_controls
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
+from coterie.run.request import Request
 from coterie.run.study import Study
 from coterie.run.tuning import at_rate, with_validation
 
@@ -86,7 +88,7 @@ def test_a_comparison_on_two_federations(tmp_path: Path) -> None:
     assert comparison.ranking.federations == 2
     with pytest.raises(UserError, match="not empty"):
         compare(["fedavg"], data=DATA, out=tmp_path / "c")
-    with pytest.raises(UserError, match=r"another comparison \(it differs in designs\)"):
+    with pytest.raises(UserError, match=r"another comparison \(it differs in seeds of .*, without 1; seeds of 'heart', without 1\)"):
         compare(["fedgroup(groups=2)"], data=[DATA, "heart"], out=tmp_path / "c", seeds=(0,), plan=PLAN, finetune=1, resume=True)
 
 

@@ -13,9 +13,10 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.run import options
-from coterie.run.compare import Request, compare
+from coterie.run.compare import compare
 from coterie.run.execution import Execution
 from coterie.run.options import EXECUTION, LOCAL, PLAN, defaults, plan_of
+from coterie.run.request import Request
 from coterie.run.study_file import ExecutionTable, LocalTable, StudyTable, read_study_file
 
 ALL = (*PLAN, *LOCAL, *EXECUTION)

@@ -33,7 +33,7 @@ def compare(
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
-    tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, beyond those compared.")] = 2,
+    tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
     track: options.Track = None,

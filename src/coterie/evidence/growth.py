@@ -4,15 +4,17 @@ Randomness is keyed, so what there is stays as it is, and the whole is what one 
 """
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from coterie.core.disk import file_hash, flush
+from coterie.core.local import Local
 from coterie.core.plain import json_text
+from coterie.core.plan import Plan
 from coterie.evidence.head import HEAD, origin, read_study_head
 from coterie.evidence.roster_files import roster_path, write_roster
 from coterie.evidence.settings import Settings
@@ -24,17 +26,27 @@ NAMED = ("methods", "seeds", "draws")
 
 def obstacles(stored: Settings, wanted: Settings) -> list[str]:
     """In what a study differs from another than by being a part of it, by name; nothing where it can grow into that."""
-    told = []
-    for name in stored.differences(wanted):
-        before, now = getattr(stored, name, None), getattr(wanted, name, None)
-        if name in NAMED and before is not None and now is not None:
-            left_out = [str(item) for item in before if item not in now]
-            told += [f"{name}, without {', '.join(left_out)}"] if left_out else []
-        elif name == "plan.rounds" and wanted.plan.rounds > stored.plan.rounds:
-            falls = stored.plan.schedule == "cosine"
-            told += ["plan.rounds: along a cosine every round's rate depends on their number"] if falls else []
-        else:
-            told.append(name)
+    told = [name for name in stored.differences(wanted) if name not in NAMED and not name.startswith("plan.")]
+    told += [sentence for name in NAMED for sentence in left_out(name, getattr(stored, name), getattr(wanted, name))]
+    return told + plan_obstacles(stored.plan, wanted.plan)
+
+
+def left_out(name: str, stored: Iterable[object], wanted: Collection[object]) -> list[str]:
+    """Which of what there is would not be there any more, in words; nothing if all would."""
+    missing = [str(item) for item in stored if item not in wanted]
+    return [f"{name}, without {', '.join(missing)}"] if missing else []
+
+
+def plan_obstacles(stored: Plan, wanted: Plan) -> list[str]:
+    """In what plans differ, by name, other than by more rounds."""
+    told = [
+        f"plan.{f.name}" for f in fields(Plan) if f.name not in ("rounds", "local") and getattr(stored, f.name) != getattr(wanted, f.name)
+    ]
+    told += [f"plan.local.{f.name}" for f in fields(Local) if getattr(stored.local, f.name) != getattr(wanted.local, f.name)]
+    if wanted.rounds < stored.rounds:
+        told.append(f"plan.rounds, fewer than {stored.rounds}")
+    elif wanted.rounds > stored.rounds and stored.schedule == "cosine":
+        told.append("plan.rounds: along a cosine every round's rate depends on their number")
     return told
 
 

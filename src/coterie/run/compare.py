@@ -1,73 +1,41 @@
 """`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.analysis.roles import assigned, variant
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
 from coterie.core.method import Method
-from coterie.core.plain import json_text, plain
+from coterie.core.plain import json_text, read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.evidence.creation import create_folder
+from coterie.evidence.growth import left_out
 from coterie.evidence.reader import Evidence
 from coterie.evidence.seals import REQUEST as NAME
-from coterie.evidence.seals import SEALS, mend_request, seal, write_sealed
+from coterie.evidence.seals import SEALS, mend_request, seal, write_grown, write_sealed
 from coterie.evidence.settings import Settings
-from coterie.grouping.controls import Assign, like_sized
+from coterie.grouping.controls import like_sized
 from coterie.methods.catalogue import build, spec_of
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.fine_tuned import FineTuned
-from coterie.methods.local_only import LocalOnly
 from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
+from coterie.run.controlled import with_controls
 from coterie.run.designs import Design, Draws, design_of
 from coterie.run.execution import Execution
 from coterie.run.options import plan_of
+from coterie.run.request import Request
 from coterie.run.study import Study
 from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
 
-FORMAT = 3  # with designs, and sealed
+FIRST_TUNING_SEED = 1_000_000_000
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is compared. Equal requests give equal evidence."""
-
-    methods: tuple[str, ...]
-    data: tuple[str, ...]
-    designs: tuple[Design, ...]  # of each federation
-    model: str = "mclr"
-    plan: Plan = field(default_factory=Plan)
-    controls: bool = True
-    finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
-    rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
-    tuning_seeds: int = 2
-
-    def __post_init__(self) -> None:
-        for name, count in (("finetune", self.finetune), ("tuning_seeds", self.tuning_seeds)):
-            if count < 1:
-                raise UserError(f"A comparison cannot use {name}={count}: give 1 or more.")
-
-    @property
-    def folders(self) -> list[str]:
-        """A folder's name for each federation."""
-        names = [re.sub(r"[^\w.]+", "-", spec).strip("-.") for spec in self.data]
-        return [name if names.index(name) == i else f"{name}-{i + 1}" for i, name in enumerate(names)]
-
-    def as_json(self) -> dict[str, Any]:
-        tree: dict[str, Any] = plain({"format": FORMAT, **asdict(self), "folders": self.folders})
-        return tree
 
 
 def compare(
@@ -108,13 +76,29 @@ def compare(
         design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
     )
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
-    for source, design in zip(sources, designs, strict=True):
+    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(callbacks))
+
+
+def carried_out(
+    request: Request,
+    entries: Sequence[Labelled],
+    sources: Sequence[Draws],
+    out: Path,
+    resume: bool,
+    budget: float | None,
+    execution: Execution,
+    callbacks: tuple[Callback, ...],
+) -> Comparison:
+    """A request, carried out in a folder; the methods by label, the draws of each federation."""
+    for source, design in zip(sources, request.designs, strict=True):
         request.plan.check(len(source(design.draws[0])))
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
-    out = Path(out)
-    with _open(out, request, resume, tuple(callbacks)):
-        _carry_out(request, entries, sources, out, budget, execution or Execution(), tuple(callbacks))
+    runs = [_Run(request, *one, out, execution, callbacks) for one in zip(request.designs, sources, request.folders, strict=True)]
+    for run in runs:
+        run.check_tuning()
+    with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
+        _carry_out(runs, entries, budget)
         return open_comparison(out)
 
 
@@ -125,41 +109,16 @@ def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
     return Draws(partial(load, data, data_dir=data_dir))
 
 
-def _carry_out(
-    request: Request,
-    entries: Sequence[Labelled],
-    sources: Sequence[Draws],
-    out: Path,
-    budget: float | None,
-    execution: Execution,
-    callbacks: tuple[Callback, ...],
-) -> None:
+def _carry_out(runs: Sequence["_Run"], entries: Sequence[Labelled], budget: float | None) -> None:
     """The federations one after another, each in its share of the time."""
     clock = Budget(60 * budget) if budget is not None else None
-    for i, (source, design, name) in enumerate(zip(sources, request.designs, request.folders, strict=True)):
+    for i, run in enumerate(runs):
         if clock is not None and clock.over:
             break
-        share = clock.share(len(sources) - i) if clock is not None else None
-        at_once = max(design.runs // WAVES, 1) if clock is not None and execution.seeds_per_wave is None else execution.seeds_per_wave
-        _Run(request, design, source, out, name, replace(execution, seeds_per_wave=at_once), callbacks, share).carry_out(entries)
-
-
-def with_controls(entries: Sequence[Labelled], known_groups: bool, finetune: int, *, sizes_differ: bool = True) -> list[Labelled]:
-    """The methods with what tells a gain from similarity apart: baselines first, then each method followed by its own controls.
-
-    A method that groups gets random groups of the same sizes; where clients differ in size, random groups among clients of like size,
-    which keep the weights; and, where the true groups are known, those. What is there already is not added again.
-    """
-    baselines: list[Method[Any]] = [FedAvg(), FedAvg(weighting="uniform"), LocalOnly(), FineTuned(method=FedAvg(), epochs=finetune)]
-    wanted: list[Labelled] = [(spec_of(method), method) for method in baselines]
-    for label, method in entries:
-        wanted.append((label, method))
-        if assigned(method) == "similar":
-            there: dict[Assign, bool] = {"random": True, "matched": sizes_differ, "oracle": known_groups}
-            ways = [way for way, known in there.items() if known]
-            wanted += [(spec_of(control), control) for control in (variant(method, way) for way in ways)]
-    own = {method: label for label, method in entries}  # a user's spelling wins
-    return [(own.get(method, label), method) for method, label in {method: label for label, method in wanted}.items()]
+        share = clock.share(len(runs) - i) if clock is not None else None
+        if clock is not None and run.execution.seeds_per_wave is None:
+            run = replace(run, execution=replace(run.execution, seeds_per_wave=max(run.design.runs // WAVES, 1)))
+        replace(run, budget=share).carry_out(entries)
 
 
 @dataclass(frozen=True)
@@ -169,26 +128,44 @@ class _Run:
     request: Request
     design: Design
     source: Draws
-    out: Path
     name: str
+    out: Path
     execution: Execution
     callbacks: tuple[Callback, ...]
-    budget: Budget | None
+    budget: Budget | None = None
 
     def carry_out(self, entries: Sequence[Labelled]) -> None:
-        if self.request.controls:
-            federation = self.source(self.design.draws[0])
-            differ = bool(like_sized(federation.train.sizes).any())
-            entries = with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
+        entries = self.completed(entries)
         if self.request.rates:
             entries = self._tuned(entries)
         self._study(entries, self.design, self.out / self.name)
 
+    def completed(self, entries: Sequence[Labelled]) -> Sequence[Labelled]:
+        """The methods with their controls, where those are wanted."""
+        if not self.request.controls:
+            return entries
+        federation = self.source(self.design.draws[0])
+        differ = bool(like_sized(federation.train.sizes).any())
+        return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
+
+    def check_tuning(self) -> None:
+        """Refuse to compare seeds by which the learning rates were chosen."""
+        both = sorted({*self._tuning_seeds} & {*self.design.seeds}) if self.request.rates else []
+        if both:
+            raise UserError(f"The seeds {', '.join(map(str, both))} are those that learning rates are tuned with: compare others.")
+
+    @property
+    def _tuning_seeds(self) -> tuple[int, ...]:
+        """Of a range of their own, so that the seeds compared can grow; a tuning that an earlier version began keeps its own."""
+        try:
+            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json")).seeds
+        except UserError:  # it is not there yet, or is made again
+            return tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+
     def _tuned(self, entries: Sequence[Labelled]) -> list[Labelled]:
         """Every method at the rate that does best on validation parts of the first draw."""
-        first = max(self.design.seeds) + 1
         folder = self.out / "tuning" / self.name
-        design = Design(self.design.draws[:1], tuple(range(first, first + self.request.tuning_seeds)))
+        design = Design(self.design.draws[:1], self._tuning_seeds)
         evidence = self._study(grid_of(entries, self.request.rates), design, folder)
         found = choose_rates(evidence, entries, self.request.rates)
         _tell(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", json_text(found)))
@@ -208,9 +185,19 @@ class _Run:
         )
         study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries])
         budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
-        evidence = study.run(out=folder, resume=True, execution=self.execution, callbacks=self.callbacks, budget=budget).evidence
-        seal(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json")
-        return evidence
+        watchers = [_Sealing(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json"), *self.callbacks]
+        return study.run(out=folder, resume=True, execution=self.execution, callbacks=watchers, budget=budget).evidence
+
+
+@dataclass(frozen=True)
+class _Sealing(Callback):
+    """Seals a study's settings once its folder is open: it may have begun, or grown."""
+
+    out: Path
+    name: str
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        seal(self.out, self.name)
 
 
 def _tell(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
@@ -219,19 +206,34 @@ def _tell(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
             watcher.on_notice(sentence)
 
 
-def _open(out: Path, request: Request, resume: bool, callbacks: Sequence[Callback]) -> Hold:
-    """Begin a folder, or check that the one there is this comparison; it is held for this process."""
-    path, wanted = out / NAME, request.as_json()
+def _open(
+    out: Path, request: Request, resume: bool, callbacks: Sequence[Callback], runs: Mapping[str, _Run], entries: Sequence[Labelled]
+) -> Hold:
+    """Begin a folder, or check that the one there is this comparison or a part of it; it is held for this process."""
+    path, wanted = out / NAME, json_text(request.as_json())
     if not resume or not (path.is_file() or (out / SEALS).is_file()):
-        return create_folder(out, NAME, lambda draft: write_sealed(draft, NAME, json_text(wanted)), "comparison")
+        return create_folder(out, NAME, lambda draft: write_sealed(draft, NAME, wanted), "comparison")
     hold = Hold(out)
     try:
-        _tell(callbacks, mend_request(out, json_text(wanted)))
-        stored = read_object(path)
-        other = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
+        _tell(callbacks, mend_request(out, wanted))
+        stored = Request.from_json(read_object(path), path)
+        other = stored.obstacles(request)
+        if not other:
+            kept = [entry for entry in entries if entry[0] in stored.methods]
+            other = [told for name in stored.folders for told in _spelt_otherwise(runs[name], kept, entries)]
         if other:
-            raise UserError(f"{out} holds another comparison (it differs in {', '.join(other)}): choose another --out.")
+            raise UserError(
+                f"{out} holds another comparison (it differs in {'; '.join(other)}): choose another --out. A comparison can get more "
+                "methods, federations, draws, seeds or rounds: name those that it has and those that come."
+            )
+        if json_text(stored.as_json()) != wanted:
+            write_grown(out, NAME, wanted)
     except BaseException:
         hold.close()
         raise
     return hold
+
+
+def _spelt_otherwise(run: _Run, before: Sequence[Labelled], now: Sequence[Labelled]) -> list[str]:
+    """A control that a new method's spelling would give another name: what was run under the old one would be lost."""
+    return left_out("methods", *([label for label, _ in run.completed(some)] for some in (before, now)))

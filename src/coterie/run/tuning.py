@@ -1,6 +1,6 @@
 """The same learning rates for every method, judged on clients' validation parts: same grid, same seeds, same rounds, all of it recorded.
 
-Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds that the comparison itself does not use.
+Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds of a range of their own.
 """
 
 from collections.abc import Sequence
