@@ -110,7 +110,7 @@ def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path
     assert entry["at_edge"]
     assert entry["validation"][0] < entry["validation"][1]
     study = Evidence.open(next((out / "tuning").glob("*/settings.json")).parent)
-    assert study.settings.seeds == (2,)  # none of the seeds compared
+    assert study.settings.seeds == (1_000_000_000,)  # none of the seeds compared, or that could be
     spent = study.frame("rounds").query("method in ['fedprox(mu=0.1)+rate(lr=1e-06)', 'fedprox(mu=0.1)+rate(lr=0.3)']")
     assert entry["passes"] == spent["passes"].sum() > 0
 

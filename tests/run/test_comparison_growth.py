@@ -62,7 +62,7 @@ def test_a_tuned_comparison_grows_and_its_seeds_do_not_meet_those_of_tuning(tmp_
     run(tmp_path / "grown", ["fedprox(mu=1)", "fedgroup(groups=2)"], resume=True, **more)
     run(tmp_path / "whole", ["fedprox(mu=1)", "fedgroup(groups=2)"], **more)
     assert digests(tmp_path / "grown") == digests(tmp_path / "whole")
-    with pytest.raises(UserError, match="differs in plan.rounds: the learning rates were tuned for 1"):
+    with pytest.raises(UserError, match=r"differs in plan\.rounds: the learning rates were tuned for 1"):
         run(tmp_path / "grown", ["fedprox(mu=1)", "fedgroup(groups=2)"], resume=True, **more | {"rounds": 2})
     with pytest.raises(UserError, match=f"The seeds {FIRST_TUNING_SEED} are those that learning rates are tuned with"):
         run(tmp_path / "other", ["fedprox(mu=1)"], **tuned | {"seeds": (0, FIRST_TUNING_SEED)})

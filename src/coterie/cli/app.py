@@ -21,6 +21,7 @@ from coterie.cli import (
     predict,
     report,
     reproduce,
+    resume,
     run,
     serve,
     show,
@@ -52,6 +53,7 @@ def options_of_all(
 
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("resume")(resume.resume)
 app.command("report")(report.report)
 app.command("inspect")(inspect.inspect)
 app.command("reproduce")(reproduce.reproduce)

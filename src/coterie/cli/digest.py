@@ -7,11 +7,19 @@ import typer
 
 
 def digest(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
     counts: Annotated[bool, typer.Option("--counts", help="Hash counts only, which do not depend on how a processor rounds.")] = False,
 ) -> None:
-    """Print the hash of a study's settings and findings; equal hashes mean equal evidence."""
-    from coterie.evidence import Evidence
-    from coterie.evidence import digest as digest_of
+    """Print the hash of a study's settings and findings; equal hashes mean equal evidence.
 
-    print(digest_of(Evidence.open(folder), counts=counts))
+    Of a folder with several studies, one line each with its place, and last the hash of them all.
+    """
+    from coterie.evidence.together import digest_of_all, digests_in
+
+    found = digests_in(folder, counts=counts)
+    if list(found) == ["."]:
+        print(found["."])
+        return
+    for name, one in found.items():
+        print(f"{one}  {name}")
+    print(f"{digest_of_all(found)}  all")

@@ -15,27 +15,53 @@ if TYPE_CHECKING:
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
     groups: Annotated[bool, typer.Option("--groups", help="Also who is in which group after the last round.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --groups: write client, group and round of every lane to this CSV file.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the table of a study again."""
-    from coterie.cli.console import PlainConsole, bold
-    from coterie.cli.results import print_result
+    """Print the table of a study again, of every study below a folder, or the verdict of a comparison."""
+    from coterie.cli.comparisons import print_comparison
+    from coterie.cli.console import PlainConsole
     from coterie.evidence.reader import Evidence
+    from coterie.evidence.seals import REQUEST
+    from coterie.evidence.verify import studies_in
     from coterie.run.result import Result
 
-    evidence = Evidence.open(folder)
-    result = Result(evidence)
     console = PlainConsole(stderr=as_json)
-    settings = evidence.settings
-    console.print(bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}", sep="")
-    print_result(result, console)
-    if groups or out is not None:
-        _tell_groups(result, console, out)
+    compared = (folder / REQUEST).is_file()
+    studies = [path for path in studies_in(folder) if not (compared and path.parent.name == "tuning")]
+    if out is not None and len(studies) > 1:
+        raise UserError(f"--out is one file, and {folder} holds {len(studies)} studies: name one of them.")
+    if compared:
+        from coterie.analysis.comparison import open_comparison
+
+        comparison = open_comparison(folder)
+        print_comparison(comparison, console)
+        results = [Result(findings.records.evidence) for findings in comparison.federations] if groups or out is not None else []
+        told = {"folder": str(folder), **comparison.as_json()}
+    else:
+        results = [Result(Evidence.open(path)) for path in studies]
+        trees = [result.as_json(str(path)) for path, result in zip(studies, results, strict=True)]
+        told = trees[0] if studies == [folder] else {"folder": str(folder), "studies": trees}
+    for result in results:
+        _tell(result, console, table=not compared, place=len(studies) > 1)
+        if groups or out is not None:
+            _tell_groups(result, console, out)
     if as_json:
-        print(json.dumps(result.as_json(str(folder))))
+        print(json.dumps(told))
+
+
+def _tell(result: "Result", console: "PlainConsole", *, table: bool, place: bool) -> None:
+    """What a study is, and its table where that is wanted."""
+    from coterie.cli.console import bold
+    from coterie.cli.results import print_result
+
+    settings = result.evidence.settings
+    where = f", in {result.evidence.folder}" if place else ""
+    console.print(bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}{where}", sep="")
+    if table:
+        print_result(result, console)
 
 
 def _tell_groups(result: "Result", console: "PlainConsole", out: Path | None) -> None:

@@ -32,7 +32,7 @@ def _told(command: Any) -> str:
     if command is not None and any(option.name == "resume" for option in command.params):
         again = "--resume." if command.name == "launch" else _again(sys.argv[1:])
         return f"Stopped. What was written is safe; go on with {again}"
-    if command is not None and command.name == "reproduce":
+    if command is not None and command.name in ("reproduce", "resume"):
         return "Stopped. What was written is safe; the same command goes on."
     return "Stopped."
 

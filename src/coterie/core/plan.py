@@ -1,8 +1,9 @@
 """What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import cos, pi
-from typing import Literal
+from math import cos, inf, pi
+from typing import Any, Literal
 
 from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
@@ -41,6 +42,15 @@ class Plan:
             raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
         if self.local.rule is not None:
             raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Plan":
+        """The plan that a JSON file holds, in which an infinite bound is null."""
+        rest = dict(tree)
+        local = Local(**rest.pop("local"))
+        if rest.get("norm_bound", 0) is None:
+            rest["norm_bound"] = inf
+        return cls(**rest, local=local)
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

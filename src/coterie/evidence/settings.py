@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.local import Local
 from coterie.core.plan import Plan
 
 LARGEST = 1 << 63  # above every seed: tables hold them in 64 bits
@@ -54,15 +53,14 @@ class Settings:
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )
         try:
-            plan = dict(tree["plan"])
-            local = Local(**plan.pop("local"))
+            plan = Plan.from_json(tree["plan"])
             rest = {name: value for name, value in tree.items() if name not in ("format", "plan")}
             tuples = {name: _tuple_of(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
             if not all(isinstance(rest.get(name, ""), str) for name in ("data", "model")):
                 raise TypeError("data and model should be words")
             if not isinstance(rest.get("own_seeds", False), bool):
                 raise TypeError("own_seeds should be true or false")
-            return cls(**{**rest, **tuples}, plan=Plan(**plan, local=local))
+            return cls(**{**rest, **tuples}, plan=plan)
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, UserError):
                 raise

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.local import Local
 from coterie.core.plain import plain
 from coterie.core.plan import Plan
 from coterie.evidence.growth import left_out, plan_obstacles
@@ -52,14 +51,12 @@ class Request:
             raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
         try:
             rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWS)}
-            plan = dict(tree["plan"])
-            local = Local(**plan.pop("local"))
             return cls(
                 **{**rest, "rates": tuple(map(float, tree["rates"]))},
                 methods=_words(tree["methods"]),
                 data=_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),
-                plan=Plan(**plan, local=local),
+                plan=Plan.from_json(tree["plan"]),
             )
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             if isinstance(error, UserError):

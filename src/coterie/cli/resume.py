@@ -1,0 +1,82 @@
+"""`coterie resume`: go on with what a folder holds, without saying again what it is."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli import options
+from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
+from coterie.core.errors import UserError
+from coterie.core.showing import shown
+
+if TYPE_CHECKING:
+    from coterie.cli.console import PlainConsole
+    from coterie.run.result import Result
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
+    data_dir: options.DataDir = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Of a comparison: minutes after which to stop, with complete pairs of seeds.")
+    ] = None,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a study, a comparison, or all studies below a folder to their end; what is complete is only shown."""
+    from coterie.cli.comparisons import print_comparison
+    from coterie.cli.console import PlainConsole
+    from coterie.evidence.seals import REQUEST
+    from coterie.evidence.verify import studies_in
+    from coterie.run.progress import ProgressBar
+    from coterie.run.result import Result
+    from coterie.run.resuming import resume_comparison, resume_study
+
+    stop_on_terminate()
+    console = PlainConsole(stderr=as_json)
+    watch, common = [ProgressBar(console)], {"data_dir": data_dir, "threads": threads}
+    if (folder / REQUEST).is_file():
+        again = partial(resume_comparison, folder, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
+        comparison = with_trust(lambda trusted: again(trust=trusted), trust)
+        print_comparison(comparison, console)
+        if as_json:
+            print(json.dumps({"folder": str(folder), **comparison.as_json()}))
+        return _end([Result(findings.records.evidence) for findings in comparison.federations])
+    if budget is not None:
+        raise UserError(f"--budget is for comparisons, and {folder} holds none: leave it away, and stop with Ctrl-C.")
+    studies = studies_in(folder)
+    if len(studies) > 1 and as_json:
+        raise UserError(f"--json prints one study, and {folder} holds {len(studies)}: name one of them.")
+    results = []
+    for path in studies:
+        one = partial(resume_study, path, callbacks=watch, **common)  # type: ignore[arg-type]
+        results.append(with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
+        _tell(path, results[-1], console)
+    if as_json:
+        print(json.dumps(results[0].as_json(str(studies[0]))))
+    return _end(results)
+
+
+def _tell(path: Path, result: "Result", console: "PlainConsole") -> None:
+    from coterie.cli.console import bold
+    from coterie.cli.results import print_result
+
+    settings = result.evidence.settings
+    console.print(bold(settings.data), f", {settings.model}, in {path}", sep="")
+    print_result(result, console)
+
+
+def _end(results: "list[Result]") -> None:
+    """Exit code 1 where nothing came to anything."""
+    from coterie.run.finishing import nothing_finished, sentence_of
+
+    if results and all(map(nothing_finished, results)):
+        for result in results:
+            print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+        raise typer.Exit(1)

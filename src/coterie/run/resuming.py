@@ -1,0 +1,75 @@
+"""Going on with what a folder holds, by what it says itself: settings, data, how it was carried out.
+
+What was given as an object in Python (a federation, a module's numbers, a loss) stands in no folder: such a study goes on in Python.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from coterie.analysis.comparison import Comparison
+from coterie.core.errors import UserError
+from coterie.core.json_object import read_object
+from coterie.core.locks import Hold
+from coterie.core.plain import read_json
+from coterie.core.trust import check_trust
+from coterie.evidence.growth import finish_growing
+from coterie.evidence.seals import REQUEST
+from coterie.evidence.settings import Settings
+from coterie.evidence.wholeness import is_study
+from coterie.methods.catalogue import build
+from coterie.run.callbacks import Callback
+from coterie.run.compare import carried_out, draws_of
+from coterie.run.execution import Execution
+from coterie.run.request import Request
+from coterie.run.result import Result
+from coterie.run.study import Study
+
+
+def resume_study(
+    folder: Path, *, data_dir: Path | None = None, threads: int | None = None, trust: bool = False, callbacks: Iterable[Callback] = ()
+) -> Result:
+    """Run a study to its end. Code that its folder names needs `trust`."""
+    with Hold(folder):
+        finish_growing(folder)
+    settings = Settings.from_json(read_json(folder / "settings.json"))
+    check_trust([settings.model], str(folder), trust)
+    check_trust(settings.methods, str(folder), trust, "method")
+    if (folder / "data.json").is_file() and not read_object(folder / "data.json"):
+        raise UserError(f"{folder} is of a real federation, whose data are with its sites: go on with 'coterie launch --resume'.")
+    try:
+        study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
+    except UserError as error:
+        raise _not_by_itself(folder, error) from error
+    execution = replace(Execution.read(folder / "execution.json"), threads=threads)
+    return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
+
+
+def resume_comparison(
+    folder: Path,
+    *,
+    budget: float | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+    trust: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Comparison:
+    """Run a comparison to its end, or for so many minutes; studies that are not begun yet are carried out as those that are."""
+    request = Request.from_json(read_object(folder / REQUEST), folder / REQUEST)
+    check_trust([request.model], str(folder), trust)
+    check_trust(request.methods, str(folder), trust, "method")
+    begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
+    execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
+    try:
+        entries = [(spec, build(spec, trust=trust)) for spec in request.methods]
+        sources = [draws_of(spec, data_dir) for spec in request.data]
+        for source, design in zip(sources, request.designs, strict=True):
+            source(design.draws[0])  # loads it
+    except UserError as error:
+        raise _not_by_itself(folder, error) from error
+    carried = replace(execution, threads=threads, seeds_per_wave=None)
+    return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
+
+
+def _not_by_itself(folder: Path, error: UserError) -> UserError:
+    return UserError(f"{folder} does not say all that is needed to go on; the command that made it does. {error}")
