@@ -22,7 +22,6 @@ from coterie.grouping.similarity import (
     lengths,
     mean_distance,
     shifted,
-    sketch,
     ternary_cosines,
 )
 
@@ -139,17 +138,6 @@ def test_ternary_cosines_are_those_of_the_svd() -> None:
     cosine = updates @ v / np.linalg.norm(updates, axis=1, keepdims=True)
     np.testing.assert_allclose(np.abs(1 - 2 * ternary_cosines(x, 3, w)), np.abs(cosine), atol=1e-9)
     assert np.all(ternary_cosines(np.array([[1, 0], [0, 0]], dtype=np.float32), 1)[1] == 0.5)  # a zero update
-
-
-def test_sketches_keep_distances() -> None:
-    x = rows(6, 2 * BLOCK + 3)
-    whole = distances(gram(x))[np.triu_indices(6, 1)]
-    points = sketch(x, 400, np.random.default_rng(0))
-    assert points.shape == (6, 400)
-    kept = distances(points @ points.T)[np.triu_indices(6, 1)]
-    assert np.max(np.abs(kept / whole - 1)) < 0.2
-    assert np.array_equal(points, sketch(x, 400, np.random.default_rng(0)))
-    assert not np.array_equal(points, sketch(x, 400, np.random.default_rng(1)))
 
 
 def test_the_stack_is_never_copied_whole() -> None:

@@ -182,3 +182,15 @@ def test_noise_that_drowns_everything_leaves_nothing_to_find() -> None:
 def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> None:
     with pytest.raises(UserError, match="Inspecting"):
         replace(QUICK, **said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "total"), [(InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), 29), (InspectPlan(labels=False, pilot=None), 3)]
+)
+def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) -> None:
+    heard: list[tuple[int, int, str]] = []
+    inspect_data("digits/rotated(clients=8,groups=2)", plan=plan, watch=lambda *told: heard.append(told))
+    assert [done for done, _, _ in heard] == list(range(1, total + 1))
+    assert {of for _, of, _ in heard} == {total}
+    pilot = ["trying the groups out"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
+    assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]

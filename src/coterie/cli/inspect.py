@@ -43,6 +43,7 @@ def inspect(
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
     from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
+    from coterie.run.steps_bar import StepsBar
 
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
@@ -58,8 +59,9 @@ def inspect(
         return
     assert data is not None
     known = options.given(model=model, data_seed=data_seed)
-    found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), **known)
     console = PlainConsole(stderr=as_json)
+    with StepsBar(console) as bar:
+        found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), watch=bar, **known)
     _tell(found, console)
     if out is not None:
         console.print(f"\nPage: {_write(found, out)}")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats
-from coterie.core.rng import generator
 from coterie.core.threads import cores, in_order, one_thread
 
 BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
@@ -20,7 +19,7 @@ EPS = float(np.finfo(np.float64).eps)
 def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
     total = np.zeros((len(vectors), len(vectors)))
-    for product in _over_blocks(lambda block, begin: block @ block.T, vectors, origin):
+    for product in over_blocks(lambda block, begin: block @ block.T, vectors, origin):
         total += product
     return total
 
@@ -29,7 +28,7 @@ def dots(vectors: Floats, direction: Floats | Doubles, origin: Floats | None = N
     """(n,) the inner product of each row (or of its difference from `origin`) with one direction, in float64."""
     along = np.ravel(direction).astype(np.float64)
     total = np.zeros(len(vectors))
-    for product in _over_blocks(lambda block, begin: block @ along[begin : begin + block.shape[1]], vectors, origin):
+    for product in over_blocks(lambda block, begin: block @ along[begin : begin + block.shape[1]], vectors, origin):
         total += product
     return total
 
@@ -37,22 +36,9 @@ def dots(vectors: Floats, direction: Floats | Doubles, origin: Floats | None = N
 def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
     total = np.zeros(len(vectors))
-    for squares in _over_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
+    for squares in over_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
         total += squares
     return np.sqrt(total)
-
-
-def sketch(vectors: Floats, size: int, rng: np.random.Generator, origin: Floats | None = None) -> Doubles:
-    """(n, size) a Gaussian random projection of the rows: distances survive to about 1/sqrt(size). Equal keys project alike."""
-    keys = rng.integers(2**63, size=-(-vectors.shape[1] // BLOCK))  # one for each block, since blocks may be at work side by side
-
-    def project(block: Doubles, begin: int) -> Doubles:
-        return np.asarray(block @ generator(int(keys[begin // BLOCK])).standard_normal((block.shape[1], size)))
-
-    total = np.zeros((len(vectors), size))
-    for product in _over_blocks(project, vectors, origin):
-        total += product
-    return np.asarray(total / np.sqrt(size))
 
 
 def shifted(gram: Doubles, dots: Doubles, square: float) -> Doubles:
@@ -122,7 +108,7 @@ def ternary_cosines(updates: Floats, directions: int, origin: Floats | None = No
     return np.asarray((1.0 - np.clip(cosine, -1.0, 1.0)) / 2)
 
 
-def _over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin: Floats | Doubles | None) -> Iterator[Doubles]:
+def over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin: Floats | Doubles | None) -> Iterator[Doubles]:
     """What `work` makes of each block of columns (in float64, less the origin's) and the number of its first column, in order."""
 
     flat: Array = np.zeros(0) if origin is None else np.asarray(origin).reshape(-1)

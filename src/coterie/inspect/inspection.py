@@ -24,6 +24,7 @@ from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
 from coterie.inspect.labels import LabelSpread, label_spread
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
+from coterie.inspect.steps import Steps, WatchSteps
 from coterie.models.given import GivenModel, given_model
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
@@ -131,8 +132,12 @@ def inspect_data(
     data_dir: Path | None = None,
     plan: InspectPlan | None = None,
     execution: Execution | None = None,
+    watch: WatchSteps | None = None,
 ) -> Inspection:
-    """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine."""
+    """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine.
+
+    `watch` is told, after every question to the clients, how many of how many are answered, and what comes next.
+    """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = given_model(model)
     world = World.of(federation, named, make=make)
@@ -143,7 +148,12 @@ def inspect_data(
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
-        return answer(script, engine, seed=seed)
+        return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), watch or (lambda done, total, doing: None)))
+
+
+def _steps(plan: InspectPlan, classes: int, watch: WatchSteps) -> Steps:
+    tried = plan.pilot
+    return Steps(2 * (classes if plan.labels else 1), 0 if tried is None else (2 + tried.randoms) * (tried.rounds + 1), watch)
 
 
 def _cosines(points: Doubles) -> Doubles:

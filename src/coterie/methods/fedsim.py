@@ -18,7 +18,8 @@ from coterie.core.sketches import Sketch
 from coterie.core.states import Models
 from coterie.grouping.clusterers import Clusterer, canonical, cluster
 from coterie.grouping.controls import Assign, controlled
-from coterie.grouping.similarity import coordinates, gram, sketch
+from coterie.grouping.projection import sketch
+from coterie.grouping.similarity import coordinates, gram
 from coterie.methods.number import ChoosesGroups, GroupNumber
 from coterie.methods.one_model import SharedModel
 from coterie.methods.sketching import Sketching

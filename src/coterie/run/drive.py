@@ -29,8 +29,19 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: Watch) -> No
         _carry_out(cheap or waiting, engine)
 
 
-def answer(script: Generator[Ask[Any], Any, T], engine: Engine, *, seed: int = 0, round_: int = 0, draw: int = 0) -> T:
-    """What a script that is no lane's (an inspection, a measurement) comes to; every reply is accepted as the driver does it."""
+def answer(
+    script: Generator[Ask[Any], Any, T],
+    engine: Engine,
+    *,
+    seed: int = 0,
+    round_: int = 0,
+    draw: int = 0,
+    watch: Callable[[Ask[Any]], None] = lambda ask: None,
+) -> T:
+    """What a script that is no lane's (an inspection, a measurement) comes to; every reply is accepted as the driver does it.
+
+    `watch` is called with each ask that has been answered.
+    """
     reply = None
     while True:
         try:
@@ -40,6 +51,7 @@ def answer(script: Generator[Ask[Any], Any, T], engine: Engine, *, seed: int = 0
             return value
         stamped = Stamped(ask, seed, round_, draw)
         reply = accept(ask, engine.run([stamped])[0])
+        watch(ask)
 
 
 def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Iterator[list[Lane]]:

@@ -13,7 +13,7 @@ from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Gradient, Share
 from coterie.core.method import Context, Round
 from coterie.core.sketches import Sketch
-from coterie.grouping.similarity import sketch
+from coterie.grouping.projection import Projection
 
 WIDE = 2048  # longer gradients are projected to SKETCH numbers: distances stay, to about 1/sqrt(SKETCH)
 SKETCH = 512
@@ -49,13 +49,15 @@ def probe(model: Floats, clients: Ids, classes: int, ctx: Context, *, labels: bo
     """Ask every client for its gradients on both halves, or for sketches of them; `labels` lets them be asked class by class."""
     kinds: list[int | None] = list(range(classes)) if labels else [None]
     width = int(ctx.layout.compared.sum()) if sketch is None else sketch.size
-    vectors = np.zeros((2, len(clients), len(kinds), width if width <= WIDE else SKETCH))
+    shortened = Projection(width, SKETCH, ctx.rng("inspect sketch")) if width > WIDE else None  # one for all that is asked
+    vectors = np.zeros((2, len(clients), len(kinds), width if shortened is None else SKETCH))
     counts = np.zeros((2, len(clients), len(kinds)), dtype=np.int64)
     for half in (0, 1):
         for column, label in enumerate(kinds):
             reply = yield from Gradient(clients, model, share=Share(0 if half == 0 else 1, label), sketch=sketch)
             rows = np.searchsorted(clients, reply.clients)
-            vectors[half, rows, column] = _shortened(reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors), ctx)
+            told = reply.vectors if sketch is not None else ctx.layout.comparable(reply.vectors)
+            vectors[half, rows, column] = told if shortened is None else shortened(told)
             counts[half, rows, column] = reply.sizes
     kept = (counts.sum(axis=2) >= FEWEST).all(axis=0)
     return Probes(clients[kept], vectors[:, kept], counts[:, kept], labels, clients[~kept])
@@ -64,9 +66,3 @@ def probe(model: Floats, clients: Ids, classes: int, ctx: Context, *, labels: bo
 def enough(probes: Probes) -> bool:
     """Whether there is anything to compare."""
     return len(probes.clients) >= 2
-
-
-def _shortened(vectors: Floats, ctx: Context) -> Doubles:
-    if vectors.shape[1] <= WIDE:
-        return vectors.astype(np.float64)
-    return sketch(vectors, SKETCH, ctx.rng("inspect sketch"))
