@@ -26,7 +26,8 @@ from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
-from coterie.engines.routes import Route, convolutions, layer_sizes, route_for
+from coterie.engines.precision import Precision, products_in
+from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
@@ -43,12 +44,17 @@ class BatchedEngine(LocalEngine):
     name = "batched"
 
     def __init__(
-        self, worlds: World | Mapping[int, World], device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None
+        self,
+        worlds: World | Mapping[int, World],
+        device: str = "cpu",
+        threads: int | None = None,
+        pinned: Mapping[str, str] | None = None,
+        precision: Precision = "float32",
     ) -> None:
         super().__init__(worlds)
-        self.device = torch.device(device)
+        self.device, self.precision = torch.device(device), precision
         self.threads = threads or cores()
-        self.loop = LoopEngine(worlds, device, threads=threads)
+        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._kept: dict[World, _Kept] = {}
@@ -70,7 +76,7 @@ class BatchedEngine(LocalEngine):
 
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
-        with torch_threads(1):
+        with torch_threads(1), products_in(self.precision):
             for numbers in _together(works):
                 for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
                     answers[number] = answer
@@ -141,6 +147,8 @@ class BatchedEngine(LocalEngine):
                 memory=MEMORY[self.device.type],
                 exact=exact,
                 convolutions=convolutions(self.device),
+                known=knows_layers(self.device),
+                precision=self.precision,
             )
         return kept.vectorised[exact]
 

@@ -8,6 +8,7 @@ from coterie.core.errors import UserError
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
+from coterie.engines.precision import Precision
 from coterie.engines.world import World
 
 
@@ -17,10 +18,13 @@ def make_engine(
     device: str = "auto",
     threads: int | None = None,
     pinned: Mapping[str, str] | None = None,
+    precision: Precision = "float32",
 ) -> Engine:
     """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
     found = resolve_device(device)
-    return LoopEngine(worlds, found, threads=threads) if engine == "loop" else BatchedEngine(worlds, found, threads, pinned)
+    if engine == "loop":
+        return LoopEngine(worlds, found, threads=threads, precision=precision)
+    return BatchedEngine(worlds, found, threads, pinned, precision)
 
 
 def resolve_device(device: str) -> str:
