@@ -71,7 +71,8 @@ def _layers(module: nn.Module, shape: tuple[int, ...]) -> Iterator[Known]:
 
 
 def _flattened(module: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    for name, part in module.named_children():
+    for name, part in module._modules.items():  # named_children() would leave out one that comes twice
+        assert part is not None
         if type(part) is nn.Sequential:
             yield from _flattened(part, f"{prefix}{name}.")
         else:
