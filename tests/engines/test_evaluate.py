@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.engines.engine import Stamped
-from coterie.engines.evaluate import auroc
+from coterie.engines.evaluate import _largest, auroc
 from coterie.engines.evaluate import evaluate as evaluated
 from coterie.engines.world import World
 from coterie.testing import worlds
@@ -133,3 +133,14 @@ def test_two_classes_get_an_auroc_and_three_do_not() -> None:
             assert np.isnan(reply.auroc[i])
     assert not np.isnan(reply.auroc).all()
     assert np.isnan(evaluate(Serving.one(np.arange(6), MODELS[0])).auroc).all()
+
+
+def test_the_largest_class_by_class_is_numpys() -> None:
+    """Ties, minus infinity and what is no number included, in both layouts."""
+    draw = np.random.default_rng(0)
+    for classes in (1, 2, 3, 10):
+        table = draw.integers(0, 3, (classes, 2000)).astype(np.float64)
+        table[draw.random(table.shape) < 0.02] = np.nan
+        table[draw.random(table.shape) < 0.02] = -np.inf
+        assert _largest(table.T).tolist() == table.T.argmax(1).tolist()
+        assert _largest(np.ascontiguousarray(table.T)).tolist() == table.T.argmax(1).tolist()

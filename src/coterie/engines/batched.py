@@ -7,6 +7,7 @@ predictions are computed piece by piece in fixed shapes, whatever else is asked 
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Trai
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
-from coterie.engines.dense import Dense, DenseArrays, DenseTensors
+from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
 from coterie.engines.evaluate import evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
@@ -86,18 +87,20 @@ class BatchedEngine(LocalEngine):
         return answers
 
     def _without_training(self, works: Sequence[Work]) -> list[Any]:
-        """Asks that train nothing, on the CPU side by side where that is safe."""
+        """Asks that train nothing, side by side where that is safe; of a GPU's answers most of the time is the host's counting."""
         if not works:
             return []
         with one_thread():
-            if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
+            if all(self._keep(work.world).dense is not None for work in works):
+                if len(works) == 1:  # alone, it has the cores to itself
+                    return [self._answer(works[0], self._pool.map)]
                 return list(self._pool.map(self._answer, works))
             return [self._answer(work) for work in works]
 
-    def _answer(self, work: Work) -> Any:
+    def _answer(self, work: Work, spread: Spread = map) -> Any:
         """Everything that is not training."""
         ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
-        predict = kept.dense.predict if kept.dense is not None else self.loop.space(work.world).predict
+        predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
                 return evaluate(ask, federation, predict, work.judged())

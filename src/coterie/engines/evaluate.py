@@ -10,6 +10,7 @@ from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
+WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 
 
@@ -67,6 +68,20 @@ def _combined(serving: Serving, i: int, stacked: Doubles, y: Ints) -> tuple[Doub
     return scores, -np.log(np.maximum(likelihood, 1e-12))
 
 
+def _largest(scores: Doubles) -> Ints:
+    """(m,) ``scores.argmax(1)``: the first of equals, and what is no number before all. Class by class where classes lie apart, as a
+    dense network leaves them: numpy copies such a table first.
+    """
+    if scores.strides[0] > scores.strides[1] or len(scores) < WORTH_CLASSES or scores.shape[1] > FEW_CLASSES:
+        return np.asarray(scores.argmax(1))
+    best, guess = scores[:, 0].copy(), np.zeros(len(scores), dtype=np.int64)
+    for number in range(1, scores.shape[1]):
+        better = ~(scores[:, number] <= best) & ~np.isnan(best)
+        np.copyto(best, scores[:, number], where=better)
+        guess[better] = number
+    return guess
+
+
 class _Tally:
     """Counts by client and class, filled a block of samples at a time."""
 
@@ -77,7 +92,7 @@ class _Tally:
         self.auroc = np.full(n, np.nan)
 
     def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
-        guess = scores.argmax(1)
+        guess = _largest(scores)
         right = guess == y
         for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
             table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)

@@ -32,18 +32,18 @@ class Tiling(NamedTuple):
 
 TILING: Mapping[Precision, Tiling] = {
     "float32": Tiling(
-        forward=Tiles(64, 32, 32, 4, 3, "tf32x3"),
-        below=Tiles(128, 32, 64, 4, 3, "tf32x3"),
-        weight=Tiles(64, 64, 64, 4, 3, "ieee"),
-        dense_forward=Tiles(0, 64, 64, 4, 4, "tf32x3"),
+        forward=Tiles(32, 64, 32, 2, 3, "tf32x3"),
+        below=Tiles(128, 32, 64, 8, 3, "tf32x3"),
+        weight=Tiles(64, 64, 32, 2, 3, "tf32x3"),
+        dense_forward=Tiles(0, 32, 64, 2, 4, "tf32x3"),
         dense_backward=Tiles(0, 128, 32, 4, 3, "ieee"),
     ),
     "tf32": Tiling(
         forward=Tiles(32, 64, 32, 4, 3, "tf32"),
         below=Tiles(128, 32, 32, 8, 3, "tf32"),
-        weight=Tiles(32, 64, 64, 4, 3, "tf32"),
+        weight=Tiles(64, 64, 32, 2, 3, "tf32"),
         dense_forward=Tiles(0, 64, 64, 4, 4, "tf32"),
-        dense_backward=Tiles(0, 128, 32, 4, 3, "tf32"),
+        dense_backward=Tiles(0, 64, 64, 2, 3, "tf32"),
     ),
 }
 
