@@ -19,7 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
-from coterie.engines.evaluate import evaluate
+from coterie.engines.evaluate import Judge, evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.job import FusedJob
@@ -87,11 +87,11 @@ class BatchedEngine(LocalEngine):
         return answers
 
     def _without_training(self, works: Sequence[Work]) -> list[Any]:
-        """Asks that train nothing, side by side where that is safe; of a GPU's answers most of the time is the host's counting."""
+        """Asks that train nothing, on the CPU side by side where that is safe."""
         if not works:
             return []
         with one_thread():
-            if all(self._keep(work.world).dense is not None for work in works):
+            if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
                 if len(works) == 1:  # alone, it has the cores to itself
                     return [self._answer(works[0], self._pool.map)]
                 return list(self._pool.map(self._answer, works))
@@ -103,7 +103,7 @@ class BatchedEngine(LocalEngine):
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                return evaluate(ask, federation, predict, work.judged())
+                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept))
             case Losses():
                 return loss_table(ask, work.parts(ask.part), predict)
             case Error():
@@ -114,6 +114,12 @@ class BatchedEngine(LocalEngine):
                 vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
+
+    def _judge(self, work: Work, kept: "_Kept") -> Judge | None:
+        """On a GPU the likeliest classes are found there."""
+        if self.device.type == "cpu":
+            return None
+        return kept.dense.judge if isinstance(kept.dense, DenseTensors) else self.loop.space(work.world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""

@@ -55,7 +55,7 @@ class Dense(ABC):
     def predict(self, model: Floats, rows: Ints | None, spread: Spread = map) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
         if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
-            pieces = [self.outputs(model, self.gather(rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]  # memory bounds it
+            pieces = [self.outputs(model, self.gather(piece)) for piece in chunks_of(rows)]
             y, outputs = self.federation.y[rows], np.concatenate(pieces, axis=1)
         else:
             x, y = self._samples(rows)
@@ -155,6 +155,23 @@ class DenseTensors(Dense):
         return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
 
     @torch.no_grad()
+    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
+        """The likeliest class (m,) and losses (m,) of one model on these samples; probabilities stay on the device."""
+        if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
+            pieces = [self._judged(model, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
+            return np.concatenate([guess for guess, _ in pieces]), np.concatenate([losses for _, losses in pieces])
+        x, y = self._samples(rows)
+        return self._judged(model, x, self._labels(y))
+
+    def _judged(self, model: Floats, x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
+        chances = torch.log_softmax(self._signals(self.layers(torch.as_tensor(model, device=self.device)), x)[-1], dim=1)
+        losses = -chances.gather(1, y[:, None])[:, 0].double()
+        return chances.argmax(1).cpu().numpy(), losses.cpu().numpy()
+
+    def _labels(self, y: Ints) -> Tensor:
+        return torch.as_tensor(y, device=self.device)
+
+    @torch.no_grad()
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
         numbers = torch.as_tensor(rows, device=self.device)
         y, layers = self.y[numbers], self.layers(torch.as_tensor(model, device=self.device))
@@ -175,6 +192,11 @@ class DenseTensors(Dense):
             signal = torch.addmm(bias, signals[-1], weight.T)
             signals.append(signal.relu_() if depth < len(layers) - 1 else signal)
         return signals
+
+
+def chunks_of(rows: Ints) -> list[Ints]:
+    """The rows in pieces that memory bounds."""
+    return [rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK)]
 
 
 def log_softmax(outputs: Floats) -> Floats:

@@ -10,15 +10,19 @@ from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
-WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
+# the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
+Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
+WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
-def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
+def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None, judge: Judge | None = None) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
-    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself.
+    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
+    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models.
     """
+    judge = judge if len(federation.classes) > 2 else None
     serving, n = ask.serving, len(ask.serving.clients)
     tally = _Tally(n, len(federation.classes))
     for row in np.unique(serving.rows):
@@ -36,7 +40,10 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
         else:
             samples, y = _samples(ask, federation, parts, members)
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            tally.add(owners, *predict(serving.models[row], samples), y)
+            if judge is not None:
+                tally.count(owners, *judge(serving.models[row], samples), y)
+            else:
+                tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
 
 
@@ -92,14 +99,16 @@ class _Tally:
         self.auroc = np.full(n, np.nan)
 
     def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
-        guess = _largest(scores)
+        self.count(owners, _largest(scores), losses, y)
+        if self.classes == 2:
+            present = np.unique(owners)
+            self.auroc[present] = auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
+
+    def count(self, owners: Ints, guess: Ints, losses: Doubles, y: Ints) -> None:
         right = guess == y
         for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
             table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)
         self.loss += np.bincount(owners, weights=losses, minlength=self.n)
-        if self.classes == 2:
-            present = np.unique(owners)
-            self.auroc[present] = auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
 
     def result(self, ask: Evaluate) -> Evaluated:
         sizes = self.actual.sum(1)

@@ -17,11 +17,13 @@ def products_in(precision: Precision) -> Iterator[None]:
     """
     cudnn: Any = torch.backends.cudnn  # its precisions are not in the stubs
     backends = (torch.backends.cuda.matmul, cudnn.conv)
-    before = [backend.fp32_precision for backend in backends]
+    before, repeatable = [backend.fp32_precision for backend in backends], cudnn.deterministic
+    cudnn.deterministic = True  # the same bits every time: what engines promise
     for backend in backends:
         backend.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
         yield
     finally:
+        cudnn.deterministic = repeatable
         for backend, value in zip(backends, before, strict=True):
             backend.fp32_precision = value
