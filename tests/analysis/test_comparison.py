@@ -131,7 +131,7 @@ def test_a_study_that_is_cut_short_says_so(folder: Path, tmp_path: Path) -> None
     shutil.rmtree(fourth)  # the second seed stands at round 2
     found = open_comparison(copy).federations[0]
     assert found.seeds == (0,)
-    assert "Only 1 of 2 seeds are complete and compared." in verdicts(found)
+    assert "Only 1 of 2 repetitions are complete and compared." in verdicts(found)
     shutil.rmtree(second)  # and so does the first
     found = open_comparison(copy).federations[0]
     assert (found.seeds, found.scope.last) == ((0, 1), 2)
@@ -149,7 +149,8 @@ def test_several_federations_are_ranked_and_a_broken_one_is_named(folder: Path, 
     (tmp_path / "compare.json").write_text("{")
     comparison = open_comparison(tmp_path)
     assert len(comparison.federations) == 2
-    assert [name in fault for name, fault in zip(("compare.json", "settings.json"), comparison.faults, strict=True)] == [True, True]
+    named = ("seals.json", "compare.json", "settings.json")
+    assert all(name in fault for name, fault in zip(named, comparison.faults, strict=True))
     assert comparison.ranking is not None
     assert comparison.ranking.ranks[SETTINGS.methods.index("fedprox(mu=1e30)")] == 5
     with pytest.raises(UserError, match="holds no study"):
@@ -158,6 +159,6 @@ def test_several_federations_are_ranked_and_a_broken_one_is_named(folder: Path, 
 
 def test_any_two_methods_can_be_compared(folder: Path) -> None:
     found: Findings = open_comparison(folder).federations[0]
-    difference = found.paired(SIM, GROUP, "max")
-    assert difference.mean == pytest.approx(-found.paired(GROUP, SIM, "max").mean)
+    difference = found.gap(SIM, GROUP, "max")
+    assert difference.mean == pytest.approx(-found.gap(GROUP, SIM, "max").mean)
     assert found.by_round(SIM, GROUP).rounds.tolist() == [1, 2, 3, 4]

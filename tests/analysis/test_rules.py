@@ -1,19 +1,25 @@
 """The rules of a verdict, at their boundaries."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
 from coterie.analysis.decomposition import Decomposition, GainPart
-from coterie.analysis.rules import origin_of, outcome_of, seeds_needed
-from coterie.statistics import LEVEL, Paired, holm, paired
+from coterie.analysis.gaps import Gap
+from coterie.analysis.rules import origin_of, outcome_of, repetitions_needed
+from coterie.statistics import LEVEL, Equivalence, Interval, Sources, holm, paired, spread_of
+
+NOT_SHOWN = Equivalence(0.01, 1.0)
 
 
-def gain(mean: float, spread: float = 0.0, seeds: int = 6) -> Paired:
+def gain(mean: float, spread: float = 0.0, seeds: int = 6, clients: Interval | str = "not known") -> Gap:
     """A difference that is nearly the same in every seed; its mean is exactly what was asked for where the numbers are round."""
-    return paired(np.full(seeds, mean) + spread * (np.arange(seeds) - (seeds - 1) / 2))
+    values = np.full(seeds, mean) + spread * (np.arange(seeds) - (seeds - 1) / 2)
+    return Gap(paired(values), Sources("seeds are the units", "one draw", clients), spread_of(values))
+
+
+def over_clients(low: float, high: float, bound: bool = False) -> Interval:
+    return Interval((low + high) / 2, (high - low) / 2 / 1.96, 10_000, "test clients", bound=bound)
 
 
 def parts(total: float, similarity: float, spread: float = 0.0) -> Decomposition:
@@ -55,11 +61,11 @@ def test_seeds_needed_are_the_fewest_with_which_the_test_can_speak(tests: int) -
         assert least == 2.0**-seeds
         return bool(holm([least] + [1.0] * (tests - 1))[0] < LEVEL)
 
-    assert seeds_needed(tests) == next(seeds for seeds in range(1, 30) if speaks(seeds))
+    assert repetitions_needed(tests) == next(seeds for seeds in range(1, 30) if speaks(seeds))
 
 
 def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
-    assert seeds_needed(0) == seeds_needed(1) == 5
+    assert repetitions_needed(0) == repetitions_needed(1) == 5
 
 
 @pytest.mark.parametrize(
@@ -70,10 +76,26 @@ def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
         (gain(1.0, 0.1, seeds=4), 0.0625, "unproven"),  # with four seeds no test can speak
         (gain(-1.0, 0.1), 1.0, "worse"),
         (gain(0.0, 0.1), 0.5, "unclear"),
-        (replace(gain(1.0, 0.1), low=-0.1), 0.02, "unclear"),  # a test that rejects is not enough where the interval holds 0
+        (gain(1.0, 0.1, clients=over_clients(-0.1, 2.1)), 0.02, "unclear"),  # a test that rejects is not enough where an interval holds 0
+        (gain(-1.0, 0.1, clients=over_clients(-2.1, 0.1)), 1.0, "unclear"),  # nor are seeds for a loss
+        (gain(1.0, 0.1, clients=over_clients(-0.1, 2.1, bound=True)), 0.02, "better"),  # a bound is no error: it decides nothing
         (gain(1.0, seeds=1), float("nan"), "unjudged"),
-        (paired(np.full(3, np.nan)), float("nan"), "unjudged"),
+        (gain(float("nan"), seeds=3), float("nan"), "unjudged"),
     ],
 )
-def test_outcomes(test: Paired, p: float, outcome: str) -> None:
-    assert outcome_of(test, p, 1) == outcome
+def test_outcomes(test: Gap, p: float, outcome: str) -> None:
+    assert outcome_of(test, p, 1, NOT_SHOWN) == outcome
+
+
+def test_no_difference_is_said_where_it_is_shown_and_nothing_else_is() -> None:
+    shown = Equivalence(0.01, 0.03)
+    assert outcome_of(gain(0.001, 0.001), 0.2, 1, shown) == "same"
+    assert outcome_of(gain(0.005, 0.0001), 0.02, 1, shown) == "better"  # small, and still clear
+    assert outcome_of(gain(0.001, seeds=1), float("nan"), 1, shown) == "unjudged"
+
+
+def test_the_widest_interval_and_the_largest_p_decide() -> None:
+    gap = gain(1.0, 0.1, clients=over_clients(0.2, 1.8))
+    assert (gap.low, gap.high) == pytest.approx((0.2, 1.8), abs=1e-3)
+    assert gap.p == gap.units.wilcoxon_p == 2.0**-6  # that of the clients is smaller
+    assert gain(1.0, 0.1, clients=over_clients(-1.0, 3.0)).p == pytest.approx(0.1635, abs=1e-3)  # one-sided, z = 1 / 1.02 = 0.98

@@ -60,7 +60,7 @@ def test_a_run_that_diverged_has_no_score_at_all() -> None:
     assert all(np.isfinite(values).all() for values in scores_of(records, scope, 0).values() if not np.isnan(values).all())
     (own,) = [finding for label, finding in findings_of(records).methods.items() if label == GROUP]
     assert own.scores["final"].mean == pytest.approx((60 + 62) / 200)
-    assert own.stopped == {1: "diverged in round 3"}
+    assert own.stopped == {(0, 1): "diverged in round 3"}
 
 
 @pytest.mark.parametrize("curve", [[0.5, 0.9, nan], [nan, nan, nan]])

@@ -167,7 +167,7 @@ def test_absences_clusters_and_groups_say_what_happened(evidence: Evidence) -> N
     assert (groups.groupby(list(KEYS), observed=True).size() == 5).all()
     switched = [(key, round_, value) for key, round_, value in json_notes(evidence, "switched")]
     assert [(key, round_) for key, round_, _ in switched] == [
-        (LaneKey(draw, "ifca(groups=2)", seed), round_) for draw in (5, 3) for seed in (0, 1) for round_ in (1, 2, 3)
+        (LaneKey(draw, "ifca(groups=2)", seed), round_) for seed in (0, 1) for draw in (5, 3) for round_ in (1, 2, 3)
     ]
     assert all(0 <= value <= 4 for _, _, value in switched)
 
@@ -222,7 +222,9 @@ def test_a_round_whose_evaluation_nobody_answered_leaves_no_rows() -> None:
         clients = tables_of(some, classes=3, drifting=True)["clients"]
         assert clients["round"].to_pylist() == rounds
         assert clients["actual_2"].to_pylist() == [1] * len(rounds)
-        assert clients.column_names[-9:] == [f"{name}_{c}" for name in ("hits", "predicted", "actual") for c in range(3)]
+        counted = [f"{name}_{c}" for name in ("hits", "predicted", "actual") for c in range(3)]
+        assert clients.column_names[-10:] == [*counted, "answers"]
+        assert clients["answers"].null_count == len(rounds)  # nobody asked for them
 
 
 def test_a_column_that_an_earlier_version_did_not_write_says_nothing(tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
     assert headline(found) == "FedGroup does best: 5.0 more right answers in 100 than FedAvg."
     (card,) = cards(found)
     assert (card.name, card.outcome, card.tag) == ("FedGroup", "better", "Better than FedAvg")
-    assert card.sentences[0] == "Of 100 answers, 65.2 are right; with FedAvg, 60.2."
-    assert card.sentences[1].startswith("Over 6 repetitions the difference lies between +4.8 and +5.2 points.")
-    assert "1 of 6 clients is served worse than with FedAvg, by 20.0 points." in card.sentences
+    assert card.sentences[0].startswith("Clients whose first training pulls in the same direction form a group")
+    assert card.sentences[1] == "Of 100 answers, 65.2 are right; with FedAvg, 60.2."
+    assert card.sentences[2] == "Repeated on this one split of the data, the difference lies between +4.8 and +5.2 points (6 repetitions)."
+    assert card.sentences[4] == "Chance does not explain it."
+    assert "1 of 6 clients scores lower than with FedAvg, by 20.0 points." in card.sentences
     assert "Groups of the same sizes drawn by lot change nothing: the gain comes from putting similar clients together." in card.sentences
 
 
@@ -34,7 +36,7 @@ def test_a_gain_that_random_groups_have_too_is_not_from_similarity() -> None:
     found = subject({"fedavg": BASE, "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(0.1, 0.002)})
     said = " ".join(cards(found)[0].sentences)
     assert "drawn by lot gain 10.0 points: the gain is not shown to come from putting similar clients together." in said
-    assert "No client is served worse than with FedAvg." in said
+    assert "No client scores lower than with FedAvg." in said
 
 
 @pytest.mark.parametrize(
@@ -59,14 +61,15 @@ def test_methods_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 def test_clients_that_would_do_better_alone_are_counted() -> None:
     found = subject({"fedavg": BASE, "local": above(0.0), "fedsim(clusters=2)": above(0.1)}, losses={"fedsim(clusters=2)": 0.3})
-    assert "1 of 6 clients is better off alone." in cards(found)[0].sentences
+    assert "1 of 6 clients scores lower than alone." in cards(found)[0].sentences
 
 
 def test_a_loss_and_no_difference_are_told_apart() -> None:
     found = subject({"fedavg": BASE, "fedprox(mu=1)": above(-0.1), "fedsim(clusters=2)": above(0.0, 0.02)})
     assert [card.outcome for card in cards(found)] == ["worse", "unclear"]
-    assert headline(found) == "No method that was compared is clearly better than FedAvg."
-    assert cards(found)[1].sentences[1].startswith("The difference may be chance: it lies between −")
+    assert headline(found) == "No method that was compared is shown to be better than FedAvg."
+    assert "the difference lies between −" in cards(found)[1].sentences[2]
+    assert "The difference may be chance." in cards(found)[1].sentences
 
 
 def test_no_difference_at_all_is_said_plainly() -> None:
@@ -82,7 +85,7 @@ def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
     card = cards(subject(few))[0]
     assert card.outcome == "unproven"
     assert (
-        card.sentences[1]
+        card.sentences[2]
         == "It did better in 5 of 5 repetitions, by 11.9 points on average. With 2 methods tested, proof takes at least 6 repetitions."
     )
     assert headline(subject(few)) == "Some methods look better than FedAvg, but the study is too small to prove it."
@@ -92,7 +95,7 @@ def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
 def test_one_seed_cannot_judge() -> None:
     found = subject({"fedavg": [0.6], "fedprox(mu=1)": [0.7]})
     assert cards(found)[0].outcome == "unjudged"
-    assert "single repetition" in cards(found)[0].sentences[0]
+    assert "single repetition" in cards(found)[0].sentences[1]
     assert headline(found) == "This study cannot say which method is better: it takes several repetitions."
 
 

@@ -33,7 +33,7 @@ LOOP = Execution(engine="loop")
 
 
 def labels(methods: list[str], known: bool) -> list[str]:
-    return [label for label, _ in with_controls([(name, build(name)) for name in methods], known, 5)]
+    return [label for label, _ in with_controls([(name, build(name)) for name in methods], known, 5, sizes_differ=False)]
 
 
 def test_controls_are_added_once() -> None:
@@ -45,6 +45,12 @@ def test_controls_are_added_once() -> None:
         *("fedavg", "fedavg( weighting=uniform )", "local", "fedavg+finetune(epochs=5)"),
         *("ifca+finetune", "ifca(assign=random)+finetune", "ifca(assign=oracle)+finetune"),
     ]
+
+
+def test_where_clients_differ_in_size_random_groups_of_like_sizes_are_added() -> None:
+    made = [label for label, _ in with_controls([("fedsim(clusters=3)", build("fedsim(clusters=3)"))], True, 5)]
+    ways = [f"fedsim(clusters=3,assign={way})" for way in ("random", "matched", "oracle")]
+    assert made[4:] == ["fedsim(clusters=3)", *ways]
 
 
 def test_validation_parts_are_asked_for() -> None:
@@ -80,7 +86,7 @@ def test_a_comparison_on_two_federations(tmp_path: Path) -> None:
     assert comparison.ranking.federations == 2
     with pytest.raises(UserError, match="not empty"):
         compare(["fedavg"], data=DATA, out=tmp_path / "c")
-    with pytest.raises(UserError, match=r"another comparison \(it differs in seeds\)"):
+    with pytest.raises(UserError, match=r"another comparison \(it differs in designs\)"):
         compare(["fedgroup(groups=2)"], data=[DATA, "heart"], out=tmp_path / "c", seeds=(0,), plan=PLAN, finetune=1, resume=True)
 
 
@@ -155,10 +161,11 @@ def test_budgets_are_shared_and_checked() -> None:
 
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(UserError, match="needs data"):
-        Request(methods=("fedavg",), data=())
+        compare(["fedavg"], data=(), out="never")
     with pytest.raises(UserError, match="finetune=0"):
-        Request(methods=("fedavg",), data=(DATA,), finetune=0)
-    assert Request(methods=("fedavg",), data=("heart", "heart()", "digits/iid")).folders == ["heart", "heart-2", "digits-iid"]
+        Request(methods=("fedavg",), data=(DATA,), designs=(), finetune=0)
+    named = Request(methods=("fedavg",), data=("heart", "heart()", "digits/iid"), designs=())
+    assert named.folders == ["heart", "heart-2", "digits-iid"]
 
 
 def test_nothing_is_written_for_data_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -195,4 +202,4 @@ def test_a_killed_comparison_resumes(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert answer["folder"] == str(cut)
     assert [row["method"] for row in answer["table"]][-1] == "fedprox(mu=0.1)"
     assert "2 seeds cannot reach 5 %" in " ".join(text.split())
-    assert "2 of 2 seeds, to round 12" in " ".join(text.split())
+    assert "2 seeds, to round 12" in " ".join(text.split())

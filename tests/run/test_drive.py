@@ -332,15 +332,15 @@ def test_training_alone_is_charged_work_but_no_messages_and_no_bytes(until: Any)
         assert together.cost.bytes_up > 0
 
 
-def test_lanes_go_draw_by_draw_and_seed_by_seed() -> None:
+def test_lanes_go_seed_by_seed_over_all_draws() -> None:
     problem = worlds.world().problem
     lanes = lanes_of([("a", FedAvg()), ("b", FedProx())], (3, 5), problem, PLAN)
     assert [(lane.number, lane.label, lane.seed) for lane in lanes] == [(0, "a", 3), (1, "b", 3), (2, "a", 5), (3, "b", 5)]
     assert {lane.key.draw for lane in lanes} == {0}
     other = worlds.newcomer_world().problem
     twice = lanes_of([("a", FedAvg())], (3, 5), {7: problem, 9: other}, PLAN)
-    assert [lane.key for lane in twice] == [LaneKey(7, "a", 3), LaneKey(7, "a", 5), LaneKey(9, "a", 3), LaneKey(9, "a", 5)]
-    assert [lane.problem for lane in twice] == [problem, problem, other, other]
+    assert [lane.key for lane in twice] == [LaneKey(7, "a", 3), LaneKey(9, "a", 3), LaneKey(7, "a", 5), LaneKey(9, "a", 5)]
+    assert [lane.problem for lane in twice] == [problem, other, problem, other]
     assert [lane.number for lane in twice] == [0, 1, 2, 3]
 
 

@@ -37,7 +37,7 @@ def test_nothing_said_is_the_same_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(f'methods = ["fedavg"]\ndata = "{DATA}"\n')
     (study,) = read_study_file(file)
-    assert study.settings.plan == Plan() == Request(methods=("fedavg",), data=(DATA,)).plan == plan_of({}, None, None)
+    assert study.settings.plan == Plan() == Request(methods=("fedavg",), data=(DATA,), designs=()).plan == plan_of({}, None, None)
     assert study.execution == Execution()
 
 

@@ -1,7 +1,7 @@
 """Several federations' findings together: the one object that a report, a table or a reproduction is made from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,12 +10,14 @@ import numpy as np
 from coterie.analysis.findings import Finding, Findings, findings_of
 from coterie.analysis.records import records_of
 from coterie.analysis.roles import label_of
+from coterie.analysis.rules import MARGIN
 from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
+from coterie.evidence.seals import REQUEST, broken_seals
 from coterie.evidence.wholeness import is_study
 from coterie.statistics import Ranking, ranking
 
@@ -73,18 +75,19 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
     folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
     if not folders:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
-    faults: list[str] = []
-    if (folder / "compare.json").is_file():  # in the order in which they were named
-        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / "compare.json", faults) or {"folders": []})[
-            "folders"
-        ]
+    broken = broken_seals(folder)
+    faults = [f"{folder / name} {wrong}." for name, wrong in broken.items()]
+    if (folder / REQUEST).is_file() and REQUEST not in broken:  # in the order in which they were named
+        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []})["folders"]
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
-        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in order if name not in there]
+        missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
+        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in missed]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])
-    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in sorted((folder / "tuning").glob("*.json"))}
+    chosen = [path for path in sorted((folder / "tuning").glob("*.json")) if f"tuning/{path.name}" not in broken]
+    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in chosen}
     return compare_evidence(studies, faults=faults, tuning=tuned, **options)
 
 
@@ -104,27 +107,26 @@ def compare_evidence(
     baseline: str | None = None,
     target: float | None = None,
     scores: Sequence[Score] = COMPARED,
+    margin: float = MARGIN,
     faults: Sequence[str] = (),
     tuning: dict[str, Any] | None = None,
 ) -> Comparison:
     """Compare the methods of each study, and, over several, rank the methods that all of them share.
 
     `score` is the headline, `scores` are all that are reported; "max" (over rounds, on test data) only where it is asked for. `target` is
-    the accuracy that costs and rounds "to target" mean: the baseline's mean score unless given.
+    the accuracy that costs and rounds "to target" mean: the baseline's mean score unless given. `margin` is a difference that does not
+    matter: "no difference" is said where it is shown to be within it.
     """
     faults, found = list(faults), []
     for evidence in studies:
-        for draw in evidence.settings.draws:
-            try:
-                own = findings_of(records_of(evidence.of_draw(draw)), score=score, baseline=baseline, target=target, scores=scores)
-            except UserError as error:
-                faults.append(str(error))
-                continue
-            several = len(evidence.settings.draws) > 1
-            found.append(replace(own, name=f"{evidence.settings.data}, draw {draw}" if several else ""))
+        draws = [records_of(evidence.of_draw(draw)) for draw in evidence.settings.draws]
+        try:
+            found.append(findings_of(draws, score=score, baseline=baseline, target=target, scores=scores, margin=margin))
+        except UserError as error:
+            faults.append(str(error))
     if not found:
         raise UserError(faults[0])
-    faults += [fault for findings in found for fault in findings.records.faults]
+    faults += [fault for findings in found for own in findings.draws.each for fault in own.records.faults]
     return Comparison(tuple(found), _ranking(found), tuple(faults), tuning or {})
 
 
@@ -136,22 +138,27 @@ def _ranking(found: Sequence[Findings]) -> Ranking | None:
 
 
 def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
-    headline, fairness, quality = finding.over_baseline[findings.score], finding.fairness, finding.grouping
+    gap, fairness, quality = finding.gap, finding.fairness, finding.grouping
+    headline = gap.units
     return {
         "data": findings.data,
         "method": finding.label,
         "role": finding.role,
-        "seeds": headline.n,
+        "repetitions": str(findings.repetitions),
+        "runs": int(np.isfinite(finding.scores["final"].values).sum()),
+        "outcome": finding.outcome,
         **{name: estimate.mean for name, estimate in finding.scores.items()},
         "sd": finding.scores[findings.score].sd,
         "gain": headline.mean,
-        "low": headline.low,
-        "high": headline.high,
+        "low": gap.low,
+        "high": gap.high,
+        **{f"{end}_over_{name.replace(' ', '_')}": value for name, ends in _intervals(finding).items() for end, value in ends.items()},
         "p": finding.corrected_p,
         "d": headline.d,
         "rank_biserial": headline.rank_biserial,
         "worse": fairness.worse,
         "worse_than_alone": fairness.worse_than_alone,
+        "clearly_worse": fairness.clearly_worse,
         "bottom_decile": fairness.bottom_decile.mean,
         "worst": fairness.worst.mean,
         "change": finding.stability.change.mean,
@@ -161,4 +168,13 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "bytes": finding.spending.bytes_,
         "passes": finding.spending.passes,
         "server_seconds": finding.spending.server_seconds,
+    }
+
+
+def _intervals(finding: Finding) -> dict[str, dict[str, float]]:
+    """By source of error, the ends of its interval; nan where it could not be estimated."""
+    known = finding.gap.sources.estimated
+    return {
+        name: {"low": known[name].low, "high": known[name].high} if name in known else {"low": float("nan"), "high": float("nan")}
+        for name in finding.gap.sources.named
     }

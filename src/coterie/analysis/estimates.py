@@ -1,28 +1,30 @@
-"""A number for each seed, their mean and its interval."""
+"""A number for each run, their mean and its interval."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.analysis.repetitions import by_unit
 from coterie.core.arrays import Array, Doubles
 from coterie.statistics import interval
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number for each seed, their mean and its 95 % interval."""
+    """A number for each run, their mean and its 95 % interval: over draws where there are several, else over seeds."""
 
-    values: Doubles  # (S',) nan for a run that did not reach the end
+    values: Doubles  # (runs,) nan for a run that did not reach the end
     mean: float
-    sd: float
+    sd: float  # of the runs
     low: float
     high: float
 
 
 def estimate(values: Array) -> Estimate:
-    """The mean over seeds of what is defined, with its interval."""
-    values = np.asarray(values, dtype=np.float64)
-    defined = values[np.isfinite(values)]
-    mean = float(defined.mean()) if len(defined) else float("nan")
-    sd = float(defined.std(ddof=1)) if len(defined) >= 2 else float("nan")
-    return Estimate(values, mean, sd, *interval(defined))
+    """From numbers of the seeds of one draw, or a table (draws, seeds); of draws every one counts alike, however many seeds it has."""
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    runs, units = table.ravel(), by_unit(table)
+    units, known = units[np.isfinite(units)], runs[np.isfinite(runs)]
+    mean = float(units.mean()) if len(units) else float("nan")
+    sd = float(known.std(ddof=1)) if len(known) >= 2 else float("nan")
+    return Estimate(runs, mean, sd, *interval(units))

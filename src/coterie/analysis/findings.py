@@ -2,23 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from coterie.analysis.decomposition import Decomposition, decomposition_of
+from coterie.analysis.draws import StudyDraws, study_draws
 from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.fairness import Fairness, fairness_of
-from coterie.analysis.groups import Grouping, grouping_of
+from coterie.analysis.gaps import Gap
+from coterie.analysis.grouping import Grouping, grouping_of
 from coterie.analysis.records import Records
+from coterie.analysis.repetitions import Repetitions, by_unit
 from coterie.analysis.roles import MethodRole, Roles, label_of, roles_of
-from coterie.analysis.rules import Outcome, outcome_of
+from coterie.analysis.rules import MARGIN, Outcome, outcome_of
 from coterie.analysis.score_names import COMPARED, Score
-from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.analysis.scores import Scope
 from coterie.analysis.spending import Spending, spending_of
 from coterie.analysis.stability import Stability, stability_of
-from coterie.core.arrays import Doubles, Ints
-from coterie.statistics import Paired, RoundTests, holm, paired, round_tests, t_bands
+from coterie.core.arrays import Bools, Doubles, Ints
+from coterie.core.errors import UserError
+from coterie.statistics import Equivalence, Paired, RoundTests, equivalence, holm, paired, round_tests, t_bands
 
 
 @dataclass(frozen=True)
@@ -28,39 +32,53 @@ class Finding:
     label: str
     role: MethodRole
     scores: dict[Score, Estimate]
-    over_baseline: dict[Score, Paired]
-    corrected_p: float  # Wilcoxon's p for the headline score, after Holm's correction over the methods under test; nan for others
-    corrected_t_p: float  # the t test's, likewise
+    over_baseline: dict[Score, Paired]  # over draws where there are several, else over seeds
+    gap: Gap  # over the baseline, by the headline score, with every source of error
+    same: Equivalence  # whether it is shown to be within the margin of the baseline
+    corrected_p: float  # the gap's p, after Holm's correction over the methods under test; nan for others
     by_round: RoundTests | None  # against the baseline; of methods under test
     stability: Stability
     fairness: Fairness
     grouping: Grouping | None
     spending: Spending
     decomposition: Decomposition | None
-    stopped: dict[int, str]  # by seed: why this method did not reach the end
+    missing: int  # pairs of runs of which one did not reach the end
+    stopped: dict[tuple[int, int], str]  # by draw and seed: why this method did not reach the end
     outcome: Outcome  # against the baseline, by the headline score
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A federation's comparison. `records` holds the arrays themselves, for figures."""
+    """A federation's comparison. `draws` hold the arrays themselves, for figures."""
 
-    records: Records
+    draws: StudyDraws
     roles: Roles
-    scope: Scope
     score: Score  # the headline
     target: float  # the accuracy that "rounds to" and "cost to" mean
+    margin: float  # a difference that does not matter
     methods: dict[str, Finding]
-    name: str = ""  # of the federation, where its spec would not tell two apart
+
+    @property
+    def records(self) -> Records:
+        """Those of the first draw, for what can be shown of one only."""
+        return self.draws.each[0].records
+
+    @property
+    def scope(self) -> Scope:
+        return self.draws.each[0].scope
+
+    @property
+    def repetitions(self) -> Repetitions:
+        return self.draws.repetitions
 
     @property
     def data(self) -> str:
-        return self.name or self.records.settings.data
+        return self.records.settings.data
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that are compared."""
-        return tuple(self.records.settings.seeds[place] for place in self.scope.seeds)
+        """The seeds that are compared, in any draw."""
+        return tuple(self.repetitions.seeds[place] for place in np.flatnonzero(self.repetitions.compared.any(axis=0)))
 
     @property
     def rounds(self) -> Ints:
@@ -69,68 +87,80 @@ class Findings:
 
     @cached_property
     def curves(self) -> dict[str, tuple[Doubles, Doubles, Doubles]]:
-        """By method: mean accuracy of each round of `rounds` over the seeds, and its 95 % band (low, high)."""
-        cut = self.records.accuracy[:, self.scope.seeds, : self.scope.rows.stop]
-        return {label: t_bands(cut[i]) for i, label in enumerate(self.records.settings.methods)}
+        """By method: mean accuracy of each round of `rounds`, and its 95 % band (low, high), over draws or seeds."""
+        tables = {label: self.draws.in_scope(self.draws.accuracy(label)) for label in self.records.settings.methods}
+        return {label: t_bands(by_unit(table)) for label, table in tables.items()}
 
     def called(self, label: str) -> str:
         """A method's name in words: without the learning rate that tuning gave it, unless that would make two of one name."""
         names = [label_of(other) for other in self.methods]
         return label_of(label) if names.count(label_of(label)) == 1 else label
 
-    def paired(self, one: str, two: str, score: Score | None = None) -> Paired:
-        """Any method minus any other over the seeds, for example FedSim minus FedProx."""
-        name = score or self.score
-        return paired(self._values(one, name) - self._values(two, name))
+    def gap(self, one: str, two: str, score: Score | None = None) -> Gap:
+        """Any method minus any other, for example FedSim minus FedProx."""
+        return self.draws.gap(one, two, score or self.score)
 
     def by_round(self, one: str, two: str) -> RoundTests:
         """Significance of one method over another in each round."""
-        both = self.records.accuracy[[self.records.place(one), self.records.place(two)]][:, self.scope.seeds, self.scope.rows]
-        return round_tests(both[0] - both[1], self.records.rounds[self.scope.rows])
-
-    def _values(self, label: str, score: Score) -> Doubles:
-        if score in self.methods[label].scores:
-            return self.methods[label].scores[score].values
-        return scores_of(self.records, self.scope, self.records.place(label))[score]
+        difference = self.draws.in_scope(self.draws.accuracy(one) - self.draws.accuracy(two))[..., self.scope.rows]
+        return round_tests(by_unit(difference), self.records.rounds[self.scope.rows])
 
 
 def findings_of(
-    records: Records,
+    draws: Records | Sequence[Records],
     *,
     score: Score = "last10",
     baseline: str | None = None,
     target: float | None = None,
     scores: Sequence[Score] = COMPARED,
+    margin: float = MARGIN,
 ) -> Findings:
-    """Compare the methods of one study. The target accuracy is the baseline's mean headline score unless given."""
-    roles, scope = roles_of(records.settings.methods, baseline), scope_of(records)
+    """Compare the methods of one study, from the records of its draws. The target accuracy is the baseline's mean headline score unless
+    given."""
+    if not margin > 0:
+        raise UserError(f"A margin of {100 * margin:g} points cannot be tested: give a number above 0.")
+    study = study_draws([draws] if isinstance(draws, Records) else draws)
+    labels = study.each[0].records.settings.methods
+    found = Findings(study, roles_of(labels, baseline), score, 0.0, margin, {})
     names = list(dict.fromkeys([*scores, score]))
-    values = {label: scores_of(records, scope, i) for i, label in enumerate(records.settings.methods)}
-    headline = {label: own[score] for label, own in values.items()}
-    base = values[roles.baseline]
-    level = float(estimate(headline[roles.baseline]).mean) if target is None else target
-    tests = {label: paired(headline[label] - base[score]) for label in roles.methods}
-    wilcoxon = dict(zip(tests, holm([test.wilcoxon_p for test in tests.values()]), strict=True))
-    student = dict(zip(tests, holm([test.t_p for test in tests.values()]), strict=True))
-    found: dict[str, Finding] = {}
-    for i, label in enumerate(records.settings.methods):
-        stability = stability_of(records, scope, i, level)
-        change = records.accuracy[i] - records.accuracy[records.place(roles.baseline)]
-        tested = label in tests
-        found[label] = Finding(
+    headline = {label: tables[score] for label, tables in study.scores.items()}
+    base = study.scores[found.roles.baseline]
+    level = estimate(headline[found.roles.baseline]).mean if target is None else target
+    gaps = {label: study.gap(label, found.roles.baseline, score) for label in labels}
+    corrected = dict(zip(found.roles.methods, holm([gaps[label].p for label in found.roles.methods]), strict=True))
+    for label in labels:
+        own, tested = study.scores[label], label in corrected
+        stability, p = stability_of(study, label, level), corrected.get(label, np.nan)
+        same = equivalence(gaps[label].sources, margin)
+        found.methods[label] = Finding(
             label=label,
-            role=roles.of[label],
-            scores={name: estimate(values[label][name]) for name in names},
-            over_baseline={name: paired(values[label][name] - base[name]) for name in names},
-            corrected_p=wilcoxon.get(label, np.nan),
-            corrected_t_p=student.get(label, np.nan),
-            by_round=round_tests(change[scope.seeds, scope.rows], records.rounds[scope.rows]) if tested else None,
+            role=found.roles.of[label],
+            scores={name: estimate(study.in_scope(own[name])) for name in names},
+            over_baseline={name: paired(by_unit(study.in_scope(own[name] - base[name]))) for name in names},
+            gap=gaps[label],
+            same=same,
+            corrected_p=p,
+            by_round=found.by_round(label, found.roles.baseline) if tested else None,
             stability=stability,
-            fairness=fairness_of(records, scope, roles, label, values[label]),
-            grouping=grouping_of(records, scope.seeds[np.isfinite(values[label]["final"])], scope.last, label),
-            spending=spending_of(records, scope, i, stability.rounds_to_target),
-            decomposition=decomposition_of(headline, roles, label) if tested else None,
-            stopped={seed: str(end) for (name, seed), end in records.stopped.items() if name == label},
-            outcome=outcome_of(paired(headline[label] - base[score]), wilcoxon.get(label, np.nan), len(tests)),
+            fairness=fairness_of(study, found.roles, label),
+            grouping=grouping_of(study, label),
+            spending=spending_of(study, label, stability.rounds_to_target),
+            decomposition=decomposition_of(headline, found.roles, label, partial(_gap_over, study, score)) if tested else None,
+            missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
+            stopped=_stopped(study, label),
+            outcome=outcome_of(gaps[label], p, len(corrected), same),
         )
-    return Findings(records, roles, scope, score, level, found)
+    return Findings(study, found.roles, score, level, margin, found.methods)
+
+
+def _gap_over(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:
+    return study.gap(one, two, score, runs)
+
+
+def _stopped(study: StudyDraws, label: str) -> dict[tuple[int, int], str]:
+    return {
+        (own.records.settings.draws[0], seed): str(end)
+        for own in study.each
+        for (name, seed), end in own.records.stopped.items()
+        if name == label
+    }

@@ -1,5 +1,6 @@
 """Does a method find the same groups again: with another seed, and in another draw of the data?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,8 +18,8 @@ class GroupAgreement:
     between_draws: float  # two draws, whatever their seeds; nan unless clients are the same holders of data in all of them
 
 
-def group_agreement(labels: Array, *, same_clients: bool) -> GroupAgreement:
-    """From the last groups (draws, seeds, clients), -1 for a client in none.
+def group_agreement(labels: Array | Sequence[Array], *, same_clients: bool) -> GroupAgreement:
+    """From the last groups of every draw (seeds, clients), -1 for a client in none.
 
     Where the partition is redrawn, client 3 of one draw is not client 3 of the next: nothing can be said between draws.
     """

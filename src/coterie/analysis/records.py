@@ -11,6 +11,7 @@ from typing import get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from coterie.analysis import metrics
 from coterie.analysis.score_names import ByRound
@@ -19,7 +20,9 @@ from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence, json_notes, method_places
 from coterie.evidence.record import HOSTILE, RUNNING, Cost, LaneEnd
 from coterie.evidence.settings import Settings
+from coterie.evidence.tables import ANSWERS
 
+MOST_ANSWERS = 1 << 28  # bytes of answers laid out at once
 COSTS = tuple(cost.name for cost in fields(Cost))
 Cluster = tuple[Ids, Ids]  # clients, and the label of each
 
@@ -49,6 +52,8 @@ class Records:
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
     hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
+    answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit for each test sample that was answered rightly
+    answered: Bools | None = None  # (M, S, N) where those were kept
 
     @cached_property
     def accuracy(self) -> Doubles:
@@ -139,6 +144,7 @@ def records_of(evidence: Evidence) -> Records:
         clusters=_clusters(evidence, index, faults),
         silhouette=_silhouette(evidence, index, faults),
         hostile=hostile,
+        **_answers(evidence, index, n, faults),
         stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
@@ -259,6 +265,24 @@ def _clusters(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str,
                 piece = [np.concatenate(pair) for pair in zip(cell[at], piece, strict=True)]
             cell[at] = (piece[0], piece[1])
     return found
+
+
+def _answers(evidence: Evidence, index: _Index, n: int, faults: list[str]) -> dict[str, Array]:
+    """The answers of the last round, sample by sample; nothing where they were not kept, or are too many to lay out."""
+    if ANSWERS not in evidence.columns("clients"):
+        return {}
+    length = int(-(-evidence.actual.sum(axis=1).max(initial=0) // 8))
+    if not length or int(np.prod(index.shape)) * n * length > MOST_ANSWERS:
+        return {}
+    bits, kept = np.zeros((*index.shape, n, length), np.uint8), np.zeros((*index.shape, n), np.bool_)
+    for batch in evidence.batches("clients", ["client", ANSWERS], faults):
+        own = batch.filter(pc.is_valid(batch.column(ANSWERS)))
+        if len(own):
+            method, seed = index.of(own)
+            rows = np.stack([np.frombuffer(row.ljust(length, b"\0")[:length], np.uint8) for row in own.column(ANSWERS).to_pylist()])
+            client = own.column("client").to_numpy()
+            bits[method, seed, client], kept[method, seed, client] = rows, True
+    return {"answers": bits, "answered": kept} if kept.any() else {}
 
 
 def _hostile(evidence: Evidence, index: _Index, faults: list[str]) -> Bools:

@@ -15,7 +15,7 @@ class ScoreName:
     """One score in words."""
 
     title: str  # over a column
-    words: str = ""  # in a sentence; {} is the number of rounds averaged
+    words: str = ""  # in a sentence; {} are the rounds averaged
     percent: bool = True  # a share of right answers, shown in %
     compared: bool = False  # reported by every comparison
     tabled: bool = False  # in the table of a result
@@ -24,7 +24,7 @@ class ScoreName:
 
 SCORES: dict[Score, ScoreName] = {
     "final": ScoreName("final", "accuracy after the last round", compared=True, tabled=True, printed=True),
-    "last10": ScoreName("last 10", "mean accuracy of the last {} evaluated rounds", compared=True, tabled=True, printed=True),
+    "last10": ScoreName("last 10", "mean accuracy of rounds {}", compared=True, tabled=True, printed=True),
     "mean": ScoreName("mean", "mean accuracy over the rounds", compared=True, tabled=True, printed=True),
     "validated": ScoreName("validated", "accuracy in the round that validation chooses", compared=True),
     "max": ScoreName("max", "highest accuracy of any round (chosen on test data)"),  # only when asked for

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.analysis.draws import StudyDraws
 from coterie.analysis.estimates import Estimate, estimate
-from coterie.analysis.records import Records
-from coterie.analysis.scores import Scope, curve_scores
 from coterie.core.arrays import Doubles
 
 
@@ -15,15 +14,16 @@ class Stability:
     """How much accuracy moves, and how soon it is high enough."""
 
     change: Estimate  # mean absolute change of accuracy from one evaluated round to the next
-    rounds_to_target: Doubles  # (S',) the first evaluated round at or above the target; nan: never
-    median_rounds: float  # over the seeds, one that never gets there counting as infinite
+    rounds_to_target: Doubles  # (runs,) the first evaluated round at or above the target; nan: never
+    median_rounds: float  # over the runs, one that never gets there counting as infinite
 
 
-def stability_of(records: Records, scope: Scope, method: int, target: float) -> Stability:
+def stability_of(study: StudyDraws, label: str, target: float) -> Stability:
     """Changes between rounds, and rounds to the target accuracy."""
-    curve = records.accuracy[method, scope.seeds, scope.rows]
-    first = rounds_to(curve, records.rounds[scope.rows], target)
-    return Stability(estimate(curve_scores(curve)["change"]), first, float(np.median(np.where(np.isfinite(first), first, np.inf))))
+    curves = study.accuracy(label)[study.repetitions.compared][:, study.each[0].scope.rows]  # (runs, R)
+    first = rounds_to(curves, study.each[0].records.rounds[study.each[0].scope.rows], target)
+    median = float(np.median(np.where(np.isfinite(first), first, np.inf)))
+    return Stability(estimate(study.in_scope(study.scores[label]["change"])), first, median)
 
 
 def rounds_to(curves: Doubles, rounds: Doubles | np.ndarray, target: float) -> Doubles:

@@ -6,8 +6,9 @@ from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.records import honest_only
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.rules import origin_of, seeds_needed
-from coterie.analysis.score_names import SCORES
+from coterie.analysis.rules import origin_of, repetitions_needed
+from coterie.analysis.wording import in_points, losers, p_value, score_name, signed, told_spans, unknowns, widest
+from coterie.core.counted import counted
 from coterie.statistics import Paired
 
 
@@ -18,34 +19,38 @@ def verdicts(findings: Findings) -> list[str]:
 
 def verdict(findings: Findings, finding: Finding) -> str:
     """What the study says about one method."""
-    test = finding.over_baseline[findings.score]
     name = findings.called(finding.label)
-    if not test.n:
-        return f"{name} cannot be judged: in no seed did both it and {findings.called(findings.roles.baseline)} reach the last round."
-    sentences = [_gain(findings, finding, test)]
-    if test.testable and finding.decomposition is not None:
+    if not finding.gap.n:
+        return f"{name} cannot be judged: in no run did both it and {findings.called(findings.roles.baseline)} reach the last round."
+    sentences = [_gain(findings, finding), *_final(findings, finding)]
+    if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin(finding.decomposition, gained=finding.outcome == "better"))
-    sentences += [*_oracle(findings, finding), *_others(findings, finding), *_groups(finding), *_early(finding, len(findings.seeds))]
+    sentences += [*_oracle(findings, finding), *_others(findings, finding), *_groups(finding), *_early(findings, finding)]
     return " ".join(sentences)
 
 
 def caveats(findings: Findings) -> list[str]:
     """What a reader should know before any finding."""
-    seeds, sentences = len(findings.seeds), []
-    if seeds == 1:
-        sentences.append("One seed cannot test: every difference below may be chance. Run at least 5, better 35.")
-    elif seeds < 5:
+    n, unit, sentences = len(findings.repetitions.draws), "draw", []
+    if not findings.repetitions.several_draws:
+        n, unit = findings.repetitions.runs, "seed"
+    if n == 1:
+        sentences.append("One seed cannot test: every difference below may be chance. Run at least 5, better 10 draws of the data.")
+    elif n < 5:
         sentences.append(
-            f"{seeds} seeds cannot reach 5 % in Wilcoxon's test (the least p is {2.0**-seeds:.3g}): run at least 5, better 35."
+            f"{counted(n, unit)} cannot reach 5 % in Wilcoxon's test (the least p is {2.0**-n:.3g}): run at least 5, better 10."
         )
-    return sentences + unfinished(findings)
+    return sentences + unfinished(findings) + unknowns(findings)
 
 
 def unfinished(findings: Findings) -> list[str]:
     """What is missing of a study, whom its scores leave out, and a score that flatters."""
-    settings, seeds, sentences = findings.records.settings, len(findings.seeds), []
-    if seeds < len(settings.seeds):
-        sentences.append(f"Only {seeds} of {len(settings.seeds)} seeds are complete and compared.")
+    settings, repetitions, sentences = findings.records.settings, findings.repetitions, []
+    if len(repetitions.draws) < findings.draws.asked:
+        sentences.append(f"Only {len(repetitions.draws)} of {findings.draws.asked} draws are complete and compared.")
+    whole = len(repetitions.draws) * len(settings.seeds)
+    if repetitions.runs < whole:
+        sentences.append(f"Only {repetitions.runs} of {counted(whole, 'repetition')} are complete and compared.")
     if findings.scope.last < settings.plan.rounds:
         sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
     if (told := honest_only(findings.records)) is not None:
@@ -55,103 +60,102 @@ def unfinished(findings: Findings) -> list[str]:
     return sentences
 
 
-def _gain(findings: Findings, finding: Finding, test: Paired) -> str:
+def _gain(findings: Findings, finding: Finding) -> str:
     name, base, score = findings.called(finding.label), findings.called(findings.roles.baseline), score_name(findings)
-    losers = f"; {100 * finding.fairness.worse:.0f} % of clients lose" if np.isfinite(finding.fairness.worse) else ""
-    if not test.testable:
-        return f"{name} differs by {_signed(test.mean)} points from {base} in {score}, in one seed{losers}."
-    detail = f"{_span(test)}, {_p(finding.corrected_p)}, {test.n} seeds"
-    tested = len(findings.roles.methods)
+    gap, lose, tested = finding.gap, f"; {losers(finding)}" if losers(finding) else "", len(findings.roles.methods)
+    if not gap.testable:
+        return f"{name} differs by {signed(gap.mean)} points from {base} in {score}, in one run{lose}."
+    detail = told_spans(gap, findings)
     match finding.outcome:
         case "better":
-            return f"{name} gains {_points(test.mean)} points over {base} in {score} ({detail}){losers}."
+            return f"{name} gains {in_points(gap.mean)} points over {base} in {score} ({detail}; {p_value(finding.corrected_p)}){lose}."
         case "unproven":
             return (
-                f"{name} is {_points(test.mean)} points ahead of {base} in {score} ({_span(test)}){losers}. {test.n} seeds are too few for "
-                f"Wilcoxon's test of {tested} method(s) to reach 5 %: run at least {seeds_needed(tested)} to settle it."
+                f"{name} is {in_points(gap.mean)} points ahead of {base} in {score} ({detail}){lose}. "
+                f"{counted(gap.n, findings.repetitions.unit)} are too few for Wilcoxon's test of {counted(tested, 'method')} to reach 5 %: "
+                f"run at least {repetitions_needed(tested)} to settle it."
             )
         case "worse":
-            return f"{name} loses {_points(-test.mean)} points to {base} in {score} ({_span(test)}, {test.n} seeds){losers}."
-    return f"{name} shows no clear difference from {base} in {score}: {_signed(test.mean)} points ({detail}){losers}."
+            return f"{name} loses {in_points(-gap.mean)} points to {base} in {score} ({detail}){lose}."
+        case "same":
+            return (
+                f"{name} is shown to be within {in_points(findings.margin)} points of {base} in {score}: {signed(gap.mean)} ({detail}; "
+                f"equivalence {p_value(finding.same.p)}){lose}."
+            )
+    return f"{name} shows no clear difference from {base} in {score}: {signed(gap.mean)} points ({detail}){lose}."
 
 
-def score_name(findings: Findings) -> str:
-    """What the headline score is, in words."""
-    tail = findings.scope.tail
-    return SCORES[findings.score].words.format(tail.stop - tail.start)
+def _final(findings: Findings, finding: Finding) -> list[str]:
+    """Where the headline is a mean over rounds, what the model that one is left with does."""
+    test: Paired = finding.over_baseline["final"]
+    if findings.score != "last10" or findings.scope.tail.stop - findings.scope.tail.start < 2 or not np.isfinite(test.mean):
+        return []
+    return [f"After the last round it is {signed(test.mean)}."]
 
 
 def _origin(parts: Decomposition, gained: bool) -> str:
-    """What the controls say. Random groups of the same sizes have all of the method but similarity."""
+    """What the controls say: the last of them has all of the method but similarity."""
     similarity, weights = parts.step("similarity"), parts.step("weights")
     assert similarity is not None
-    by_random = parts.total.mean - similarity.gain.mean
-    sentence = f"Random groups of the same sizes {_gain_or_lose(by_random)}"
+    like = " among clients of like size" if parts.step("balance") is not None else ""
+    sentence = f"Random groups of the same sizes{like} {_gain_or_lose(parts.without_similarity)}"
     if weights is not None:
         sentence += f", uniform weights alone {_gain_or_lose(weights.gain.mean)}"
-    effect = f"similarity itself brings {_signed(similarity.gain.mean)} ({_span(similarity.gain)})"
+    effect = f"similarity itself brings {signed(similarity.gain.mean)} ({widest(similarity.gain)})"
     if not gained:
         return f"{sentence}; {effect}."
     match origin_of(parts):
         case "all":
-            return f"{sentence}: the gain is from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
+            return f"{sentence}: the gain is from similarity ({signed(similarity.gain.mean)}, {widest(similarity.gain)})."
         case "part":
-            return f"{sentence}: only {_points(similarity.gain.mean)} of the {_points(parts.total.mean)} points are from similarity."
-    return f"{sentence}: the gain is not shown to be from similarity ({_signed(similarity.gain.mean)}, {_span(similarity.gain)})."
+            return f"{sentence}: only {in_points(similarity.gain.mean)} of the {in_points(parts.total.mean)} points are from similarity."
+    return f"{sentence}: the gain is not shown to be from similarity ({signed(similarity.gain.mean)}, {widest(similarity.gain)})."
 
 
 def _oracle(findings: Findings, finding: Finding) -> list[str]:
     label = findings.roles.controls.get(finding.label, {}).get("oracle")
-    gap = findings.paired(label, finding.label) if label is not None else None
+    gap = findings.gap(label, finding.label) if label is not None else None
     if gap is None or not gap.testable:
         return []
-    return [f"The true groups would bring {_signed(gap.mean)} points more ({_span(gap)})."]
+    return [f"With the true groups it is {signed(gap.mean)} points ({widest(gap)})."]
 
 
 def _others(findings: Findings, finding: Finding) -> list[str]:
     """Simpler things that clearly do better."""
     rivals: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "FedAvg with fine-tuning does"}
-    gaps = {label: findings.paired(label, finding.label) for role in rivals if (label := findings.roles.first(role)) is not None}
+    gaps = {label: findings.gap(label, finding.label) for role in rivals if (label := findings.roles.first(role)) is not None}
     return [
-        f"{rivals[findings.roles.of[label]]} {_points(gap.mean)} points better than it ({_span(gap)})."
+        f"{rivals[findings.roles.of[label]]} {in_points(gap.mean)} points better than it ({widest(gap)})."
         for label, gap in gaps.items()
         if gap.low > 0
     ]
 
 
 def _groups(finding: Finding) -> list[str]:
+    """How good its groups are, and whether it finds them again."""
     quality = finding.grouping
     if quality is None:
         return []
     sentences = [f"Its groups agree with the true ones to {quality.ari.mean:.2f} (adjusted Rand index)."] if quality.ari is not None else []
+    again = [f"{value:.2f} {where}" for value, where in _again(finding) if np.isfinite(value)]
+    if again:
+        sentences.append(f"They agree with those of another run to {' and '.join(again)}.")
     if quality.collapse_rate > 0:
         sentences.append(f"In {100 * quality.collapse_rate:.0f} % of the runs groups collapse.")
     return sentences
 
 
-def _early(finding: Finding, seeds: int) -> list[str]:
-    missing = finding.over_baseline["final"].missing
-    if not missing:
+def _again(finding: Finding) -> list[tuple[float, str]]:
+    assert finding.grouping is not None
+    return [(finding.grouping.between_seeds, "with another seed"), (finding.grouping.between_draws, "in another draw of the data")]
+
+
+def _early(findings: Findings, finding: Finding) -> list[str]:
+    if not finding.missing:
         return []
     why = next(iter(finding.stopped.values()), "why is not recorded")
-    return [f"{missing} of {seeds} pairs of runs are left out, since a run did not reach the end ({why})."]
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}"
-
-
-def _span(test: Paired) -> str:
-    return f"95 % interval {_signed(test.low)} to {_signed(test.high)}"
+    return [f"{finding.missing} of {findings.repetitions.runs} pairs of runs are left out, since a run did not reach the end ({why})."]
 
 
 def _gain_or_lose(value: float) -> str:
-    return f"gain {_points(value)}" if value >= 0 else f"lose {_points(-value)}"
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    return f"gain {in_points(value)}" if value >= 0 else f"lose {in_points(-value)}"

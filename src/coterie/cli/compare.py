@@ -1,6 +1,7 @@
 """`coterie compare`: methods with their controls, on one or several federations, ending with a verdict in words."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.showing import shown
 from coterie.run.execution import Execution
 from coterie.run.options import execution_with, plan_with
 
@@ -23,24 +25,29 @@ def compare(
     said: dict[str, Any],
     data: Annotated[list[str] | None, typer.Option(help="A federation, 'digits/rotated' unless given; once for each.")] = None,
     model: options.Model = None,
-    seeds: Annotated[str, typer.Option(help="Seeds: 0-34 or 0,2,5.")] = "0-9",
+    draws: Annotated[int | None, typer.Option(help="Draws of the data; 10 where they can be redrawn, 1 if seeds alone are given.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5; 0-2 unless given, of one draw 0-9.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning, random and oracle groups.")] = True,
+    controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, beyond those compared.")] = 2,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare methods with their controls: paired over seeds, tested, and told in words."""
+    """Compare methods with their controls, paired over draws of the data and seeds, tested and told in words."""
     from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
     from coterie.evidence.settings import parse_seeds
     from coterie.run.compare import compare as carry_out
+    from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
+    from coterie.run.result import Result
+    from coterie.run.trackers import tracker_of
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
@@ -48,13 +55,14 @@ def compare(
         methods,
         data=data or ["digits/rotated"],
         out=out,
-        seeds=parse_seeds(seeds),
+        seeds=parse_seeds(seeds) if seeds is not None else None,
+        draws=draws,
         plan=plan_with(said),
         execution=execution_with(said),
         budget=budget,
         resume=resume,
         data_dir=data_dir,
-        callbacks=[ProgressBar(console)],
+        callbacks=[ProgressBar(console), *(tracker_of(name, out) for name in track or [])],
         controls=controls,
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
@@ -65,3 +73,8 @@ def compare(
     console.print(f"Evidence in {out}; go on with --resume if it is not complete.")
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
+    results = [Result(findings.records.evidence) for findings in comparison.federations]
+    if results and all(map(nothing_finished, results)):
+        for result in results:
+            print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+        raise typer.Exit(1)

@@ -8,8 +8,9 @@ from coterie.analysis.remarks import remarks_of
 from coterie.cli.console import PlainConsole, bold
 
 CAPTION = (
-    "Accuracy and gain in points over the baseline on every client's own test part, with 95 % intervals over seeds; p is Wilcoxon's, "
-    "one-sided, after Holm's correction; losers are clients worse off than under the baseline."
+    "Accuracy and gain in points over the baseline on every client's own test part; the 95 % interval is the widest of those that decide "
+    "(over draws, or seeds of one draw; over test clients), p the largest of their one-sided p-values after Holm's correction; lower: "
+    "clients that score lower than under the baseline, and how many clearly do."
 )
 
 
@@ -17,8 +18,7 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
     """The verdicts and a table for each federation."""
     said = comparison.verdicts()
     for findings in comparison.federations:
-        seeds = f"{len(findings.seeds)} of {len(findings.records.settings.seeds)} seeds"
-        console.print("\n", bold(findings.data), f", {seeds}, to round {findings.scope.last}", sep="")
+        console.print("\n", bold(findings.data), f", {findings.repetitions}, to round {findings.scope.last}", sep="")
         for sentence in said[findings.data]:
             console.print(f"- {sentence}")
         console.print(_table(findings))
@@ -36,7 +36,7 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
 def _table(findings: Findings) -> Table:
     table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
-    for name in (findings.score, "gain", "95 % interval", "p", "losers"):
+    for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
         table.add_column(name, justify="right", no_wrap=True)
     for finding in findings.methods.values():
         table.add_row(*_cells(findings, finding))
@@ -44,15 +44,16 @@ def _table(findings: Findings) -> Table:
 
 
 def _cells(findings: Findings, finding: Finding) -> list[str]:
-    gain = finding.over_baseline[findings.score]
+    gain = finding.gap
     base = finding.role == "baseline"
     return [
         finding.label,
         _number(100 * finding.scores[findings.score].mean, ".1f"),
-        "" if base else _number(100 * gain.mean, "+.1f"),
-        "" if base or not gain.testable else f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
+        "" if base else _number(100 * gain.mean, "+z.1f"),
+        "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
         _number(finding.corrected_p, ".3f") if finding.role == "method" else "",
         "" if base else _number(100 * finding.fairness.worse, ".0f", " %"),
+        "" if base else _number(finding.fairness.clearly_worse, ".3g"),
     ]
 
 

@@ -115,6 +115,7 @@ class Evaluated(Reply):
     actual: Ints = column(np.int64, axes=1)  # (n, C) samples by class
     loss: Doubles = column(np.float64)  # (n,) mean loss (nan without samples)
     auroc: Doubles = column(np.float64)  # (n,) area under the ROC curve of two-class tasks; nan where undefined
+    answers: Array | None = None  # (n, bytes) which samples were answered rightly, a bit each: in simulations, where the ask wants it
 
     @property
     def sizes(self) -> Ints:
@@ -262,6 +263,7 @@ class Evaluate(Ask[Evaluated]):
     part: Literal["train", "validation", "test", "central", "marked"] = "test"
     share: Share | None = None  # None: all samples of the part
     alone: bool = False  # the client evaluates for itself: nothing is sent
+    answers: bool = False  # a simulation may keep which samples were right; no message of a real federation has a place for it
 
     @property
     def clients(self) -> Ids:

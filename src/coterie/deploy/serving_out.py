@@ -26,7 +26,7 @@ def deliveries(study: Study, folder: Path, members: Members, engine: FederatedEn
             continue
         lane.go_on(states[lane.key].end, states[lane.key].state)
         script = lane.method.serve(lane.state, roster.available, lane.context(lane.round_))
-        serving = answer(script, engine, seed=lane.seed, round_=lane.round_, draw=lane.key.draw)
+        serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
         names = model_names(lane, serving, roster.ids)
         found = {}
         for site, own in _by_site(members, serving.clients).items():

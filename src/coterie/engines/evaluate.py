@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
@@ -25,6 +25,8 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
     judge = judge if len(federation.classes) > 2 else None
     serving, n = ask.serving, len(ask.serving.clients)
     tally = _Tally(n, len(federation.classes))
+    if ask.answers and parts is not None:
+        tally.keep_answers(parts.sizes[serving.clients])
     for row in np.unique(serving.rows):
         members = np.flatnonzero(serving.rows == row)
         if row == COMBINED:
@@ -97,6 +99,11 @@ class _Tally:
         self.hits, self.predicted, self.actual = np.zeros((3, n, classes), dtype=np.int64)
         self.loss = np.zeros(n)
         self.auroc = np.full(n, np.nan)
+        self.answers: Bools | None = None
+
+    def keep_answers(self, sizes: Ints) -> None:
+        """Keep which of a client's samples were answered rightly, in the order of its part: a client's are given in one block."""
+        self.answers = np.zeros((self.n, int(sizes.max(initial=0))), dtype=np.bool_)
 
     def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
         self.count(owners, _largest(scores), losses, y)
@@ -109,11 +116,16 @@ class _Tally:
         for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
             table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)
         self.loss += np.bincount(owners, weights=losses, minlength=self.n)
+        if self.answers is not None and len(owners):
+            begins = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+            place = np.arange(len(owners)) - np.repeat(begins, np.diff(np.r_[begins, len(owners)]))
+            self.answers[owners, place] = right
 
     def result(self, ask: Evaluate) -> Evaluated:
         sizes = self.actual.sum(1)
         loss = np.divide(self.loss, sizes, out=np.full(self.n, np.nan), where=sizes > 0)
-        return Evaluated(ask.serving.clients, self.hits, self.predicted, self.actual, loss, self.auroc)
+        kept = None if self.answers is None else np.packbits(self.answers, axis=1)
+        return Evaluated(ask.serving.clients, self.hits, self.predicted, self.actual, loss, self.auroc, answers=kept)
 
 
 def auroc(owners: Ints, scores: Doubles, y: Ints, n: int) -> Doubles:

@@ -22,7 +22,8 @@ def make_engine(
 ) -> Engine:
     """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
     found = resolve_device(device)
-    if engine == "loop":
+    alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
+    if alone:
         return LoopEngine(worlds, found, threads=threads, precision=precision)
     return BatchedEngine(worlds, found, threads, pinned, precision)
 

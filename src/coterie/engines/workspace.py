@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.parameters import write
+from coterie.engines.fitting import smallest_batch
 from coterie.engines.loss import probabilities
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
@@ -24,6 +25,7 @@ class Workspace:
         self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
+        self.least = smallest_batch(self.module, self.x)  # samples that a step needs
         self.draws = False  # whether the module was seen to draw random numbers while it trained
         self.closing = Event()  # set when trainings here and in its twins are to end early
         self._twins: list[Workspace] = []
@@ -53,12 +55,12 @@ class Workspace:
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
         chances, losses = self._predicted(model, rows)
-        return chances.double().cpu().numpy(), losses.double().cpu().numpy()
+        return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
     def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
         """The likeliest class (m,) and losses (m,): all that must leave the device where probabilities do not matter."""
         chances, losses = self._predicted(model, rows)
-        return chances.argmax(1).cpu().numpy(), losses.double().cpu().numpy()
+        return chances.argmax(1).cpu().numpy(), losses.cpu().double().numpy()
 
     @torch.no_grad()
     def _predicted(self, model: Floats, rows: Ints | None) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from coterie.core.plain import as_json
 from coterie.evidence.reader import Evidence
-from coterie.evidence.tables import KEYS, TABLES
+from coterie.evidence.tables import ANSWERS, KEYS, TABLES
 
 COUNTED = ("clients", "central", "groups", "clusters")  # the tables whose whole numbers `counts` covers
 
@@ -19,6 +19,8 @@ def digest(evidence: Evidence, *, counts: bool = False) -> str:
 
     Losses depend, in their last bits, on the width of the processor's vector units and on the kernels of its linear algebra. With `counts`,
     only whole numbers are covered: right answers and predictions by class, groups, and the roster.
+
+    The answers to single samples are left out: their counts are covered, and where they were not kept the findings are the same.
 
     Rows are taken by draw, method, seed and round, so that it does not matter how lanes were spread over waves and segments, or in which
     order a study grew. Columns are taken by name, and those that hold nothing are left out, so that one that a later version adds changes
@@ -42,7 +44,7 @@ def _whole_numbers(table: pa.Table) -> pa.Table:
 def _add(total: "hashlib._Hash", table: pa.Table) -> None:
     if set(KEYS) <= set(table.column_names):
         table = table.take(pa.array(_order(table)))
-    for name in sorted(table.column_names):
+    for name in sorted(set(table.column_names) - {ANSWERS}):
         column = table[name].combine_chunks()
         if isinstance(column, pa.ChunkedArray) or pa.types.is_dictionary(column.type):
             column = column.cast(pa.string())

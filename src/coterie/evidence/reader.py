@@ -20,7 +20,7 @@ from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.sanity import nonsense
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
-from coterie.evidence.tables import KEYS, TABLES
+from coterie.evidence.tables import ANSWERS, KEYS, TABLES
 from coterie.evidence.wholeness import check_whole, is_study
 
 if TYPE_CHECKING:
@@ -97,10 +97,11 @@ class Evidence:
         return [] if schema is None else list(schema.names)
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
-        """A table as a data frame; methods are a category in the order of the study."""
+        """A table as a data frame; methods are a category in the order of the study. Answers to single samples come only if asked for."""
         import pandas as pd
 
-        frame: pd.DataFrame = self.table(name, columns).to_pandas()
+        table = self.table(name, columns)
+        frame: pd.DataFrame = (table.drop_columns(ANSWERS) if columns is None and ANSWERS in table.column_names else table).to_pandas()
         frame["method"] = pd.Categorical(frame["method"], categories=list(self.settings.methods))
         return frame
 

@@ -24,6 +24,7 @@ class Settings:
     model: str = "mclr"
     seeds: tuple[int, ...] = (0,)
     draws: tuple[int, ...] = (0,)  # data seeds: which draws of the partition, or of synthetic data
+    own_seeds: bool = False  # seed 1 of one draw is another than seed 1 of the next, so that draws are independent repetitions
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
@@ -59,6 +60,8 @@ class Settings:
             tuples = {name: _tuple_of(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
             if not all(isinstance(rest.get(name, ""), str) for name in ("data", "model")):
                 raise TypeError("data and model should be words")
+            if not isinstance(rest.get("own_seeds", False), bool):
+                raise TypeError("own_seeds should be true or false")
             return cls(**{**rest, **tuples}, plan=Plan(**plan, local=local))
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, UserError):

@@ -31,6 +31,7 @@ from coterie.evidence.record import Cost, RoundRecord
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
 KEYS = ("draw", "method", "seed", "round")
+ANSWERS = "answers"  # of the table of clients: a bit for each test sample, set where the answer was right; kept of the last round
 
 
 def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False) -> dict[str, pa.Table]:
@@ -46,6 +47,7 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
                 **_keys([(r, len(e)) for r, e in evaluated]),
                 "client": _stack([e.clients for _, e in evaluated], np.int32),
                 **_counts([e for _, e in evaluated], classes, drifting=drifting),
+                ANSWERS: _answers([e for _, e in evaluated]),
             }
         ),
         "central": pa.table(
@@ -120,6 +122,12 @@ def _counts(evaluated: Sequence[Evaluated], classes: int, drifting: bool = False
         table = np.concatenate(blocks) if blocks else np.zeros((0, classes), dtype=np.int64)
         columns |= {f"{name}_{c}": np.ascontiguousarray(table[:, c], dtype=np.int32) for c in range(classes)}
     return columns
+
+
+def _answers(evaluated: Sequence[Evaluated]) -> pa.Array:
+    """A row of bits for each client, null where they were not kept."""
+    rows = [row for e in evaluated for row in ([None] * len(e) if e.answers is None else [bits.tobytes() for bits in e.answers])]
+    return pa.array(rows, pa.binary())
 
 
 def _mixing(records: Sequence[RoundRecord]) -> pa.Table:

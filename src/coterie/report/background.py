@@ -16,10 +16,10 @@ def settings_blocks(subject: Subject, comparison: Comparison) -> tuple[list[Bloc
     plan, local = settings.plan, settings.plan.local
     rows = [
         ("data", settings.data),
-        ("draw of the partition", ", ".join(map(str, settings.draws))),
+        ("draws of the data", _listed(subject.findings.repetitions.draws)),
         ("clients", f"{len(records.ids):,} with {int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"),
         ("model", settings.model),
-        ("seeds", f"{len(subject.findings.seeds)} compared of {len(settings.seeds)}: {_listed(subject.findings.seeds)}"),
+        ("seeds", f"{_listed(settings.seeds)}; compared: {subject.findings.repetitions}"),
         ("rounds", f"{subject.findings.scope.last} of {plan.rounds}, evaluated every {plan.evaluate_every}"),
         *((name.replace("_", " "), str(value)) for name, value in vars(plan).items() if name not in ("rounds", "evaluate_every", "local")),
         *((f"local {name.replace('_', ' ')}", str(value)) for name, value in vars(local).items()),

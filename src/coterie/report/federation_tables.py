@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.findings import Finding
 from coterie.analysis.score_names import SCORES
-from coterie.analysis.verdict import score_name
+from coterie.analysis.wording import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, number, points, span, text
+from coterie.report.trust_tables import trust_tables
 
 METHOD = Column("method", text("method"))
 
@@ -20,6 +21,7 @@ def federation_tables(subject: Subject) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
         score_table(subject),
+        *trust_tables(subject),
         *decomposition_tables(subject),
         clients_served(subject),
         *grouping(subject),
@@ -37,9 +39,15 @@ def score_table(subject: Subject) -> ReportTable:
     def row(finding: Finding) -> dict[str, Any]:
         own, test = finding.scores[findings.score], finding.over_baseline[findings.score]
         base = finding.role == "baseline"
-        numbers = {"gain": test.mean, "gain_low": test.low, "gain_high": test.high, "d": test.d, "rank_biserial": test.rank_biserial}
+        numbers = {
+            "gain": test.mean,
+            "gain_low": finding.gap.low,
+            "gain_high": finding.gap.high,
+            "d": test.d,
+            "rank_biserial": test.rank_biserial,
+        }
         return {
-            "seeds": test.n,
+            "runs": int(np.isfinite(own.values).sum()),
             **{name: estimate.mean for name, estimate in finding.scores.items()},
             "sd": own.sd,
             "low": own.low,
@@ -48,7 +56,6 @@ def score_table(subject: Subject) -> ReportTable:
             "wilcoxon_p": np.nan if base else test.wilcoxon_p,
             "t_p": np.nan if base else test.t_p,
             "corrected_p": finding.corrected_p,
-            "corrected_t_p": finding.corrected_t_p,
         }
 
     frame = _frame(subject, row)
@@ -63,9 +70,9 @@ def score_table(subject: Subject) -> ReportTable:
         Column("effect d", number("d", ".2f")),
     ]
     caption = (
-        f"Accuracy in percent and gain in points over {subject.baseline.name}, {_seeds(findings)}. Intervals and gain are of the "
-        f"{score_name(findings)}; p is Wilcoxon's, one-sided, after Holm's correction, of the methods under test; d is Cohen's, of paired "
-        "differences."
+        f"Accuracy in percent and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of the "
+        f"{score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of theirs, "
+        f"after Holm's correction, of the methods under test; d is Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
     return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 
@@ -81,11 +88,11 @@ def decomposition_tables(subject: Subject) -> list[ReportTable]:
                 "label": label,
                 "method": subject.name(label),
                 "part": name,
-                "seeds": gain.n,
+                "repetitions": gain.n,
                 "gain": gain.mean,
                 "low": gain.low,
                 "high": gain.high,
-                "p": gain.wilcoxon_p,
+                "p": gain.p,
             }
             for name, gain in steps
         ]
@@ -107,6 +114,7 @@ def clients_served(subject: Subject) -> ReportTable:
         base, alone = finding.role == "baseline", finding.role == "local"
         return {
             "worse": np.nan if base else own.worse,
+            "clearly_worse": np.nan if base else own.clearly_worse,
             "worse_than_alone": np.nan if alone else own.worse_than_alone,
             "bottom_decile": own.bottom_decile.mean,
             "bottom_decile_low": own.bottom_decile.low,
@@ -118,14 +126,16 @@ def clients_served(subject: Subject) -> ReportTable:
 
     columns = (
         METHOD,
-        Column(f"worse than {subject.baseline.name}", number("worse", ".0f", " %", 100)),
-        Column("worse than alone", number("worse_than_alone", ".0f", " %", 100)),
+        Column(f"lower than {subject.baseline.name}", number("worse", ".0f", " %", 100)),
+        Column("clearly", number("clearly_worse", ".3g")),
+        Column("lower than alone", number("worse_than_alone", ".0f", " %", 100)),
         Column("worst tenth", points("bottom_decile")),
         Column("95 % interval", span("bottom_decile_low", "bottom_decile_high")),
         Column("worst client", points("worst")),
     )
     caption = (
-        "Share of clients that are served worse, and the accuracy in percent of the tenth of clients served worst and of the worst client."
+        "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
+        "accuracy in percent of the tenth of clients served worst and of the worst client."
     )
     return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
 
@@ -145,6 +155,7 @@ def grouping(subject: Subject) -> list[ReportTable]:
             "used": own.used.mean,
             "between_rounds": own.between_rounds,
             "between_seeds": own.between_seeds,
+            "between_draws": own.between_draws,
             "collapse_rate": own.collapse_rate,
         }
 
@@ -157,11 +168,13 @@ def grouping(subject: Subject) -> list[ReportTable]:
         Column("silhouette", number("silhouette", ".2f")),
         Column("between rounds", number("between_rounds", ".2f")),
         Column("between seeds", number("between_seeds", ".2f")),
+        Column("between draws", number("between_draws", ".2f")),
         Column("collapsed", number("collapse_rate", ".0f", " %", 100)),
     )
     caption = (
         "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
-        "one round with the next and of two seeds (adjusted Rand index), and the share of runs that end with fewer groups than asked for."
+        "one round with the next, of two seeds and, where clients are the same in all of them, of two draws (adjusted Rand index), and the "
+        "share of runs that end with fewer groups than asked for."
     )
     return [ReportTable(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
 
@@ -197,7 +210,7 @@ def cost_table(subject: Subject) -> ReportTable:
         Column("change a round", points("change")),
     )
     caption = (
-        f"Of a whole run, mean over seeds, and up to {100 * findings.target:.1f} % accuracy (median over the seeds that reach it); a pass "
+        f"Of a whole run, mean over runs, and up to {100 * findings.target:.1f} % accuracy (median over the runs that reach it); a pass "
         "is one client's way once through its data. Last, the mean change of accuracy from round to round, in points."
     )
     return ReportTable(subject.id("cost"), caption, _frame(subject, row), columns)
@@ -215,10 +228,6 @@ def clients(subject: Subject) -> ReportTable:
         piece.insert(0, "label", label)
         pieces.append(piece)
     return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
-
-
-def _seeds(findings: Findings) -> str:
-    return "one seed" if len(findings.seeds) == 1 else f"{len(findings.seeds)} seeds"
 
 
 def _frame(subject: Subject, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:

@@ -57,7 +57,7 @@ class Figure:
         """The chart in Vega-Lite's language; as wide as the page lets it be, or, for files, so many pixels."""
         tree: dict[str, Any] = self.chart.to_dict()
         tree["config"] = {**tree.get("config", {}), **{name: {**part} if isinstance(part, dict) else part for name, part in CONFIG.items()}}
-        tree["usermeta"] = {"panel": PANEL}
+        tree["usermeta"] = {"panel": PANEL, "panels": _panels(tree)}
         if not self.several:
             tree["width"] = width or "container"
             tree["autosize"] = {"type": "fit-x" if width is None else "pad", "contains": "padding"}
@@ -76,6 +76,14 @@ class Figure:
         else:
             drawn = vl_convert.vegalite_to_png(spec, vl_version=SPEC_VERSION, scale=2)
         return write_inside(folder, f"{self.name}.{form}", drawn)
+
+
+def _panels(tree: dict[str, Any]) -> int:
+    """How many panels a chart has: those that stand side by side, or one for each value of what it is divided by."""
+    if "facet" in tree:
+        rows = tree.get("datasets", {}).get(tree.get("data", {}).get("name"), [])
+        return len({row.get("panel") for row in rows})
+    return len(tree.get("concat", []))
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:

@@ -1,10 +1,14 @@
 """What the page says, in which order: the verdict, then the evidence for it, then what it was made with."""
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 from html import escape
 
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.verdict import unfinished
+from coterie.analysis.wording import unknowns
+from coterie.core.counted import counted
+from coterie.report.advice import advice
 from coterie.report.background import settings_blocks
 from coterie.report.charts.accuracy import accuracy_figures
 from coterie.report.charts.clients import before_and_after, client_map
@@ -19,8 +23,9 @@ from coterie.report.tables import ReportTable
 from coterie.report.text import Card, cards, headline
 
 TERMS = (
-    "A point is one right answer in 100. A repetition (a seed) draws the first model, who takes part when, and the order of the data anew; "
-    "every method meets the same draws."
+    "A point is one right answer in 100. A seed draws the first model, who takes part when, and the order of the data anew; a draw divides "
+    "the data anew among clients, or each client's into training and test. Every method meets the same draws and seeds. An interval with "
+    "95 % confidence would hold the truth in 95 of 100 such studies."
 )
 
 
@@ -34,14 +39,12 @@ def title(subjects: Sequence[Subject]) -> str:
 
 
 def lead(subjects: Sequence[Subject]) -> str:
-    """What was compared, in one sentence."""
-    first = subjects[0].findings
-    methods = len(first.roles.methods)
-    where = f"{len(first.records.ids):,} clients" if len(subjects) == 1 else f"{len(subjects)} federations of clients"
-    seeds = sorted({len(subject.findings.seeds) for subject in subjects})
-    times = "once" if seeds == [1] else f"{' or '.join(map(str, seeds))} times, each time for all methods alike"
-    what = "1 method" if methods == 1 else f"{methods} methods"
-    return f"{what} compared with {subjects[0].baseline.name} on {where}. Everything was run {times}."
+    """What was compared, on whose data, and when the page was made."""
+    methods = max(len(subject.findings.roles.methods) for subject in subjects)
+    where = "; ".join(map(_whose, subjects))
+    times = " and ".join(dict.fromkeys(str(subject.findings.repetitions) for subject in subjects))
+    what = f"{counted(methods, 'method')} compared with {subjects[0].baseline.name}"
+    return f"{where}. {what} over {times}, each for all methods alike. Page of {date.today().isoformat()}."
 
 
 def sections_of(
@@ -65,7 +68,9 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
             blocks.append(Html(f"<h3>{escape(subject.findings.data)}</h3>"))
         blocks.append(paragraph(headline(subject), "answer"))
         blocks += [paragraph(sentence) for sentence in unfinished(subject.findings)]
+        blocks += _advised(subject)
         blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
+        blocks += [paragraph(sentence, "note") for sentence in unknowns(subject.findings)]
     blocks.append(
         paragraph(f"{subjects[0].baseline.name} is one model shared by all clients. {TERMS}" if _is_fedavg(subjects[0]) else TERMS, "note")
     )
@@ -82,9 +87,9 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
 
     settings, faults = settings_blocks(subject, comparison)
     parts: list[tuple[str, str, Iterable[Block]]] = [
-        ("accuracy", "Accuracy", [*accuracy_figures(subject), *shown("scores")]),
+        ("accuracy", "Accuracy", [*shown("sources", "two-classes"), *accuracy_figures(subject), *shown("scores")]),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
-        ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("fairness")]),
+        ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
         ("grouping", "The groups", [*groups_over_rounds(subject), *agreement_matrix(subject), *client_map(subject), *shown("grouping")]),
         ("counts", "Who counts how much", weight_figures(subject)),
         ("costs", "What it costs", [cost(subject), *shown("cost")]),
@@ -97,6 +102,18 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
             short = heading if not several else subject.findings.data if name == "accuracy" else ""
             made.append(Section(f"{subject.findings.data}: {heading.lower()}" if several else heading, content, subject.id(name), short))
     return made, faults
+
+
+def _advised(subject: Subject) -> list[Block]:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(subject))
+    return [Html(f'<div class="advice"><h3>So do this</h3><ul>{items}</ul></div>')]
+
+
+def _whose(subject: Subject) -> str:
+    """The data, who holds them, and how many samples there are."""
+    records = subject.findings.records
+    held = f"{int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"
+    return f"{subject.findings.data}: {counted(len(records.ids), 'client')} with {held}"
 
 
 def _card(card: Card) -> str:

@@ -45,11 +45,7 @@ class Subject:
     @property
     def methods(self) -> dict[str, Finding]:
         """The methods under test that at least one seed has a score of."""
-        return {
-            label: self.findings.methods[label]
-            for label in self.findings.roles.methods
-            if self.findings.methods[label].over_baseline["final"].n
-        }
+        return {label: self.findings.methods[label] for label in self.findings.roles.methods if self.findings.methods[label].gap.n}
 
     @property
     def shown(self) -> list[str]:
@@ -60,6 +56,20 @@ class Subject:
     def seed(self) -> int:
         """The place of the seed that is shown where only one can be: the first that is compared."""
         return int(self.findings.scope.seeds[0])
+
+    @property
+    def where(self) -> str:
+        """Which draw is shown where only one can be."""
+        return f"Draw {self.findings.repetitions.draws[0]}. " if self.findings.repetitions.several_draws else ""
+
+    @property
+    def of_first_draw(self) -> str:
+        return f" Of draw {self.findings.repetitions.draws[0]} of the data." if self.findings.repetitions.several_draws else ""
+
+    @property
+    def of_draw(self) -> str:
+        """What to say of single clients: where data are dealt out anew, a client of one draw is none of the next."""
+        return "" if self.findings.repetitions.same_clients else self.of_first_draw
 
     def name(self, label: str) -> str:
         return self.styles[label].name

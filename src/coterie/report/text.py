@@ -8,19 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.analysis.findings import Finding
+from coterie.analysis.gaps import Gap
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.rules import Outcome, origin_of, seeds_needed
+from coterie.analysis.rules import Outcome, origin_of, repetitions_needed
 from coterie.core.arrays import Doubles
+from coterie.data.redrawing import Redrawn
+from coterie.report.about import about
 from coterie.report.style import ALONE
 from coterie.report.subject import Subject
-from coterie.statistics import Paired
+from coterie.statistics import Interval
 
 TAGS: dict[Outcome, str] = {
     "better": "Better than {base}",
     "worse": "Worse than {base}",
-    "unclear": "No clear difference from {base}",
+    "same": "As good as {base}, shown to be within {margin} points",
+    "unclear": "Not shown to differ from {base}",
     "unproven": "Looks better than {base}, not proven",
     "unjudged": "Cannot be judged",
+}
+ANEW: dict[Redrawn, str] = {
+    "everything": "With other data of this kind",
+    "partition": "With the data shared out anew",
+    "split": "With the data split anew for training and test",
 }
 RIVALS: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "Fine-tuning the shared model does"}
 
@@ -50,14 +59,14 @@ def headline(subject: Subject) -> str:
     if not winners:
         return _without_winner(set(own.values()), base)
     best = max(winners, key=lambda label: findings.methods[label].scores[findings.score].mean)
-    rivals = {label: findings.paired(label, best) for role in RIVALS if (label := findings.roles.first(role)) is not None}
+    rivals = {label: findings.gap(label, best) for role in RIVALS if (label := findings.roles.first(role)) is not None}
     better = [label for label, gap in rivals.items() if gap.low > 0]
     equal = [label for label, gap in rivals.items() if gap.low <= 0 <= gap.high]
     if better or equal:
         than = "something simpler is better still" if better else "not clearly better than something simpler"
         return f"{subject.name(best)} is better than {base}, but {than}: {_listed([subject.name(label) for label in better or equal])}."
-    first = [label for label in winners if label == best or findings.paired(best, label).low <= 0]
-    gain = findings.methods[best].over_baseline[findings.score].mean
+    first = [label for label in winners if label == best or findings.gap(best, label).low <= 0]
+    gain = findings.methods[best].gap.mean
     if len(first) > 1:
         return f"{_listed([subject.name(label) for label in first])} do best: up to {_count(gain)} more right answers in 100 than {base}."
     return f"{subject.name(best)} does best: {_count(gain)} more right answers in 100 than {base}."
@@ -68,54 +77,107 @@ def _without_winner(outcomes: set[Outcome], base: str) -> str:
         return "This study cannot say which method is better: it takes several repetitions."
     if "unproven" in outcomes:
         return f"Some methods look better than {base}, but the study is too small to prove it."
-    return f"No method that was compared is clearly better than {base}."
+    if outcomes == {"same"}:
+        return f"No method that was compared differs from {base} by more than the margin."
+    return f"No method that was compared is shown to be better than {base}."
 
 
 def _card(subject: Subject, finding: Finding) -> Card:
-    test, name, kind = finding.over_baseline[subject.findings.score], subject.name(finding.label), finding.outcome
-    tag = TAGS[kind].format(base=subject.baseline.name)
+    gap, name, kind = finding.gap, subject.name(finding.label), finding.outcome
+    tag = TAGS[kind].format(base=subject.baseline.name, margin=_count(subject.findings.margin))
+    does = [told] if (told := about(finding.label)) else []
     if kind == "unjudged":
         why = (
             "No repetition of it was completed."
-            if not test.n
-            else f"It differs by {_signed(test.mean)} points in a single repetition, which may be chance."
+            if not gap.n
+            else f"It differs by {_signed(gap.mean)} points in a single repetition, which may be chance."
         )
-        return Card(name, kind, tag, (why, "Run at least 5 repetitions, better 35."))
-    said = [_level(subject, finding, test), _certainty(subject, kind, test), *_losers(subject, finding)]
+        return Card(name, kind, tag, (*does, why, "Run at least 5 repetitions, better 10 draws of the data."))
+    said = [*does, _level(subject, finding, gap), *_certainty(subject, kind, gap), *_losers(subject, finding)]
     said += [*_origin(subject, finding, kind), *_simpler(subject, finding), *_room(subject, finding), *_early(subject, finding)]
     return Card(name, kind, tag, tuple(said))
 
 
-def _level(subject: Subject, finding: Finding, test: Paired) -> str:
+def _level(subject: Subject, finding: Finding, gap: Gap) -> str:
     """How many answers are right, and how many were."""
     own = finding.scores[subject.findings.score].mean
-    return f"Of 100 answers, {100 * own:.1f} are right; with {subject.baseline.name}, {100 * (own - test.mean):.1f}."
+    return f"Of 100 answers, {100 * own:.1f} are right; with {subject.baseline.name}, {100 * (own - gap.mean):.1f}."
 
 
-def _certainty(subject: Subject, kind: Outcome, test: Paired) -> str:
-    span, tested = f"{_signed(test.low)} and {_signed(test.high)} points", len(subject.findings.roles.methods)
+def _certainty(subject: Subject, kind: Outcome, gap: Gap) -> list[str]:
+    """How sure it is, by each thing that could have come out otherwise."""
+    tested = len(subject.findings.roles.methods)
     if kind == "unproven":
-        return (
-            f"It did better in {test.wins} of {test.n} repetitions, by {_count(test.mean)} points on average. With "
-            f"{_methods(tested)} tested, proof takes at least {seeds_needed(tested)} repetitions."
-        )
-    if max(abs(test.low), abs(test.high)) < 0.0005:
-        return "The difference is less than 0.1 points."
+        return [
+            f"It did better in {gap.units.wins} of {gap.n} repetitions, by {_count(gap.mean)} points on average. With {_methods(tested)} "
+            f"tested, proof takes at least {repetitions_needed(tested)} repetitions."
+        ]
+    if max(abs(gap.low), abs(gap.high)) < 0.0005:
+        return ["The difference is less than 0.1 points."]
+    said = [sentence for sentence in (_again(subject, gap), _elsewhere(gap)) if sentence]
+    if kind in ("better", "worse"):
+        return [*said, "Chance does not explain it."]
     if kind == "unclear":
-        return f"The difference may be chance: it lies between {span}."
-    return f"Over {test.n} repetitions the difference lies between {span}. Chance does not explain it."
+        return [*said, "The difference may be chance." if gap.units.low <= 0 <= gap.units.high else _undecided(gap)]
+    return said
+
+
+def _again(subject: Subject, gap: Gap) -> str:
+    """What other repetitions would show: of the data where they were redrawn, else on this one split."""
+    again = subject.findings.repetitions
+    when = ANEW[again.redrawn] if again.several_draws else "Repeated on this one split of the data"
+    own = gap.sources.draws if again.several_draws else None
+    low, high = (own.low, own.high) if isinstance(own, Interval) else (gap.units.low, gap.units.high)
+    return f"{when}, the difference lies between {_signed(low)} and {_signed(high)} points ({again.runs} repetitions)."
+
+
+def _elsewhere(gap: Gap) -> str:
+    """What other test samples or clients would show."""
+    own = gap.sources.clients
+    if isinstance(own, str):
+        return ""
+    who = "other samples of these clients" if "samples of" in own.over else "other clients like these"
+    return f"For {who} it lies between {_signed(own.low)} and {_signed(own.high)}{', at the widest' if own.bound else ''}."
+
+
+def _undecided(gap: Gap) -> str:
+    """Where repetitions agree and the verdict is open all the same, why."""
+    others = [name for name, own in gap.sources.deciding.items() if own.low <= 0 <= own.high]
+    if "test clients" in others:
+        return "These clients' test samples are too few, or too unlike each other, to say so of others."
+    return "It is not shown once it is counted how many methods were tried."
 
 
 def _losers(subject: Subject, finding: Finding) -> list[str]:
-    """Clients that the baseline serves better, and those that would do better alone."""
+    """Clients that the baseline serves better, those of them that clearly are, and those that would do better alone."""
     base, own = subject.baseline.name, finding.fairness
     known, count = _below_zero(own.gain)
     if not known:
         return []
-    who = f"{_of(count, known)} served worse than with {base}, by {_count(np.nanmin(own.gain))} points{'' if count == 1 else ' at most'}."
-    said = [who if count else f"No client is served worse than with {base}."]
+    if not count:
+        said = [f"No client scores lower than with {base}."]
+    else:
+        said = [f"{_of(count, known)} lower than with {base}, by {_count(np.nanmin(own.gain))} points{'' if count == 1 else ' at most'}."]
+        said += _clearly(subject, finding)
     alone = _below_zero(own.gain_over_local)[1] if own.gain_over_local is not None else 0
-    return [*said, f"{_of(alone, known)} better off alone."] if alone else said
+    return [*said, f"{_of(alone, known)} lower than alone."] if alone else said
+
+
+def _clearly(subject: Subject, finding: Finding) -> list[str]:
+    """Who loses beyond the chance of few test samples and few runs, by name where a name is the same client in all draws."""
+    own, records, losers = finding.fairness, subject.findings.records, finding.fairness.losers
+    if losers is None or not own.tested:
+        return []
+    samples = np.median(records.test[records.test > 0])
+    behind = f" (half of the clients have {samples:.0f} test samples or fewer)"
+    if not own.clearly_worse:
+        return [f"Of none is this more than chance may do{behind}."]
+    if not subject.findings.repetitions.same_clients:
+        return [f"Clearly, beyond chance: {own.clearly_worse:.1f} clients a draw, on average{behind}."]
+    worst = sorted(np.flatnonzero(losers.clearly), key=lambda i: losers.mean[i])
+    named = [f"{records.ids[i]} ({_signed(losers.mean[i])}, {_signed(losers.low[i])} to {_signed(losers.high[i])})" for i in worst[:5]]
+    more = f" and {len(worst) - 5} more" if len(worst) > 5 else ""
+    return [f"Clearly, beyond chance: {', '.join(named)}{more}."]
 
 
 def _below_zero(gain: Doubles) -> tuple[int, int]:
@@ -125,7 +187,7 @@ def _below_zero(gain: Doubles) -> tuple[int, int]:
 
 
 def _of(count: int, known: int) -> str:
-    return f"{count:,} of {known:,} clients {'is' if count == 1 else 'are'}"
+    return f"{count:,} of {known:,} clients {'scores' if count == 1 else 'score'}"
 
 
 def _origin(subject: Subject, finding: Finding, kind: Outcome) -> list[str]:
@@ -134,12 +196,12 @@ def _origin(subject: Subject, finding: Finding, kind: Outcome) -> list[str]:
     similarity = parts.step("similarity") if parts is not None else None
     if parts is None or similarity is None or not similarity.gain.testable:
         return []
-    by_chance, own = parts.total.mean - similarity.gain.mean, similarity.gain
-    random = f"Groups of the same sizes drawn by lot {_gain_or_lose(by_chance)}"
+    own, like = similarity.gain, " among clients of like size" if parts.step("balance") is not None else ""
+    random = f"Groups of the same sizes drawn by lot{like} {_gain_or_lose(parts.without_similarity)}"
     if kind not in ("better", "unproven"):
         if own.low > 0:
             return [f"{random}: choosing similar clients helps, but not enough."]
-        return [f"{random}: choosing similar clients {'does harm' if own.high < 0 else 'makes no clear difference'}."]
+        return [f"{random}: choosing similar clients {'does harm' if own.high < 0 else 'is not shown to make a difference'}."]
     match origin_of(parts):
         case "all":
             return [f"{random}: the gain comes from putting similar clients together."]
@@ -153,7 +215,7 @@ def _simpler(subject: Subject, finding: Finding) -> list[str]:
     findings, found = subject.findings, []
     for role, who in RIVALS.items():
         label = findings.roles.first(role)
-        gap = findings.paired(label, finding.label) if label is not None else None
+        gap = findings.gap(label, finding.label) if label is not None else None
         if gap is not None and gap.low > 0:
             found.append(f"{who} better, by {_count(gap.mean)} points.")
         elif gap is not None and gap.low <= 0 <= gap.high:
@@ -164,15 +226,15 @@ def _simpler(subject: Subject, finding: Finding) -> list[str]:
 def _room(subject: Subject, finding: Finding) -> list[str]:
     """What the true groups would add, where it is more than chance."""
     label = subject.findings.roles.controls.get(finding.label, {}).get("oracle")
-    gap = subject.findings.paired(label, finding.label) if label is not None else None
+    gap = subject.findings.gap(label, finding.label) if label is not None else None
     if gap is None or not gap.testable or gap.low <= 0:
         return []
     return [f"Knowing the true groups would add {_count(gap.mean)} points."]
 
 
 def _early(subject: Subject, finding: Finding) -> list[str]:
-    missing = finding.over_baseline["final"].missing
-    return [f"{missing} of {len(subject.findings.seeds)} repetitions broke off and are not counted."] if missing else []
+    lost = f"{finding.missing} of {subject.findings.repetitions.runs} repetitions broke off and are not counted."
+    return [lost] if finding.missing else []
 
 
 def _methods(count: int) -> str:

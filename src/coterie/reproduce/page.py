@@ -153,7 +153,7 @@ def _settings(study: Reproduction, run: PartRun) -> str:
     if run.part.measure != "training":
         return f"{text}, measured ({run.part.measure})."
     text += f", {plan.rounds}{short} rounds, {plan.cohort or 'all'} clients a round, {local.epochs} epochs, "
-    text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {plan.evaluate_every} round(s), {seeds}."
+    text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan.evaluate_every)}, {seeds}."
     return f"{text} Not run: {run.why_not}." if run.why_not else text
 
 
@@ -162,3 +162,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
     yield f"|{' --- |' * len(header)}"
     for row in rows:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _rounds(every: int) -> str:
+    return "round" if every == 1 else f"{every} rounds"

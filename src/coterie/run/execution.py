@@ -17,7 +17,7 @@ class Execution:
     """
 
     engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are carried out; auto is batched.")
-    device: str = setting("auto", "auto, cpu or cuda.")
+    device: str = setting("auto", "auto, cpu, cuda, or mps (client by client).")
     precision: Literal["float32", "tf32"] = setting("float32", "Products on a GPU; tf32 is faster and keeps three digits.")
     threads: int | None = setting(None, "Threads; all cores unless given.", least=1)
     memory: float = setting(2.0, "GiB of models and replies held at once: the size of a wave of lanes.", above=0)

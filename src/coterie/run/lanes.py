@@ -16,6 +16,7 @@ from coterie.core.limits import Limits
 from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
+from coterie.core.rng import key as key_of
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
@@ -35,14 +36,26 @@ class Done:
 class Lane:
     """Advances one method, one ask at a time. The driver sends the replies and decides when asks run together."""
 
-    def __init__(self, method: Method[Any], key: LaneKey, problem: Problem, plan: Plan, number: int = 0) -> None:
+    def __init__(
+        self,
+        method: Method[Any],
+        key: LaneKey,
+        problem: Problem,
+        plan: Plan,
+        number: int = 0,
+        *,
+        own_seeds: bool = False,
+        keeps_answers: bool = False,
+    ) -> None:
         self.method, self.key, self.problem, self.plan, self.number = method, key, problem, plan, number
+        self.keyed = keyed_seed(key.draw, key.seed) if own_seeds else key.seed  # what all its randomness is keyed by
+        self.keeps_answers = keeps_answers  # of the last round, sample by sample
         self.state: State | None = None
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
         self.account = Account()
         attack = attack_of(plan.attack)
-        self.hostile = None if attack is None else Hostile.of(attack, problem.roster, key.seed)
+        self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
         self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
@@ -63,7 +76,7 @@ class Lane:
         """The start, if it has not been made, and the rounds up to `until`; each ends by yielding what it leaves behind."""
         if self.state is None:
             ctx = self._context(0)
-            state = yield from self.method.start(self.problem.initial(self.seed), ctx)
+            state = yield from self.method.start(self.problem.initial(self.keyed), ctx)
             yield from self._close(ctx, state)
         while self.round_ < until and self.status == RUNNING:
             ctx = self._context(self.round_ + 1)
@@ -77,8 +90,8 @@ class Lane:
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
-            ask = under_conditions(ask, self.plan, self.problem.roster, self.seed, round_)
-        return Stamped(ask, self.seed, round_, self.key.draw, self.number)
+            ask = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
+        return Stamped(ask, self.keyed, round_, self.key.draw, self.number)
 
     def answered(self, sent: Stamped, reply: Any) -> Any:
         """What comes in: the engine's reply, with what hostile clients make of theirs, and without what cannot be right."""
@@ -97,7 +110,7 @@ class Lane:
     def context(self, round_: int) -> Context:
         """What the method may know in a round."""
         truth = self.problem.truth_at(round_) if self.method.sees_truth else None
-        return replace(self.problem.context(self.plan, self.seed, round_), truth=truth)
+        return replace(self.problem.context(self.plan, self.keyed, round_), truth=truth)
 
     def _context(self, round_: int) -> Context:
         """A round's context, with an account of its own."""
@@ -139,7 +152,8 @@ class Lane:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
-        measured["evaluated"] = yield from self._asked(Evaluate(serving))
+        last = ctx.round_ == self.plan.rounds
+        measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
         if self.hostile is not None:
             yield from self._measure_attack(ctx, serving)
         if self.problem.validation:
@@ -166,10 +180,25 @@ class Lane:
         return reply
 
 
+def keyed_seed(draw: int, seed: int) -> int:
+    """The seed of a draw that has seeds of its own; those of the first are as they are written, so that a study can grow by draws."""
+    return seed if draw == 0 else key_of(seed, "draw", draw) >> 1  # seeds lie below 2^63
+
+
 def lanes_of(
-    methods: Sequence[tuple[str, Method[Any]]], seeds: Sequence[int], problems: Problem | Mapping[int, Problem], plan: Plan
+    methods: Sequence[tuple[str, Method[Any]]],
+    seeds: Sequence[int],
+    problems: Problem | Mapping[int, Problem],
+    plan: Plan,
+    *,
+    own_seeds: bool = False,
+    keeps_answers: bool = False,
 ) -> list[Lane]:
-    """Every method with every seed on every draw, seed by seed, so that a study cut short holds complete pairs."""
+    """Every method with every seed on every draw: all draws with the first seed, then with the next, so that a study that is cut short
+    holds complete pairs, and rather few seeds of all draws than all seeds of a few."""
     by_draw = {0: problems} if isinstance(problems, Problem) else problems
-    triples = [(draw, label, method, seed) for draw in by_draw for seed in seeds for label, method in methods]
-    return [Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i) for i, (draw, label, method, seed) in enumerate(triples)]
+    triples = [(draw, label, method, seed) for seed in seeds for draw in by_draw for label, method in methods]
+    return [
+        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, own_seeds=own_seeds, keeps_answers=keeps_answers)
+        for i, (draw, label, method, seed) in enumerate(triples)
+    ]

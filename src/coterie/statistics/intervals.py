@@ -22,6 +22,7 @@ class Interval:
     degrees: float
     over: str  # what was counted: "10 draws x 3 seeds", "149 test samples of 4 clients"
     caveat: str = ""  # what it leaves out although its name might promise it
+    bound: bool = False  # it is at least as wide as it should be: nothing is decided by it
 
     @property
     def low(self) -> float:

@@ -63,7 +63,9 @@ def over_test(draws: Sequence[Hits], *, overlap: float = 1.0) -> Interval | str:
     welch = apart**2 / float((errors**4 / degrees).sum()) if apart > 0 else least
     over = found[0].over if len(found) == 1 else f"{found[0].over}, {len(found)} draws"
     mean = float(np.mean([one.mean for one in found]))
-    return Interval(mean, float(variance**0.5), float(least + (1 - overlap) * max(welch - least, 0.0)), over, found[0].caveat)
+    return Interval(
+        mean, float(variance**0.5), float(least + (1 - overlap) * max(welch - least, 0.0)), over, found[0].caveat, found[0].bound
+    )
 
 
 def over_clients(hits: Hits) -> Interval:
@@ -107,7 +109,7 @@ def over_samples(hits: Hits) -> Interval:
     total, clients = int(sizes.sum()), int((sizes > 0).sum())
     caveat = f"these {clients} clients: this says nothing about others" + ("" if hits.differing is not None else f"; {BOUND}")
     mean, over = float((gains * share).sum(axis=1).mean()), f"{total} test samples of {clients} clients"
-    return Interval(mean, error, float(max(total - clients, 1)), over, caveat)
+    return Interval(mean, error, float(max(total - clients, 1)), over, caveat, bound=hits.differing is None)
 
 
 def most_differing(ours: Doubles, theirs: Doubles, samples: Doubles) -> Doubles:

@@ -40,8 +40,11 @@ class Sources:
 
     @property
     def deciding(self) -> dict[str, Interval]:
-        """Those that a verdict has to survive, all of them: draws, or seeds where there is one draw, and test clients."""
-        found = self.estimated
+        """Those that a verdict has to survive, all of them: draws, or seeds where there is one draw, and test clients.
+
+        A bound is not an error: who did better on the same samples is not known there, and the verdict says so instead.
+        """
+        found = {name: own for name, own in self.estimated.items() if not own.bound}
         return {name: own for name, own in found.items() if name != "seeds" or "draws" not in found}
 
     @property
@@ -58,9 +61,11 @@ class Sources:
         return max((own.p_below(bound) for own in self.deciding.values()), default=nan)
 
 
-def sources_of(differences: Doubles, hits: Sequence[Hits] = (), *, shared: bool = True, overlap: float = 1.0) -> Sources:
-    """All three from one design: differences of accuracies (draws, seeds) as shares, and right answers of each draw's test clients.
+def sources_of(differences: Doubles, hits: Sequence[Hits] | str = (), *, shared: bool = True, overlap: float = 1.0) -> Sources:
+    """All three from one design: differences of accuracies (draws, seeds) as shares, and right answers of each draw's test clients, or a
+    sentence why there are none.
 
     `shared`: every draw has the same seeds (`over_draws`); `overlap`: how much of one draw's test part is in another's (`over_test`).
     """
-    return Sources(over_seeds(differences, shared=shared), over_draws(differences, shared=shared), over_test(hits, overlap=overlap))
+    clients = hits if isinstance(hits, str) else over_test(hits, overlap=overlap)
+    return Sources(over_seeds(differences, shared=shared), over_draws(differences, shared=shared), clients)

@@ -4,7 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from coterie.analysis.verdict import score_name
+from coterie.analysis.wording import score_name
 from coterie.report.charts.common import INTERVAL, accuracy_axis, inline, lines, rounds_axis, side_by_side, told
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import CONTROLS, GREY, OKABE_ITO, SOLID, LineStyle, scales
@@ -24,8 +24,9 @@ def curves(subject: Subject) -> Figure:
     rows = [row for label in subject.shown for row in _curve(subject, label)]
     styles = [subject.styles[label] for label in subject.shown]
     chart = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(height=360)
-    seeds = len(subject.findings.seeds)
-    band = f"lines are means over {seeds} seeds, bands their 95 % intervals" if seeds > 1 else "one seed, so no intervals"
+    again = subject.findings.repetitions
+    over = "draws" if again.several_draws else "seeds"
+    band = f"lines are means of {again}, bands 95 % intervals over {over}" if again.runs > 1 else "one seed, so no intervals"
     note = f"Share of all clients' test samples that are answered rightly, after each round; {band}. {SWITCH}"
     return Figure(subject.id("curves"), "Accuracy round by round", note, chart)
 
@@ -43,6 +44,7 @@ def controls(subject: Subject) -> list[Figure]:
     known = (subject.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
+    colours["random groups of like sizes"] = OKABE_ITO["purple"]
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
     panel = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(width=PANEL, height=220)
@@ -74,7 +76,8 @@ def scores(subject: Subject) -> Figure:
         .mark_point(filled=True, size=90, opacity=1)
         .encode(x=x, y=y, color=colour, tooltip=told("method:N", ("accuracy:Q", "accuracy, %"), *INTERVAL)),
     ).properties(height=alt.Step(26))
-    note = f"The {score_name(findings)}: means over the seeds with 95 % intervals; every thin tick is one seed."
+    unit = findings.repetitions.unit
+    note = f"The {score_name(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
     return Figure(subject.id("scores"), "Accuracy at the end", note, chart)
 
 
@@ -83,7 +86,7 @@ def significance(subject: Subject) -> list[Figure]:
     rows = []
     for label, finding in subject.methods.items():
         tests = finding.by_round
-        if tests is None or len(subject.findings.seeds) < 2:
+        if tests is None or subject.findings.repetitions.runs < 2:
             continue
         for i in thinned(len(tests.rounds), ROUNDS):
             p = float(tests.wilcoxon_p[i])
@@ -108,8 +111,8 @@ def significance(subject: Subject) -> list[Figure]:
         .properties(height=alt.Step(26))
     )
     note = (
-        f"Each round tested by itself against {subject.baseline.name} over the seeds (Wilcoxon, one-sided, not corrected for the number of "
-        "rounds)."
+        f"Each round tested by itself against {subject.baseline.name} over {subject.findings.repetitions.unit}s (Wilcoxon, one-sided, not "
+        "corrected for the number of rounds)."
     )
     return [Figure(subject.id("rounds"), f"Rounds in which a method beats {subject.baseline.name}", note, chart)]
 

@@ -46,8 +46,8 @@ def before_and_after(subject: Subject) -> list[Figure]:
     panel = alt.layer(diagonal, points, data=inline(rows)).properties(width=PANEL, height=PANEL)
     chart = side_by_side(panel, [subject.name(label) for label in subject.methods])
     note = (
-        "Every point is a client, its accuracy averaged over the last rounds and the seeds. Above the line it is better off."
-        f"{subject.left_out}"
+        "Every point is a client, its accuracy averaged over the last rounds and the runs. Above the line it scores higher."
+        f"{subject.of_draw}{subject.left_out}"
     )
     return [Figure(subject.id("clients"), "Every client, before and after", note, chart, several=True)]
 
@@ -94,7 +94,7 @@ def client_map(subject: Subject) -> list[Figure]:
     chart = side_by_side(panel, [subject.name(label) for label in subject.agreements])
     note = (
         "Clients that a method often puts in the same group are near each other (principal components of how often two share one, a "
-        f"little scattered so that none hides another); {meaning}.{subject.left_out}"
+        f"little scattered so that none hides another); {meaning}.{subject.of_first_draw}{subject.left_out}"
     )
     return [Figure(subject.id("map"), "A map of the clients", note, chart, several=True)]
 

@@ -46,7 +46,7 @@ def cost(subject: Subject) -> Figure:
         charts.append(alt.layer(rules, points).properties(width=PANEL, height=230))
     chart = alt.concat(*charts, columns=3, data=alt.InlineData(values=rows))
     note = (
-        "Of a whole run, mean over seeds; further up is better, further left is cheaper. Evaluation is not counted. Seconds depend on the "
+        "Of a whole run, mean over runs; further up is better, further left is cheaper. Evaluation is not counted. Seconds depend on the "
         "machine."
     )
     return Figure(subject.id("cost"), "Accuracy and what it costs", note, chart, several=True)

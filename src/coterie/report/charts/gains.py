@@ -3,12 +3,18 @@
 import altair as alt
 import numpy as np
 
+from coterie.analysis.decomposition import StepName
 from coterie.report.charts.common import INTERVAL, inline, lines, side_by_side, told, zero
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import OKABE_ITO
 from coterie.report.subject import CLIENTS, Subject, percent, thinned
 
-STEPS = {"weights": "other weights", "groups": "having groups", "similarity": "similarity"}
+STEPS: dict[StepName, str] = {
+    "weights": "other weights",
+    "groups": "having groups",
+    "balance": "groups of like sizes",
+    "similarity": "similarity",
+}
 TOTAL = "gain in all"
 WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 
@@ -28,8 +34,10 @@ def decomposition(subject: Subject) -> list[Figure]:
             rows.append({"panel": subject.name(label), "part": name, **dict(zip(keys, values, strict=True))})
     if not rows:
         return []
-    order = [*STEPS.values(), TOTAL]
-    colours = [OKABE_ITO[name] for name in ("orange", "sky", "blue", "green")]
+    drawn = {row["part"] for row in rows}
+    order = [part for part in (*STEPS.values(), TOTAL) if part in drawn]
+    paints = dict(zip((*STEPS.values(), TOTAL), ("orange", "sky", "purple", "blue", "green"), strict=True))
+    colours = [OKABE_ITO[paints[part]] for part in order]
     y = alt.Y("part:N", sort=order, title=None)
     colour = alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=None)
     x = alt.X("begin:Q", title="points of accuracy")
@@ -40,8 +48,8 @@ def decomposition(subject: Subject) -> list[Figure]:
     chart = side_by_side(panel, [subject.name(label) for label in subject.methods])
     note = (
         f"From {subject.baseline.name} to the method step by step: counting clients alike instead of by their samples (where the method "
-        "does), splitting clients at random into groups of the same sizes, and choosing the groups by similarity. Thin lines are 95 % "
-        "intervals."
+        "does), splitting clients at random into groups of the same sizes (then, where clients differ in size, only among clients of like "
+        "size, so that large ones count as they do in the method), and choosing the groups by similarity. Thin lines are 95 % intervals."
     )
     return [Figure(subject.id("decomposition"), "The gain in steps", note, chart, several=True)]
 
@@ -67,7 +75,7 @@ def gains(subject: Subject) -> list[Figure]:
     drawn = lines(rows, styles, x, y, told("client:N", "method:N", ("gain:Q", "gain, points")), dots=True)
     chart = alt.layer(zero("y"), drawn).properties(height=340)
     note = (
-        f"Clients below zero are served worse than by {subject.baseline.name}. Each line sorts the clients anew. Hover over a point to see "
-        "which client it is; click a name to switch it off or on."
+        f"Clients below zero score lower than with {subject.baseline.name}; with few test samples that may be chance.{subject.of_draw} "
+        "Each line sorts the clients anew. Hover over a point to see which client it is; click a name to switch it off or on."
     )
     return [Figure(subject.id("gains"), "Every client's gain, sorted", note, chart)]

@@ -35,7 +35,8 @@ def groups_over_rounds(subject: Subject) -> list[Figure]:
     )
     seed = records.settings.seeds[subject.seed]
     sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
-    note = f"Seed {seed}. Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
+    told = f"Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
+    note = f"{subject.where}Seed {seed}. {told}"
     return [Figure(subject.id("groups"), "The groups over the rounds", note, heatmaps(tables, kind), several=True)]
 
 
@@ -60,7 +61,7 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
     note = (
         "How similar the methods find two clients: the share of the seeds in which both end in the same group (for groups that last one "
         "round: of the rounds in which both took part), from white, never, to dark blue, always. Blocks along the diagonal are groups that "
-        "come back."
+        f"come back.{subject.of_first_draw}"
     )
     return [Figure(subject.id("agreement"), "Which clients are found similar", note, heatmaps(tables, kind), several=True)]
 

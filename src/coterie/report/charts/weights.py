@@ -43,8 +43,8 @@ def _shares(subject: Subject, shown: list[str]) -> list[Figure]:
         show=lambda value: round(100 * float(value), 2),
     )
     note = (
-        f"Seed {records.settings.seeds[subject.seed]}. A client's share of the model that it helps to make, from white (none: it was not "
-        f"picked) to dark blue ({100 * most:.0f} %). Clients with the most training samples are at the top."
+        f"{subject.where}Seed {records.settings.seeds[subject.seed]}. A client's share of the model that it helps to make, from white "
+        f"(none: it was not picked) to dark blue ({100 * most:.0f} %). Clients with the most training samples are at the top."
     )
     return [Figure(subject.id("weights"), "Weights over the rounds", note, heatmaps(tables, kind), several=True)]
 
@@ -56,7 +56,7 @@ def _spread(subject: Subject, shown: list[str]) -> list[Figure]:
     chart = lines(rows, styles, rounds_axis(), y, told("method:N", "round:Q", "clients:Q")).properties(height=240)
     note = (
         "How widely a model's weight is spread: the number of clients with equal weights that would spread it as widely (1 / sum of "
-        "squared weights), mean over models and seeds."
+        f"squared weights), mean over models and seeds.{subject.of_first_draw}"
     )
     return [Figure(subject.id("spread"), "How many clients make a model", note, chart)]
 
