@@ -74,7 +74,8 @@ def unknowns(findings: Findings) -> list[str]:
     """What the study cannot tell, in sentences, each once."""
     labels = findings.roles.methods or list(findings.methods)
     said = [text for label in labels for text in findings.methods[label].gap.sources.unknown if findings.methods[label].gap.n]
-    return list(dict.fromkeys(f"Not told by this study: {text}." for text in said))
+    known = [text.replace(": this says", ", so it says") for text in said]
+    return [*dict.fromkeys(f"Not told by this study: {text}." for text in known)]
 
 
 def _number(value: float) -> str:

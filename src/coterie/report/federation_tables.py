@@ -102,7 +102,7 @@ def decomposition_tables(subject: Subject) -> list[ReportTable]:
         Column("points", points("gain", signed=True)),
         Column("95 % interval", span("low", "high", signed=True)),
     )
-    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain."
+    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain, up to rounding."
     return [ReportTable(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
 
 
@@ -135,7 +135,7 @@ def clients_served(subject: Subject) -> ReportTable:
     )
     caption = (
         "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
-        "accuracy in percent of the tenth of clients served worst and of the worst client."
+        "accuracy in percent of the tenth of clients served worst and of the worst client of each run, averaged."
     )
     return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
 
