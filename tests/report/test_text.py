@@ -29,8 +29,8 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
         "65.2 of 100 answers are right, 60.2 with FedAvg: +5.0 points. That is the mean of rounds 1 to 2; after the last, 65.2 and 60.2."
     )
     assert card.sentences[0] == level
-    sure = "With 95 % confidence the difference lies between +4.8 and +5.2 points (6 runs): the widest of what may come of further runs on this"
-    assert card.sentences[1].startswith(f"{sure} one split of the data (+4.8 to +5.2) and other samples of these clients (")
+    sure = "With 95 % confidence the difference lies between +4.8 and +5.2 points (6 runs): the widest of what may come of further runs"
+    assert card.sentences[1].startswith(f"{sure} on this one split of the data (+4.8 to +5.2) and other samples of these clients (")
     assert card.sentences[2] == "Chance alone would rarely give this."
     assert card.sentences[3].startswith("By client, in points (test samples): client 1 +10.0 (10,000), client 2")
     assert card.sentences[3].endswith("client 0 −20.0 (10,000).")

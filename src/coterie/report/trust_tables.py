@@ -77,7 +77,7 @@ def _two_classes(subject: Subject) -> list[ReportTable]:
     for name, title in (("sensitivity", "sensitivity"), ("specificity", "specificity"), ("auroc", "AUC")):
         columns += [Column(title, points(name)), *([Column("95 % interval", span(f"{name}_low", f"{name}_high"))] if again else [])]
     actual = subject.findings.records.evidence.actual
-    second = f"{int(actual[:, 1].sum()):,} of {int(actual.sum()):,} test samples are of the second class (the disease)"
+    second = f"{int(actual[:, 1].sum()):,} of {int(actual.sum()):,} test samples are of the second class"
     caption = (
         f"After the last round, in percent; {second}. Sensitivity: how many of these are recognised; specificity: how many of the others; "
         "AUC: how often a sample of the second class scores above one of the first, mean over the clients that have both. "
