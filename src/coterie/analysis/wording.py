@@ -66,7 +66,7 @@ def losers(finding: Finding) -> str:
     own = finding.fairness
     if isnan(own.worse):
         return ""
-    clear = "" if isnan(own.tested) else f", {_number(own.clearly_worse)} of {_number(own.tested)} clearly"
+    clear = "" if isnan(own.tested) or not own.tested else f", {_number(own.clearly_worse)} of {_number(own.tested)} clearly"
     return f"{100 * own.worse:.0f} % of clients score lower{clear}"
 
 
