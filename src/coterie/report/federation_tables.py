@@ -27,6 +27,7 @@ def federation_tables(subject: Subject) -> dict[str, ReportTable]:
         *grouping(subject),
         cost_table(subject),
         clients(subject),
+        *last_groups(subject),
     ]
     return {table.name: table for table in made}
 
@@ -228,6 +229,18 @@ def clients(subject: Subject) -> ReportTable:
         piece.insert(0, "label", label)
         pieces.append(piece)
     return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
+
+
+def last_groups(subject: Subject) -> list[ReportTable]:
+    """Who ends in which group, in every run: for further work, not for reading."""
+    rows = []
+    for own in subject.findings.draws.each:
+        records = own.records
+        for label, groups in records.groups.items():
+            for place in own.scope.seeds:
+                told = {"label": label, "draw": records.settings.draws[0], "seed": records.settings.seeds[place]}
+                rows.append(pd.DataFrame({**told, "client": records.ids, "group": groups[place, own.scope.last]}))
+    return [ReportTable(subject.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
 
 
 def _frame(subject: Subject, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
