@@ -188,7 +188,7 @@ def test_the_verdict_is_counted() -> None:
     found = ruling([up, up, down, open_, away], parts, {"there": "no data"})
     assert found.sentence == "2 replicate, 1 contradicted, 1 inconclusive; 1 not run (no data)"
     assert found.counts == {"replicates": 2, "holds in our variant": 0, "contradicted": 1, "inconclusive": 1, "not run": 1}
-    assert ruling([away], parts).sentence == "1 not run (there are no runs of it that reached the end)"
+    assert ruling([away], parts).sentence == "1 not run (there are no scores of it)"
     assert ruling([up, down], parts, variant="other data").sentence == "1 holds in our variant, 1 contradicted"
 
 

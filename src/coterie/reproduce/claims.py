@@ -15,7 +15,7 @@ from coterie.reproduce.values import PartValues
 from coterie.statistics import Judgement, Sources, Weighed, corrected, judge, weighed
 
 NOT_RUN = Weighed(nan, nan, own_row=False, run=False)
-NO_RUNS = "there are no runs of it that reached the end"
+NO_SCORES = "there are no scores of it"
 UNCOUNTED = RoundsBetter(nan, nan, nan, 0)
 
 
@@ -51,13 +51,13 @@ def _tested(study: Reproduction, claim: Claim, runs: Sequence[PartRun], values: 
     if claim.kind == "rounds":
         rounds = values[claim.part].better.get(claim.says, UNCOUNTED)
         if not rounds.seeds:
-            return _Tested(NOT_RUN, why_not=NO_RUNS)
+            return _Tested(NOT_RUN, why_not=NO_SCORES)
         variant = why_variant(study, claim, runs, rounds.seeds)
         tests = Weighed(rounds.p_for, rounds.p_against, own_row=not variant)
         return _Tested(_if_enough(tests, rounds.seeds), rounds.share, rounds.seeds, variant=variant)
     numbers = numbers_of(claim, values)
     if not len(numbers):
-        return _Tested(NOT_RUN, why_not=NO_RUNS)
+        return _Tested(NOT_RUN, why_not=NO_SCORES)
     variant = why_variant(study, claim, runs, len(numbers))
     redrawn = all(study.part(name).redrawn for name in names)
     sources = sources_of_claim(claim, numbers, values, redrawn=redrawn)

@@ -25,7 +25,7 @@ class StudyPart(_Strict):
     """One row of the table: the study with some settings changed. `redrawn` draws the data anew for each seed.
 
     `variant` says what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
-    protocol, data drawn by the paper's recipe included. A part of which nothing is said counts as a variant.
+    protocol: the same samples, if dealt out anew by the paper's recipe. A part of which nothing is said counts as a variant.
     """
 
     name: str = "all"

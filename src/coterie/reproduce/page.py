@@ -20,15 +20,16 @@ from coterie.reproduce.values import PartValues
 
 
 def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
-    """NAME.md, NAME.csv, NAME.json and NAME*.svg in a folder; the page's path. What is judged again keeps its scores as they are."""
+    """NAME.md, NAME.csv, NAME.json and NAME*.svg in a folder; the page's path. What is judged again comes with the scores it is from."""
     name = outcome.study.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         figures = draw_figures(outcome, folder)
         csv = frame_of(outcome)
-        if len(csv) and outcome.kept is None:
+        if len(csv):
+            kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, date.today().isoformat())
             write_inside(folder, f"{name}.csv", csv.to_csv(index=False))
-            write_inside(folder, f"{name}.json", kept_text(kept_of(outcome.runs, outcome.values, command, date.today().isoformat())))
+            write_inside(folder, f"{name}.json", kept_text(kept))
         path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
