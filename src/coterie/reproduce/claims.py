@@ -1,7 +1,7 @@
 """The verdict: every claim of a study file judged by the rule that the file states, and all of them together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 from coterie.reproduce.file import Claim, Reproduction
@@ -16,6 +16,7 @@ from coterie.statistics import Judgement, Sources, Weighed, corrected, judge, we
 
 NOT_RUN = Weighed(nan, nan, own_row=False, run=False)
 NO_SCORES = "there are no scores of it"
+OVER_SEEDS = "tests of rounds are over seeds alone: they say nothing about other splits of the data, clients or samples"
 UNCOUNTED = RoundsBetter(nan, nan, nan, 0)
 
 
@@ -80,11 +81,10 @@ def _result(claim: Claim, tested: _Tested, judgement: Judgement, p: tuple[float,
     outcome = OF_CONTROLS[judgement] if claim.control else judgement
     if judgement == "not run":
         return ClaimResult(claim, outcome, why_not=tested.why_not)
-    low, high, over, unknown = nan, nan, "", ()
-    if tested.sources is not None:
-        unknown = tuple(tested.sources.unknown)
-        if tested.sources.widest is not None:
-            _, widest = tested.sources.widest
-            low, high, over = widest.low, widest.high, widest.over
     shown = p[1] if judgement == "contradicted" else p[0]
-    return ClaimResult(claim, outcome, tested.ours, low, high, over, shown, tested.repetitions, tested.variant, unknown)
+    unknown = (OVER_SEEDS,) if tested.sources is None else tuple(tested.sources.unknown)
+    found = ClaimResult(claim, outcome, tested.ours, p=shown, repetitions=tested.repetitions, variant=tested.variant, unknown=unknown)
+    if tested.sources is None or tested.sources.widest is None:
+        return found
+    _, widest = tested.sources.widest
+    return replace(found, low=widest.low, high=widest.high, over=widest.over)

@@ -19,7 +19,7 @@ def numbers_of(claim: Claim, values: Mapping[str, PartValues]) -> Doubles:
     if claim.kind == "difference":
         ours, theirs = _paired([one, values[claim.part].of(claim.two, claim.score)])
         return np.asarray(ours - theirs)
-    return _paired([one])[0]
+    return np.asarray(_paired([one])[0])
 
 
 def _paired(columns: list[dict[int, float]]) -> Doubles:
