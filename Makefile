@@ -10,7 +10,7 @@ demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotate
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
 	rm -rf runs/demo
 	$(BIN)/coterie compare 'fedgroup(groups=4,pretrain=20)' 'fesem(groups=4,warmup=20)' 'fedsim(clusters=4)' --data 'digits/rotated(clients=40,groups=4)' \
-		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --seeds 0-7 --out runs/demo
+		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --draws 10 --seeds 0-1 --out runs/demo
 	$(BIN)/coterie report runs/demo
 
 test: $(VENV)/.dev  ## the whole suite
@@ -35,9 +35,10 @@ drill: $(VENV)/.dev  ## hundreds of attacks on studies, then real federations wh
 fuzz: $(VENV)/.dev  ## damaged and made-up files for every reader, for as long as MINUTES say
 	$(BIN)/python scripts/fuzz.py $(or $(MINUTES),5)
 
-locked: $(VENV)/bin/python  ## install exactly the files of the index whose hashes are in requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+locked: $(VENV)/bin/python  ## install exactly the files of the index whose hashes are in requirements.lock; then see that nothing lacks
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip check --disable-pip-version-check
 
 pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clients in a real browser (needs chromium)
 	$(BIN)/python scripts/check_page.py runs/demo/report.html

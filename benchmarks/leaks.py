@@ -49,9 +49,9 @@ VARIANTS = [
     f"fedgroup(start_from=w0,sketch=64,{NOISE})",
 ]
 INSPECTIONS = {
-    "inspect": InspectPlan(pilot=None, draws=19),
-    "inspect --no-labels": InspectPlan(labels=False, pilot=None, draws=19),
-    "inspect --no-labels --sketch 64": InspectPlan(labels=False, pilot=None, draws=19, sketch=64),
+    "inspect": InspectPlan(pilot=None, references=19),
+    "inspect --no-labels": InspectPlan(labels=False, pilot=None, references=19),
+    "inspect --no-labels --sketch 64": InspectPlan(labels=False, pilot=None, references=19, sketch=64),
 }
 
 

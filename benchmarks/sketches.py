@@ -73,7 +73,7 @@ def _inspected(name: str, spec: str, seed: int) -> Iterator[dict[str, Any]]:
     federation = load(spec, 0)
     cases: list[tuple[int | None, int | None]] = [(None, None), (16, None), (64, None), (256, None), (R, 8), (R, 512)]
     for r, epsilon in cases:
-        plan = InspectPlan(labels=False, pilot=None, draws=19, sketch=r)
+        plan = InspectPlan(labels=False, pilot=None, references=19, sketch=r)
         if epsilon is not None:
             plan = replace(plan, sketch_clip=CLIP, sketch_noise=noise_for(epsilon, DELTA, 2))
         found = inspect_data(federation, seed=seed, plan=plan)

@@ -15,9 +15,10 @@ INDEX = "https://pypi.org/simple"
 HEAD = "# Made by scripts/lock.py from constraints.txt: every file of these versions on the index, whatever the platform.\n"
 
 
-def pinned(text: str) -> dict[str, str]:
-    """Names and versions."""
-    return dict(line.split("==") for line in text.splitlines() if "==" in line and not line.startswith("#"))
+def pinned(text: str) -> dict[str, tuple[str, str]]:
+    """By name, the version, and where it is installed at all: a marker, with its semicolon, or nothing."""
+    lines = [line.partition(" ;") for line in text.splitlines() if "==" in line and not line.startswith("#")]
+    return {name: (version, between + marker) for line, between, marker in lines for name, version in [line.split("==")]}
 
 
 def hashes(name: str, version: str) -> list[str]:
@@ -34,10 +35,13 @@ def main() -> None:
     """Fetch and write; a version without a file is an error."""
     versions = pinned((ROOT / "constraints.txt").read_text())
     with ThreadPoolExecutor(8) as pool:
-        found = dict(zip(versions, pool.map(lambda item: hashes(*item), versions.items()), strict=True))
+        found = dict(zip(versions, pool.map(lambda name: hashes(name, versions[name][0]), versions), strict=True))
     if lacking := [name for name, own in found.items() if not own]:
         sys.exit(f"The index has no file for {', '.join(lacking)}.")
-    lines = [f"{name}=={versions[name]}" + "".join(f" \\\n    --hash=sha256:{one}" for one in own) + "\n" for name, own in found.items()]
+    lines = [
+        "==".join((name, "".join(versions[name]))) + "".join(f" \\\n    --hash=sha256:{one}" for one in own) + "\n"
+        for name, own in found.items()
+    ]
     (ROOT / "requirements.lock").write_text(HEAD + "".join(lines))
 
 

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from coterie.core.disk import text_hash
 from coterie.core.errors import UserError
+from coterie.core.plain import json_text
 from coterie.core.specs import parse_path, split_at
 from coterie.data.catalogue import load
 from coterie.deploy.bundle_files import read_bundle
@@ -12,6 +14,7 @@ from coterie.deploy.bundle_head import HEAD
 from coterie.deploy.federation import FILE, FederationFolder, server_address
 from coterie.deploy.policy import policy_of
 from coterie.evidence.reader import Evidence
+from coterie.evidence.seals import broken_seals
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.methods.catalogue import build
 from coterie.reproduce import read_reproduction
@@ -49,6 +52,7 @@ LEAF = json.dumps({"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": 
 BUNDLE = (
     b'{"format": 1, "coterie": null, "method": "fedavg", "model": "mclr", "input_shape": [2], "classes": ["a", "b"], "names": ["global"]}'
 )
+SEALED = json_text({"files": {"compare.json": "0"}, "sha256": text_hash(json_text({"compare.json": "0"}))}).encode()
 FEDERATION = b'{"host": "127.0.0.1", "port": 8102, "sites": ["a", "b"], "removed": []}'
 
 # by name: the reader, and something that it reads
@@ -68,6 +72,7 @@ READERS: dict[str, tuple[Reader, bytes]] = {
     "bundle": (_file(HEAD, lambda path: read_bundle(path.parent)), BUNDLE),
     "policy": (_text(policy_of), b'asks = ["Train"]\nmodels = ["mclr"]\n[privacy]\nmechanism = "none"\n'),
     "federation": (_file(FILE, lambda path: FederationFolder.open(path.parent)), FEDERATION),
+    "seals": (_file("seals.json", lambda path: broken_seals(path.parent)), SEALED),
     "server": (_text(server_address), b"127.0.0.1:8102"),
 }
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.deploy.bundle_files import read_bundle as read_bundle
     from coterie.evidence import Evidence as Evidence
     from coterie.evidence import digest as digest
+    from coterie.inspect.inspection import inspect_data as inspect_data
     from coterie.methods.cfl import CFL as CFL
     from coterie.methods.ditto import Ditto as Ditto
     from coterie.methods.fedatt import FedAtt as FedAtt
@@ -72,6 +73,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.run.callbacks import Callback as Callback
     from coterie.run.compare import compare as compare
     from coterie.run.execution import Execution as Execution
+    from coterie.run.finishing import NothingFinishedError as NothingFinishedError
     from coterie.run.progress import ProgressBar as ProgressBar
     from coterie.run.result import Result as Result
     from coterie.run.study import Study as Study
@@ -127,6 +129,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Evidence",
         "digest",
     ),
+    "coterie.inspect.inspection": ("inspect_data",),
     "coterie.methods.cfl": ("CFL",),
     "coterie.methods.ditto": ("Ditto",),
     "coterie.methods.fedatt": ("FedAtt",),
@@ -167,6 +170,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "coterie.run.callbacks": ("Callback",),
     "coterie.run.compare": ("compare",),
     "coterie.run.execution": ("Execution",),
+    "coterie.run.finishing": ("NothingFinishedError",),
     "coterie.run.progress": ("ProgressBar",),
     "coterie.run.result": ("Result",),
     "coterie.run.study": (

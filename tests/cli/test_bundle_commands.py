@@ -114,7 +114,7 @@ def test_scaled_rows_need_no_scaling(coterie: Commands, study: Path, tmp_path: P
     coterie("export", study, "--method", "fedavg", "--client", "va", "--out", tmp_path / "b")
     np.savez(tmp_path / "x.npz", x=federation.x[:7], y=federation.y[:7])
     answer = json.loads(coterie("predict", tmp_path / "b", "--data", tmp_path / "x.npz", "--scaled", "--json").splitlines()[-1])
-    expected = read_bundle(tmp_path / "b").predict(federation.x[:7])
+    expected = read_bundle(tmp_path / "b").answer(federation.x[:7])
     assert [line["class"] for line in answer["predictions"]] == [federation.classes[c] for c in expected.classes]
 
 
@@ -173,5 +173,5 @@ def test_onnx_answers_as_the_bundle(coterie: Commands, study: Path, tmp_path: Pa
     coterie("export", study, "--method", "fedavg", "--client", "va", "--out", tmp_path / "b", "--onnx")
     x = ct.load("heart").x[:9]
     session = onnxruntime.InferenceSession(str(tmp_path / "b" / to_onnx.ONNX))
-    assert session.run(None, {"x": x})[0] == pytest.approx(read_bundle(tmp_path / "b").predict(x).probabilities, abs=1e-5)
+    assert session.run(None, {"x": x})[0] == pytest.approx(read_bundle(tmp_path / "b").answer(x).probabilities, abs=1e-5)
     assert "leave --onnx away" in coterie.refused("export", study, "--method", "fedex", "--client", "va", "--out", tmp_path / "c", "--onnx")

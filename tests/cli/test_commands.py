@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import main
+from coterie.inspect import InspectPlan, inspect_data
 
 QUICK = ["--data", "digits/rotated(clients=8,groups=4)", "--rounds", "2"]
 
@@ -141,3 +142,18 @@ def test_listings(words: list[str], expected: list[str], capfd: pytest.CaptureFi
     assert code == 0, stderr
     for word in expected:
         assert word in stdout
+
+
+def test_inspect_by_sketches(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command says is what the library finds with so many projections, and another thing than with whole gradients."""
+    words = ("inspect", "--data", "digits/rotated(clients=8,groups=2)", "--references", "19", "--no-pilot", "--no-labels", "--json")
+    code, stdout, stderr = coterie(capfd, monkeypatch, *words, "--sketch", "8")
+    assert code == 0, stderr
+    plan = InspectPlan(labels=False, sketch=8, pilot=None, references=19)
+    found = inspect_data("digits/rotated(clients=8,groups=2)", plan=plan).as_json()
+    assert json.loads(stdout.splitlines()[-1]) == json.loads(json.dumps(found))
+    whole = coterie(capfd, monkeypatch, *words)[1]
+    assert json.loads(whole.splitlines()[-1]) != found
+    code, _, stderr = coterie(capfd, monkeypatch, *words, "--sketch", "0")
+    assert (code, "Traceback" in stderr) == (2, False)
+    assert "sketch=0: give a whole number of 1 or more" in " ".join(stderr.split())

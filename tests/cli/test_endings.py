@@ -36,8 +36,12 @@ def coterie(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["run", "fedavg", *DATA, "--out", "study"], "coterie: Stopped. What was written is safe; go on with --resume.\n"),
-        (["inspect", "--data", "digits/iid(clients=20)", "--draws", "100000"], "coterie: Stopped.\n"),
+        (
+            ["run", "fedavg", *DATA, "--out", "study"],
+            "coterie: Stopped. What was written is safe; go on with coterie run fedavg --data 'digits/iid(clients=4)' --out study "
+            "--rounds 100000 --engine loop --resume\n",
+        ),
+        (["inspect", "--data", "digits/iid(clients=20)", "--references", "100000"], "coterie: Stopped.\n"),
     ],
     ids=["run", "inspect"],
 )

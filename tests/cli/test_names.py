@@ -46,7 +46,7 @@ def test_every_command_prints_names_as_they_are(tmp_path: Path, coterie: Command
         assert shown(name) in told
     assert "\x1b[2J" not in told
     assert "[/x]" in told
-    coterie("inspect", "--data", spec, "--draws", "19", "--no-pilot", "--out", "inspected")
+    coterie("inspect", "--data", spec, "--references", "19", "--no-pilot", "--out", "inspected")
     coterie("run", "fedavg", "fedgroup(groups=2,pretrain=2)", "--data", spec, "--rounds", "2", "--out", "study")
     assert spec in coterie("show", "study")
     coterie("report", "study")

@@ -16,9 +16,11 @@ from cli.processes import MAIN, coterie_process, environment
 from cli.test_bundle_commands import Commands
 from coterie.core.errors import UserError
 from coterie.core.trust import UntrustedCodeError
+from coterie.data.catalogue import sources
 from coterie.deploy.bundle_files import read_bundle
 from coterie.deploy.export import served
-from coterie.methods.catalogue import build
+from coterie.methods.catalogue import build, methods
+from coterie.models.catalogue import models
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.carry_out import reproduce
 from coterie.run.study_file import read_study_file
@@ -31,6 +33,26 @@ from torch import nn
 Path(__file__).with_name("RAN").touch()
 def net(input_shape, outputs, width=4) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
+"""
+
+MINE = """
+from dataclasses import dataclass
+from pathlib import Path
+import coterie as ct
+Path(__file__).with_name("RAN").touch()
+@dataclass(frozen=True, kw_only=True)
+class Mine(ct.FedProx):
+    \"\"\"My own.\"\"\"
+"""
+DATA_OF_ONES_OWN = """
+import numpy as np
+def own_net(_input_shape, _outputs) -> nn.Module:
+    \"\"\"One layer.\"\"\"
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(_input_shape), _outputs))
+def ours(rows: int = 20):
+    \"\"\"Ours.\"\"\"
+    x = np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2)
+    return ct.Samples("ours", x, np.arange(rows) % 2, ("no", "yes"))
 """
 
 
@@ -93,10 +115,62 @@ def test_what_is_typed_is_trusted_and_takes_the_place_of_the_file_s(coterie: Com
     assert not (here / "PWNED").exists()
 
 
-def test_methods_cannot_name_code() -> None:
-    for spec in ("os:system('false')", "theirs:net", "fedavg+os:system('false')"):
-        with pytest.raises(UserError, match=r"Unknown (method|wrapper)"):
+def test_methods_name_code_only_with_trust_and_only_methods(here: Path) -> None:
+    for spec in ("os:system('false')", "theirs:net", "theirs:net+finetune"):
+        with pytest.raises(UntrustedCodeError, match="needs code that is not Coterie's, the method"):
             build(spec)
+    assert not ran(here)
+    with pytest.raises(UserError, match=r"'os:system' is of type builtin_function_or_method: name a subclass of coterie\.Method"):
+        build("os:system('false')", trust=True)
+    with pytest.raises(UserError, match="Unknown wrapper"):
+        build("fedavg+os:system('false')", trust=True)
+
+
+def test_a_method_of_ones_own_runs_where_it_is_typed(coterie: Commands, here: Path) -> None:
+    (here / "theirs.py").write_text(MINE)
+    coterie("run", "theirs:Mine(mu=0.5)", "theirs:Mine+finetune", "--data", DATA, "--rounds", "1", "--out", "study")
+    assert ran(here)
+    (here / "RAN").unlink()
+    sys.modules.pop("theirs")
+    for command in ("show", "digest", "report"):
+        coterie(command, "study")
+    words = ("export", "study", "--method", "theirs:Mine(mu=0.5)", "--all", "--out", "bundles")
+    assert "the method 'theirs:Mine(mu=0.5)': if you trust it" in coterie.refused(*words)
+    path = study_file(here, "mclr", methods=["theirs:Mine"])
+    for more in ([], ["--model", "mclr"]):  # another model says nothing of methods
+        assert "the method 'theirs:Mine': if you trust it" in coterie.refused("run", path, *more)
+    assert not ran(here)
+    coterie(*words, "--trust")
+    coterie("run", path, "--trust")
+    assert ran(here)
+    assert "has no setting 'nu': did you mean 'mu'" in coterie.refused("run", "theirs:Mine(nu=1)", "--data", DATA)
+
+
+def test_installed_packages_add_names(coterie: Commands, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "theirs.py").write_text(MINE + NET + DATA_OF_ONES_OWN)
+    about = here / "theirs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    groups = {
+        "methods": "mine = theirs:Mine\nbroken = theirs:nothing\nfedavg = theirs:Mine",
+        "models": "net = theirs:own_net",
+        "data": "ours = theirs:ours",
+    }
+    (about / "entry_points.txt").write_text("".join(f"[coterie.{group}]\n{lines}\n" for group, lines in groups.items()))
+    monkeypatch.syspath_prepend(str(here))
+    for registry in (methods, models, sources):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.delitem(registry.__dict__, "installed", raising=False)
+    try:
+        coterie(
+            "run", "mine(mu=0.1)", "fedavg", "--data", "ours(rows=30)/iid(clients=3)", "--model", "net", "--rounds", "1", "--out", "study"
+        )
+        assert type(build("fedavg")) is ct.FedAvg  # our own names win
+        assert "cannot be loaded" in coterie.refused("run", "broken", "--data", DATA)
+        assert build("mine(mu=0.1)+finetune")
+    finally:
+        for registry in (methods, models, sources):
+            registry.__dict__.pop("installed", None)
 
 
 def test_evidence_is_shown_without_its_code_and_exported_only_with_trust(coterie: Commands, here: Path) -> None:

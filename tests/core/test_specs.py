@@ -120,3 +120,16 @@ def test_errors_name_what_is_right(registry: Registry[tuple[Any, ...]], text: st
     with pytest.raises(UserError) as error:
         registry.build(text, "x")
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("path", [r"C:\data\new.csv", r"d:\table\x.csv", r"C:\new"])
+def test_a_path_of_windows_is_taken_as_written(path: str) -> None:
+    for text in (
+        f"csv('{path}',label=ill)",
+        f'csv("{path}",label=ill)',
+        f"csv({path},label=ill)",
+        str(Spec("csv", (path,), {"label": "ill"})),
+    ):
+        read = parse(text)
+        assert (read.args, read.kwargs) == ((path,), {"label": "ill"})
+        assert parse(str(read)) == read

@@ -28,17 +28,18 @@ def digit_sites(count: int) -> dict[str, SiteSettings]:
     return {f"site-{i}": SiteSettings(digits(count), (name,), engine="loop", threads=1) for i, name in enumerate(load(digits(count)).ids)}
 
 
-def difference(running: Running, model: str, run: str) -> float:
-    """The largest difference of any parameter, as a share of the largest parameter."""
+def difference(running: Running, model: str, run: str, *methods: str) -> float:
+    """The largest difference of any parameter, as a share of the largest parameter; by FedAvg unless methods are named."""
     count = len(running.at_once)
-    settings = Settings(methods=("fedavg",), data=digits(count), model=model, plan=Plan(rounds=3, local=Local(epochs=1)))
+    settings = Settings(methods=methods or ("fedavg",), data=digits(count), model=model, plan=Plan(rounds=3, local=Local(epochs=1)))
     running.study(settings, run, minimum=count)
     with TemporaryDirectory() as folder:
         Study.prepare(settings).run(out=Path(folder) / "study", execution=Execution(engine="loop"))
-        (simulated,) = standing(Path(folder) / "study").lanes.values()
-    (real,) = standing(running.study_folder(run)).lanes.values()
-    own, other = (models_of(lane.state) for lane in (real, simulated))
-    return float(np.abs(own - other).max() / np.abs(other).max())
+        simulated = standing(Path(folder) / "study").lanes
+    real = standing(running.study_folder(run)).lanes
+    assert len(real) == len(simulated) == len(settings.methods)
+    pairs = [(models_of(real[key].state), models_of(simulated[key].state)) for key in simulated]
+    return max(float(np.abs(own - other).max() / np.abs(other).max()) for own, other in pairs)
 
 
 def models_of(state: Any) -> Any:

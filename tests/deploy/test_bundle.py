@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from coterie.core.serving import COMBINED, Mixture
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.data.newcomers import with_newcomers
+from coterie.data.preparing.wishes import Wishes
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
 from coterie.deploy.combining import combiner_for
@@ -76,7 +77,7 @@ def test_a_bundle_answers_as_the_study_measured(studies: dict[str, Path], name: 
         write_bundle(found.bundle([identity]), tmp_path / identity)
         bundle = read_bundle(tmp_path / identity)
         own = federation.test[client]
-        answers = bundle.predict(federation.x[own])
+        answers = bundle.answer(federation.x[own])
         y = federation.y[own]
         assert np.bincount(y[answers.classes == y], minlength=len(federation.classes)).tolist() == counted[client].tolist()
         assert answers.probabilities.sum(axis=1) == pytest.approx(np.ones(len(own)))
@@ -120,19 +121,19 @@ def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, 
     assert bundle.origin == Origin("ditto", "heart", 0, 0, 2)
     assert set(bundle.scaling) == {"va", "cleveland"}
     x = found.federation.x[:5]
-    alone = {name: found.bundle([name]).predict(x).probabilities for name in bundle.clients}
-    assert all((bundle.predict(x, name).probabilities == alone[name]).all() for name in bundle.clients)
+    alone = {name: found.bundle([name]).answer(x).probabilities for name in bundle.clients}
+    assert all((bundle.answer(x, name).probabilities == alone[name]).all() for name in bundle.clients)
     assert (alone["va"] != alone["cleveland"]).any()
     with pytest.raises(UserError, match="does not know client 'hungary': it has 2 models for va, cleveland"):
-        bundle.predict(x, "hungary")
+        bundle.answer(x, "hungary")
     with pytest.raises(UserError, match="Say for whom"):
-        bundle.predict(x)
+        bundle.answer(x)
 
 
 def test_one_model_answers_for_anybody(studies: dict[str, Path]) -> None:
     bundle = served(studies["heart"], "fedavg").bundle(["va"])
     x = np.zeros((2, 13))
-    assert (bundle.predict(x, "nobody").probabilities == bundle.predict(x).probabilities).all()
+    assert (bundle.answer(x, "nobody").probabilities == bundle.answer(x).probabilities).all()
     with pytest.raises(UserError, match="does not know how client 'nobody' scales its rows: it has the scaling of va"):
         bundle.scaled(x, "nobody")
 
@@ -183,14 +184,26 @@ def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_
 
 
 def test_a_lane_that_diverged_is_refused(tmp_path: Path) -> None:
-    ct.study("fedprox(mu=1e30)", data="heart", rounds=2, out=tmp_path / "study")
+    with pytest.raises(ct.NothingFinishedError):
+        ct.study("fedprox(mu=1e30)", data="heart", rounds=2, out=tmp_path / "study")
     with pytest.raises(UserError, match=r"fedprox\(mu=1e30\), seed 0, of .* (diverged|to export)"):
         served(tmp_path / "study")
 
 
-def test_other_data_than_the_studys_are_refused(studies: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):
+def test_other_data_than_the_studys_are_refused(studies: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features, parts differ\)"):
         served(studies["heart"], "fedavg", federation=ct.load("heart(test=0.5)"))
+    heart = ct.load("heart")
+    x = heart.x.copy()
+    x[0, 0] += 1e-3  # the same clients, the same sizes
+    with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features differ\)"):
+        served(studies["heart"], "fedavg", federation=replace(heart, x=x))
+    with pytest.raises(UserError, match=r"\(labels differ\)"):
+        served(studies["heart"], "fedavg", federation=replace(heart, y=1 - heart.y), newcomers=replace(heart, ids=("a", "b", "c", "d")))
+    older = tmp_path / "older"
+    shutil.copytree(studies["heart"], older)
+    with pytest.raises(UserError, match="The clients of 'heart' are not those of"):  # all that an earlier version has written down
+        served(without_manifests(older), "fedavg", federation=ct.load("heart(test=0.5)"))
 
 
 @dataclass(frozen=True)
@@ -223,9 +236,9 @@ def test_combiners_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     again = read_bundle(tmp_path / "b")
     x = np.random.default_rng(1).normal(size=(9, 3))
     for client in ("z", "a"):
-        assert again.predict(x, client).probabilities.tobytes() == bundle.predict(x, client).probabilities.tobytes()
+        assert again.answer(x, client).probabilities.tobytes() == bundle.answer(x, client).probabilities.tobytes()
     if name in ("mixture", "own", "by row"):
-        assert (again.predict(x, "z").probabilities != again.predict(x, "a").probabilities).any()
+        assert (again.answer(x, "z").probabilities != again.answer(x, "a").probabilities).any()
 
 
 @pytest.mark.parametrize("name", COMBINERS)
@@ -250,6 +263,15 @@ def told(**changes: Any) -> Callable[[Path], None]:
         (folder / "bundle.json").write_text(json.dumps(head))
 
     return damage
+
+
+def prepared_as(name: str, mean: Sequence[float] = (0.0,)) -> dict[str, Any]:
+    scalings = {"": {"mean": list(mean), "deviation": [1.0]}}
+    return {"columns": [{"name": name, "words": None}], "wishes": Wishes(scale="standard").told(), "scalings": scalings}
+
+
+def worded_as(**changes: Any) -> dict[str, Any]:
+    return {"column": "says", "wording": {"features": "bag", "width": 3, **changes}}
 
 
 def cut(folder: Path) -> None:
@@ -293,6 +315,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "names of features": (told(features=["a"]), "1 features named where the model takes 3"),
     "a scaling of other features": (told(scaling={"a": {"mean": [0.0], "deviation": [1.0]}}), "a scaling that is not of 3 features"),
     "a scaling that is no number": (told(scaling={"a": {"mean": [float("nan")], "deviation": [1.0]}}), "is wrong at scaling"),
+    "a preparation of nothing": (told(preparation={}), "cannot be read"),
+    "a preparation that is no object": (told(preparation=["a"]), "is wrong at preparation"),
+    "a preparation of other features": (told(preparation=prepared_as("z")), "a preparation that makes other features than it names"),
+    "statistics of other features": (told(preparation=prepared_as("a", mean=[])), "statistics that are not of 1 features"),
+    "statistics that are no numbers": (told(preparation=prepared_as("a", mean=[float("inf")])), "statistics that are no numbers"),
+    "texts for another model": (told(worded=worded_as(width=1 << 50)), "texts that become other features than the model takes"),
+    "texts in no width": (told(worded=worded_as(width="wide")), "cannot be read"),
+    "texts by a list of words": (told(worded=worded_as(words="/etc/passwd")), "a wording with a list of words of its own"),
     "code to run": (told(model="os:system('true')"), r"needs code that is not Coterie's, the model .*os:system"),
 }
 
@@ -315,7 +345,7 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
     write_bundle(replace(bundle_of(None, {"a": 0}), model="own_net:net"), tmp_path / "b")
     with pytest.raises(UserError, match="if you trust it, say so with --trust"):
         read_bundle(tmp_path / "b")
-    assert read_bundle(tmp_path / "b", "own_net:net").predict(np.zeros((1, 3))).classes.shape == (1,)
+    assert read_bundle(tmp_path / "b", "own_net:net").answer(np.zeros((1, 3))).classes.shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -329,17 +359,17 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
 )
 def test_samples_that_do_not_fit_are_refused(x: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        bundle_of(None, {"a": 0}).predict(x)
+        bundle_of(None, {"a": 0}).answer(x)
 
 
 def test_no_samples_have_no_answers() -> None:
-    assert bundle_of(None, {"a": 1}).predict(np.zeros((0, 3))).probabilities.shape == (0, 2)
+    assert bundle_of(None, {"a": 1}).answer(np.zeros((0, 3))).probabilities.shape == (0, 2)
 
 
 def test_tokens_stay_whole() -> None:
     bundle = replace(bundle_of(None, {"a": 0}, 1), tokens=True)
     with pytest.raises(UserError, match="should be whole numbers"):
-        bundle.predict(np.full((1, 3), 0.5))
+        bundle.answer(np.full((1, 3), 0.5))
 
 
 def test_a_folder_in_use_is_not_written_into(tmp_path: Path) -> None:
@@ -368,7 +398,7 @@ def test_newcomers_have_the_bundle_of_the_methods_own_cold_start(studies: dict[s
         bundle = found.bundle([identity])
         assert list(bundle.clients) == [identity]
         own = new.test[place]
-        assert bundle.predict(new.x[own]).probabilities.shape == (len(own), 10)
+        assert bundle.answer(new.x[own]).probabilities.shape == (len(own), 10)
     if method == "fedavg":
         assert (found.bundle(["new-0"]).models == served(studies["digits"], method).bundle(["client-0"]).models).all()
 
@@ -390,7 +420,7 @@ def _mean_loss(world: World, model: Any, x: Any, y: Any) -> float:
     bundle = Bundle(
         Origin("m", "d", 0, 0, 1), "mclr", world.federation.input_shape, world.federation.classes, model[None], ("m",), {"c": 0}
     )
-    return float(-np.log(bundle.predict(x).probabilities[np.arange(len(y)), y]).mean())
+    return float(-np.log(bundle.answer(x).probabilities[np.arange(len(y)), y]).mean())
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
     return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", free_port(), ["north", "south"])
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:port", "host:0", "host:65536", "host:-1"])
+@pytest.mark.parametrize(
+    "text", ["host:²", "host:" + "9" * 5000, "", "host", "host:", ":80", "host:port", "host:0", "host:65536", "host:-1"]
+)
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):
         server_address(text)

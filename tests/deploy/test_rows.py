@@ -36,7 +36,7 @@ def test_without_names_the_columns_of_numbers_are_taken_in_order(tmp_path: Path)
     assert rows.x.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert rows.y is not None
     assert rows.y.tolist() == [1, 0]
-    assert UNNAMED.predict(rows.x).classes.shape == (2,)  # flat rows are put into shape
+    assert UNNAMED.answer(rows.x).classes.shape == (2,)  # flat rows are put into shape
     assert read_rows(file(tmp_path, "0,1,2,3\n1,2,3,4\n"), UNNAMED).x.shape == (1, 4)  # names that count are names
 
 

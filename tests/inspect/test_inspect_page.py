@@ -18,7 +18,7 @@ pytest.importorskip("altair")
 
 @pytest.fixture(scope="module")
 def found() -> Inspection:
-    plan = InspectPlan(draws=19, pilot=PilotPlan(rounds=2, randoms=2))
+    plan = InspectPlan(references=19, pilot=PilotPlan(rounds=2, randoms=2))
     return inspect_data(federation(even(12), groups=np.arange(12) % 3, moved=True), plan=plan)
 
 
@@ -81,7 +81,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["inspect", "--data", "digits/rotated(clients=8,groups=2)", "--draws", "19", "--rounds", "1", "--randoms", "1"]
+    words = ["inspect", "--data", "digits/rotated(clients=8,groups=2)", "--references", "19", "--rounds", "1", "--randoms", "1"]
     assert run(monkeypatch, *words, "--out", str(tmp_path / "out"), "--json") == 0
     tree = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert tree["groups"]["k"] == 2
@@ -89,7 +89,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     assert "<h1>" in (tmp_path / "out" / "inspection.html").read_text()
 
 
-@pytest.mark.parametrize(("option", "told"), [("--draws", "draws=0"), ("--randoms", "randoms=0"), ("--rounds", "rounds=0")])
+@pytest.mark.parametrize(("option", "told"), [("--references", "references=0"), ("--randoms", "randoms=0"), ("--rounds", "rounds=0")])
 def test_bad_input(option: str, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "inspect", "--data", "digits/rotated", option, "0") == 2
     error = capfd.readouterr().err

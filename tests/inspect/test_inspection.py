@@ -18,7 +18,7 @@ from coterie.run.drive import answer
 from inspect_federations import dirichlet, even, federation, subsets
 
 GROUPS = np.arange(24) % 3
-QUICK = InspectPlan(draws=39, pilot=None)
+QUICK = InspectPlan(references=39, pilot=None)
 
 
 def look(made: Federation, plan: InspectPlan = QUICK, seed: int = 0) -> Inspection:
@@ -61,7 +61,7 @@ def test_label_proportions_without_groups_are_a_continuum(alpha: float) -> None:
 
 
 def test_without_labels_groups_are_still_found() -> None:
-    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(labels=False, draws=39, pilot=None))
+    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(labels=False, references=39, pilot=None))
     assert found.beyond_labels is None
     assert "hellinger" not in found.indices
     assert (found.groups.distinct, found.groups.k) == (True, 3)
@@ -80,7 +80,7 @@ def test_classes_that_keep_company_are_structure() -> None:
 
 @pytest.mark.parametrize("validation", [True, False])
 def test_the_pilot_tells_help_from_none(validation: bool) -> None:
-    plan = InspectPlan(draws=19, pilot=PilotPlan(rounds=5))
+    plan = InspectPlan(references=19, pilot=PilotPlan(rounds=5))
     helped = look(federation(even(24), groups=GROUPS, moved=True, validation=validation), plan).pilot
     assert helped is not None
     assert helped.verdict == "help"
@@ -103,8 +103,8 @@ def test_a_client_with_too_few_samples_is_left_out_and_named() -> None:
 def test_nothing_to_compare() -> None:
     with pytest.raises(UserError, match="nothing to compare"):
         look(federation(even(2), samples=3))
-    with pytest.raises(UserError, match="draws=5"):
-        InspectPlan(draws=5)
+    with pytest.raises(UserError, match="references=5"):
+        InspectPlan(references=5)
 
 
 def test_few_clients_and_equal_ones_are_answered() -> None:
@@ -120,19 +120,19 @@ def test_it_is_a_script_that_any_engine_carries_out() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
     world = World.of(made, "mclr")
     ctx = world.problem.context(Plan(), 0, 0)
-    plan = InspectPlan(draws=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
+    plan = InspectPlan(references=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
     script = inspection(world.model.initial(0), made.classes, ("made up", "mclr"), ctx, plan)
     slow = answer(script, LoopEngine(world))
     quick = look(made, plan)
     assert np.allclose(slow.similarity, quick.similarity, atol=1e-3)
     assert slow.groups.p == pytest.approx(quick.groups.p, abs=0.06)
     tree = json.loads(json.dumps(slow.as_json(), allow_nan=False))
-    assert tree["pilot"]["verdict"] in ("help", "hurt", "not help")
+    assert tree["pilot"]["verdict"] in ("help", "hurt", "not shown")
     assert tree["groups"]["labels"] == slow.groups.labels.tolist()
 
 
 def test_the_answers_in_words() -> None:
-    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(draws=19, pilot=PilotPlan(rounds=3, randoms=3)))
+    found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(references=19, pilot=PilotPlan(rounds=3, randoms=3)))
     words = {a.question: a.short for a in answers(found)}
     assert words["Distinct groups, or a continuum?"].startswith("3 distinct groups")  # they stand out in both views
     assert words["Would grouping help?"].startswith("expected to help: +")

@@ -17,4 +17,4 @@ def test_the_pilot_adds_up() -> None:
     assert (found.p_random, found.verdict) == (0.05, "help")
     assert Pilot(np.arange(4), np.full(4, 10), grouped, one, random, "").verdict == "hurt"
     lucky = Pilot(np.arange(4), np.full(4, 10), one, grouped, np.stack([grouped] * 19), "")
-    assert (lucky.p_random, lucky.verdict) == (1.0, "not help")
+    assert (lucky.p_random, lucky.verdict) == (1.0, "not shown")

@@ -41,7 +41,9 @@ def test_a_rule_that_leaves_all_in_is_the_method_exactly(spec: str) -> None:
 )
 def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expected: list[float]) -> None:
     ctx = context([1, 1, 1, 1])
-    state, _ = dialogue(Guard(method=build("fedavg"), rule=rule, trim=0.3).round(Guarded(model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY)
+    state, _ = dialogue(
+        Guard(method=build("fedavg"), rule=rule, trim=0.3, least=3).round(Guarded(model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY
+    )
     np.testing.assert_allclose(state.inner.models, [expected], rtol=1e-6)
     assert mixing_of(ctx).averages == (rule == "krum")
     np.testing.assert_allclose(mixing_of(ctx).replies.sum(), 1.0)
@@ -49,17 +51,46 @@ def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expe
 
 def test_what_is_kept_of_the_model_before_stays() -> None:
     # Reptile's half step from (4, 4) towards the median (1.5, 1.5)
-    guard = Guard(method=build("feddist(beta=0.5)"), rule="median")
+    guard = Guard(method=build("feddist(beta=0.5)"), rule="median", least=3)
     state, _ = dialogue(guard.round(Guarded(model(4, 4), *np.zeros((2, 4), int)), context([1, 1, 1, 1])), REPLY)
     np.testing.assert_allclose(state.inner.models, [[2.75, 2.75]])
 
 
 def test_of_two_replies_no_rule_can_tell_which_is_false() -> None:
-    guard = Guard(method=build("fedavg"), rule="median")
+    guard = Guard(method=build("fedavg"), rule="median", least=1)
     state, _ = dialogue(
         guard.round(Guarded(model(0, 0), *np.zeros((2, 4), int)), context([1, 1, 1, 3])), trained([0, 3], [[0, 0], [4, 8]], [1, 3])
     )
     np.testing.assert_allclose(state.inner.models, [[3, 6]])
+
+
+@pytest.mark.parametrize("spec", [*METHODS, "fedsim(clusters=2,sketch=3)"])
+def test_where_too_few_answer_the_method_is_as_it_is_and_a_note_says_so(spec: str) -> None:
+    plan = replace(PLAN, cohort=None)  # six clients
+    plain, guarded = (play(build(text), plan=plan, rounds=2) for text in (spec, f"{spec}+guard(rule=median,least=7)"))
+    assert [record.notes.named["unguarded"] for record in guarded.records[-2:]] == [6, 6]
+    for one, two in zip(plain.states, guarded.states, strict=True):
+        np.testing.assert_array_equal(two.inner.models, one.models)  # type: ignore[attr-defined]
+
+
+def test_of_four_replies_no_hostile_one_can_be_told() -> None:
+    """Krum's condition, n >= 2f + 3: five replies for one hostile among them."""
+    assert Guard(method=build("fedavg")).least == 2 * 1 + 3
+    four = replace(PLAN, cohort=4)
+    plain, guarded, early = (play(build(text), plan=four, rounds=2) for text in ("simprox", "simprox+guard", "simprox+guard(least=4)"))
+    assert (guarded.states[-1].inner.models == plain.states[-1].models).all()  # type: ignore[attr-defined]
+    assert guarded.records[-1].notes.named["unguarded"] == 4
+    assert (early.states[-1].inner.models != plain.states[-1].models).any()  # type: ignore[attr-defined]
+    assert "unguarded" not in early.records[-1].notes.named
+
+
+def test_of_five_replies_one_hostile_moves_little() -> None:
+    vectors = [[0, 0], [1, 0], [0, 1], [1, 1], [900, 900]]
+    for rule in ("trim", "median", "krum", "geometric", "clip"):
+        guard, ctx = Guard(method=build("fedavg"), rule=rule), context([1] * 5)
+        state, _ = dialogue(guard.round(Guarded(model(5, 5), *np.zeros((2, 5), int)), ctx), trained(range(5), vectors, [1] * 5))
+        assert np.abs(state.inner.models).max() <= 1.5, rule  # the mean is 180.4
+        assert "unguarded" not in ctx.notes.named
 
 
 def crowd(n: int, odd: int, seed: int = 0) -> np.ndarray:

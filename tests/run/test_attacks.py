@@ -13,6 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
+from coterie.core.sketches import Sketch, project
 from coterie.data.poisoning import poisoned, triggered
 from coterie.evidence.reader import json_notes
 from coterie.run.hostile_replies import Hostile
@@ -83,6 +84,41 @@ def test_false_counts_and_true_losses() -> None:
     assert flips.answer(Losses(CLIENTS, MODELS), table, 1) is table
     slopes = Gradients(CLIENTS, UPDATES, ROSTER.sizes, np.zeros(4))
     np.testing.assert_array_equal(flips.answer(Gradient(CLIENTS, MODELS), slopes, 1).vectors[1], -UPDATES[1])
+
+
+def test_a_lie_in_a_sketch_is_the_sketch_of_the_lie() -> None:
+    """A projection is linear: what is turned round, scaled or copied in few numbers is what it would have been in all of them."""
+    sketch = Sketch(2, 7)
+    vectors = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    models = np.full((1, 5), 3.0, np.float32)
+    whole = Gradients(CLIENTS, vectors, ROSTER.sizes, np.zeros(4))
+    sketched = project(vectors, sketch).astype(np.float32)
+    short = Gradients(CLIENTS, sketched, ROSTER.sizes, np.zeros(4))
+    moved = Trained(CLIENTS, sketched, ROSTER.sizes, np.ones(4, np.int64))
+    for text in ("signflip", "scale", "signflip(collude=true)", "mimic", "mimic(collude=true)"):
+        side = Hostile(attack(text), ROSTER, 0, np.array([1, 2]))
+        lies = project(side.answer(Gradient(CLIENTS, models), whole, 1).vectors, sketch)
+        np.testing.assert_allclose(side.answer(Gradient(CLIENTS, models, sketch=sketch), short, 1).vectors, lies, rtol=1e-4, atol=1e-5)
+        # a sketch of an update holds nothing of the model that was sent
+        np.testing.assert_allclose(
+            side.answer(Train(CLIENTS, models, Local(), sketch=sketch), moved, 1).vectors, lies, rtol=1e-4, atol=1e-5
+        )
+        assert not np.allclose(lies[1:3], short.vectors[1:3])
+        np.testing.assert_allclose(lies[[0, 3]], short.vectors[[0, 3]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["fedsim(clusters=2,sketch=8)", "fedgroup(groups=2,start_from=w0,sketch=8)"])
+def test_a_guard_holds_out_whoever_lies_in_a_sketch(spec: str) -> None:
+    """Sign flips of rotated digits: of 24 clients five, all of them and nobody else, from sketches (FedGroup) or models (FedSim)."""
+    settings: dict[str, Any] = {"data": "digits/rotated(clients=24,groups=2)", "lr": 0.1, "epochs": 3, "attack": "signflip"}
+    evidence = ct.study(f"{spec}+guard", rounds=1, **settings).evidence
+    hostile = next(value for _, _, value in json_notes(evidence, "hostile_clients"))
+    held = {round_: clients for _, round_, clients in json_notes(evidence, "held_out")}
+    assert len(hostile) == 5
+    assert held[0 if "fedgroup" in spec else 1] == hostile
+    assert not any(
+        clients for _, _, clients in json_notes(ct.study(f"{spec}+guard", rounds=1, **{**settings, "attack": None}).evidence, "held_out")
+    )
 
 
 def test_labels_are_falsified_for_hostile_clients_training_parts_only() -> None:

@@ -8,6 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import coterie as ct
+from coterie.core.errors import UserError
+from coterie.run.trackers import tracker_of
 from coterie.run.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
 
 DATA = "digits/iid(clients=3)"
@@ -21,8 +23,8 @@ def run(tracker: Tracker) -> "list[float]":
 
 def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
     accuracy = run(TensorBoard(tmp_path))
-    events = EventAccumulator(str(tmp_path)).Reload()
-    logged = [(e.step, e.value) for e in events.Scalars("fedprox(mu=1)/seed 0/accuracy")]
+    events = EventAccumulator(str(tmp_path / "fedprox(mu=1)" / "seed 0")).Reload()  # a run of its own: tags are the same for all methods
+    logged = [(e.step, e.value) for e in events.Scalars("accuracy")]
     assert logged == [(t, pytest.approx(a)) for t, a in enumerate(accuracy)]
 
 
@@ -44,3 +46,12 @@ def test_weights_and_biases_holds_the_last_accuracy(tmp_path: Path) -> None:
     (stored,) = tmp_path.rglob("*.wandb")
     assert b"fedprox(mu=1)/seed 0/accuracy" in stored.read_bytes()
     assert str(accuracy[-1]).encode() in stored.read_bytes()  # values are stored as JSON
+
+
+def test_trackers_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no tracker 'tensorbord': did you mean 'tensorboard'"):
+        tracker_of("tensorbord", None)
+    found = tracker_of("tensorboard", tmp_path / "study")
+    assert isinstance(found, TensorBoard)
+    run(found)
+    assert [path.name for path in (tmp_path / "study-tensorboard").iterdir()] == ["fedprox(mu=1)"]

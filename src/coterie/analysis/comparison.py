@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
+from coterie.evidence.seals import REQUEST, broken_seals
 from coterie.evidence.wholeness import is_study
 from coterie.statistics import Ranking, ranking
 
@@ -74,18 +75,19 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
     folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
     if not folders:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
-    faults: list[str] = []
-    if (folder / "compare.json").is_file():  # in the order in which they were named
-        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / "compare.json", faults) or {"folders": []})[
-            "folders"
-        ]
+    broken = broken_seals(folder)
+    faults = [f"{folder / name} {wrong}." for name, wrong in broken.items()]
+    if (folder / REQUEST).is_file() and REQUEST not in broken:  # in the order in which they were named
+        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []})["folders"]
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
-        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in order if name not in there]
+        missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
+        faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in missed]
     studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])
-    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in sorted((folder / "tuning").glob("*.json"))}
+    chosen = [path for path in sorted((folder / "tuning").glob("*.json")) if f"tuning/{path.name}" not in broken]
+    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in chosen}
     return compare_evidence(studies, faults=faults, tuning=tuned, **options)
 
 

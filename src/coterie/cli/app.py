@@ -1,7 +1,10 @@
 """The commands, gathered."""
 
+from typing import Annotated
+
 import typer
 
+import coterie
 from coterie.cli import (
     compare,
     data,
@@ -13,6 +16,7 @@ from coterie.cli import (
     launch,
     methods,
     models,
+    place,
     policy,
     predict,
     report,
@@ -31,6 +35,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"coterie {coterie.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)] = False,
+) -> None:
+    """Federated learning for clients that resemble each other."""
+
+
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
@@ -39,6 +58,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("show")(show.show)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("place")(place.place)
 app.command("verify")(verify.verify)
 app.command("digest")(digest.digest)
 app.command("methods")(methods.methods)

@@ -1,6 +1,7 @@
 """`coterie compare`: methods with their controls, on one or several federations, ending with a verdict in words."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.showing import shown
 from coterie.run.execution import Execution
 from coterie.run.options import execution_with, plan_with
 
@@ -34,6 +36,7 @@ def compare(
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, beyond those compared.")] = 2,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with their controls, paired over draws of the data and seeds, tested and told in words."""
@@ -41,7 +44,10 @@ def compare(
     from coterie.cli.console import PlainConsole
     from coterie.evidence.settings import parse_seeds
     from coterie.run.compare import compare as carry_out
+    from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
+    from coterie.run.result import Result
+    from coterie.run.trackers import tracker_of
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
@@ -56,7 +62,7 @@ def compare(
         budget=budget,
         resume=resume,
         data_dir=data_dir,
-        callbacks=[ProgressBar(console)],
+        callbacks=[ProgressBar(console), *(tracker_of(name, out) for name in track or [])],
         controls=controls,
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
@@ -67,3 +73,8 @@ def compare(
     console.print(f"Evidence in {out}; go on with --resume if it is not complete.")
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
+    results = [Result(findings.records.evidence) for findings in comparison.federations]
+    if results and all(map(nothing_finished, results)):
+        for result in results:
+            print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+        raise typer.Exit(1)

@@ -49,8 +49,8 @@ def _cells(findings: Findings, finding: Finding) -> list[str]:
     return [
         finding.label,
         _number(100 * finding.scores[findings.score].mean, ".1f"),
-        "" if base else _number(100 * gain.mean, "+.1f"),
-        "" if base or not gain.testable else f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
+        "" if base else _number(100 * gain.mean, "+z.1f"),
+        "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
         _number(finding.corrected_p, ".3f") if finding.role == "method" else "",
         "" if base else _number(100 * finding.fairness.worse, ".0f", " %"),
         "" if base else _number(finding.fairness.clearly_worse, ".3g"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coterie.data.federation import Federation
 
 LISTED = 20  # clients up to which each has its own row
+SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "columns, means and deviations, kept for prediction"}
 
 
 def data(
@@ -64,6 +65,7 @@ def _list(console: "PlainConsole") -> None:
 
 def _describe(federation: "Federation", console: "PlainConsole") -> None:
     from coterie.cli.console import bold
+    from coterie.data.preparing.scales import scale_warning
     from coterie.data.summary import Summary
 
     summary = Summary.of(federation)
@@ -76,13 +78,12 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
-        *(
-            (key, "each client's own means and deviations" if key == "scaling" else str(value))
-            for key, value in federation.provenance.items()
-        ),
+        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items()),
     ]
     console.print(bold(federation.name))
     console.print(listing(("", ""), facts))
+    if (warning := scale_warning(federation)) is not None:
+        console.print(warning, style="yellow")
     frame = summary.clients() if len(federation) <= LISTED else summary.spread().reset_index(names="clients")
     console.print()
     console.print(listing([str(c) for c in frame.columns], [[_cell(value) for value in row] for row in frame.to_numpy().tolist()]))

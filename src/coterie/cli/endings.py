@@ -42,8 +42,9 @@ def ending_of(error: BaseException) -> Ending | None:
         return Ending(f"{named}{error.strerror or error}: check the path, its permissions and the room on the disk.", 2)
     if isinstance(error, RuntimeError):
         from coterie.evidence.writer import WriteError
+        from coterie.run.finishing import NothingFinishedError
 
-        return Ending(str(error), 1) if isinstance(error, WriteError) else None
+        return Ending(str(error), 1) if isinstance(error, (WriteError, NothingFinishedError)) else None
     return None
 
 

@@ -28,7 +28,7 @@ def inspect(
     seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
-    draws: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
+    references: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
     sketch: Annotated[
         int | None, typer.Option(help="So many random projections leave a client instead of each gradient.", show_default="gradients")
@@ -47,7 +47,7 @@ def inspect(
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
     tried = PilotPlan(rounds, local, randoms) if pilot else None
-    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(draws=draws))
+    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(references=references))
     if (data is None) == (federation is None):
         raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
     if federation is not None:

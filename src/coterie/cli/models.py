@@ -1,13 +1,24 @@
 """`coterie models`: the models that can be named."""
 
+import inspect
+from typing import Annotated
+
+import typer
+
 from coterie.cli.listing import listing
 
 
-def models() -> None:
-    """List the models and their settings."""
-    from coterie.cli.console import PlainConsole
+def models(name: Annotated[str | None, typer.Argument(help="One model, for its settings.")] = None) -> None:
+    """List the models, or the settings of one."""
+    from coterie.cli.console import PlainConsole, bold
     from coterie.models.catalogue import describe_model
+    from coterie.models.catalogue import models as known
+    from coterie.models.explained import explain_model
 
     console = PlainConsole()
+    if name is not None:
+        console.print(bold(name), f"\n{inspect.getdoc(known[name])}\n", sep="")
+        console.print(listing(("setting", "default", "what it is"), explain_model(name)))
+        return
     console.print(listing(("model", "settings", "what it is"), describe_model()))
     console.print("\nYour own: package.module:factory(setting=1), called with input_shape and outputs.")

@@ -24,7 +24,8 @@ Seeds = Annotated[str | None, typer.Option(help="Seeds: 0, 0-4 or 0,2,5.")]
 DataSeed = Annotated[int | None, typer.Option(help="Which draw of the data, or the first of several; 0 unless given.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Run code that the file or folder names: a model 'package.module:factory'.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name'.")]
+Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb; once for each.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 

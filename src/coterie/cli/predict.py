@@ -39,9 +39,9 @@ def predict(
     from coterie.deploy.rows import read_rows
 
     own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
-    rows = read_rows(data, own, label)
+    rows = read_rows(data, own, label, client)
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
-    found = own.predict(x, client)
+    found = own.answer(x, client)
     lines = _lines(own, found)
     console = PlainConsole(stderr=as_json)
     if out is not None:

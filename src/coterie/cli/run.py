@@ -1,6 +1,7 @@
 """`coterie run`: methods side by side on one federation, or everything a study file says."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.showing import shown
 from coterie.run.execution import Execution
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 @options.settings(Plan, Local, Execution)
 def run(
-    methods: Annotated[list[str], typer.Argument(help="Methods such as 'fedavg' or 'fedprox(mu=1)', or one study file (.toml).")],
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods such as 'fedprox(mu=1)' or your own 'package.module:Method', or one study file (.toml).")
+    ],
     said: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation; 'digits/rotated' unless given.")] = None,
     model: options.Model = None,
@@ -31,6 +35,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
     trust: options.Trust = False,
+    track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
@@ -42,36 +47,48 @@ def run(
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
         # a model that is said here takes the place of the file's
-        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted), trust or model is not None)
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model=model is not None), trust)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), out)]
     if len(studies) > 1 and as_json:
         raise UserError("--json prints one study: a study file with a grid has several; read their folders with 'coterie show DIR --json'.")
     chosen = parse_seeds(seeds) if seeds is not None else None
     said |= options.given(data=data, model=model, seeds=chosen, data_seed=data_seed)
+    came_to_something = True
     for entry in studies:
         entry = replace(entry.but(said), out=_folder(out, entry, alone=len(studies) == 1))
-        _run_one(entry, data_dir, resume, as_json)
+        came_to_something &= _run_one(entry, data_dir, resume, as_json, track or [])
+    if not came_to_something:
+        raise typer.Exit(1)
 
 
-def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool) -> None:
+def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:
+    """Run a study and tell of it; whether any of it reached the end."""
     from coterie.cli.console import PlainConsole, bold
     from coterie.cli.results import print_result
+    from coterie.methods.catalogue import build
+    from coterie.run.finishing import nothing_finished, sentence_of
     from coterie.run.progress import ProgressBar
     from coterie.run.study import Study
+    from coterie.run.trackers import tracker_of
 
     console = PlainConsole(stderr=as_json)
     if resume and entry.out is None:
         raise UserError("--resume needs --out: name the folder of the study to go on with.")
-    study = Study.prepare(entry.settings, data_dir=data_dir)
+    trackers = [tracker_of(name, entry.out) for name in track]
+    made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
+    study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
     count = len(entry.settings.seeds)
     console.print(bold(entry.settings.data), f", {entry.settings.model}, {count} seed{'' if count == 1 else 's'}", sep="")
-    result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console)])
+    result = study.run(out=entry.out, resume=resume, execution=entry.execution, callbacks=[ProgressBar(console), *trackers])
     print_result(result, console)
     if entry.out is not None:
         console.print(f"Evidence in {entry.out}. Look again with: coterie show {entry.out}")
     if as_json:
         print(json.dumps(result.as_json(str(entry.out) if entry.out else None)))
+    if nothing_finished(result):
+        print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+    return not nothing_finished(result)
 
 
 def _folder(out: Path | None, entry: "FileStudy", *, alone: bool) -> Path | None:

@@ -1,6 +1,8 @@
 """How a long command is stopped, and what it says then."""
 
+import shlex
 import signal
+import sys
 from types import FrameType
 from typing import Any
 
@@ -28,10 +30,18 @@ class StoppableCommands(TyperGroup):
 def _told(command: Any) -> str:
     """What is left of a command that was stopped: what can go on says how."""
     if command is not None and any(option.name == "resume" for option in command.params):
-        return "Stopped. What was written is safe; go on with --resume."
+        again = "--resume." if command.name == "launch" else _again(sys.argv[1:])
+        return f"Stopped. What was written is safe; go on with {again}"
     if command is not None and command.name == "reproduce":
         return "Stopped. What was written is safe; the same command goes on."
     return "Stopped."
+
+
+def _again(words: list[str]) -> str:
+    """The command that goes on. Where no folder was named on the command line, one may stand in the study file, or nothing was written."""
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        return "--resume, if a folder was named with --out (or in the study file); without one nothing is kept."
+    return f"coterie {shlex.join([*(word for word in words if word != '--resume'), '--resume'])}"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -17,8 +17,9 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Check every file, checkpoint and row of a study: exit code 0 if it is whole, 1 if anything is damaged."""
+    """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is whole, 1 if anything is damaged."""
     from coterie.cli.console import PlainConsole
+    from coterie.evidence.seals import broken_seals
     from coterie.evidence.verify import studies_in
     from coterie.evidence.verify import verify as look
 
@@ -26,9 +27,15 @@ def verify(
     found = [look(path) for path in studies_in(folder)]
     for one in found:
         _tell(one, console)
+    beside = [f"{folder / name} {wrong}" for name, wrong in broken_seals(folder).items()]
+    if beside:
+        console.print(f"What {folder} says of its studies is damaged.", style="yellow")
+    for sentence in beside:
+        console.print(f"- {sentence}")
+    whole = not beside and all(one.whole for one in found)
     if as_json:
-        print(json.dumps({"whole": all(one.whole for one in found), "studies": [one.as_json() for one in found]}))
-    raise typer.Exit(0 if all(one.whole for one in found) else 1)
+        print(json.dumps({"whole": whole, "damaged": beside, "studies": [one.as_json() for one in found]}))
+    raise typer.Exit(0 if whole else 1)
 
 
 def _tell(found: "Verified", console: "PlainConsole") -> None:

@@ -16,7 +16,7 @@ class Local:
     lr: float = setting(0.05, "Local learning rate.", above=0)
     momentum: float = setting(0.0, "Local momentum.", least=0, below=1)
     weight_decay: float = setting(0.0, "Local weight decay.", least=0)
-    optimizer: Literal["sgd", "adam"] = setting("sgd", "Local optimiser.")
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser; adamw runs client by client.")
     mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
     max_steps: int | None = setting(None, "Steps at most; all that the epochs take unless given.", least=1)
     rule: LocalRule | None = None  # a loss and a step of one's own

@@ -46,7 +46,7 @@ class Context:
     @property
     def local(self) -> Local:
         """Local training in this round, the learning rate decayed."""
-        factor = self.plan.decay ** max(self.round_ - 1, 0)
+        factor = self.plan.rate_factor(self.round_)
         return self.plan.local if factor == 1.0 else self.plan.local.but(lr=self.plan.local.lr * factor)
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
 
 from dataclasses import dataclass, field
+from math import cos, pi
 from typing import Literal
 
 from coterie.core.attacks import attack_of
@@ -18,7 +19,11 @@ class Plan:
     cohort: int | None = setting(None, "Clients a round; all that can be reached, or the window's share, unless given.", least=1)
     selection: Selection = setting("uniform", "A fresh sample each round, or windows that slide over a random order of all clients.")
     window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
-    decay: float = setting(1.0, "Factor on the learning rate after each round.", above=0, most=1)
+    decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, most=1)
+    schedule: Literal["exponential", "step", "cosine"] = setting(
+        "exponential", "How the learning rate falls: by decay each round, by decay in steps, or to nothing along a cosine."
+    )
+    step_every: int = setting(10, "Rounds between the steps of schedule=step.", least=1)
     dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
     stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
     attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
@@ -32,6 +37,8 @@ class Plan:
     def __post_init__(self) -> None:
         check_settings(self, "A study")
         attack_of(self.attack)  # a wrong one is refused here
+        if self.schedule == "cosine" and self.decay != 1:
+            raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
         if self.local.rule is not None:
             raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
 
@@ -39,6 +46,13 @@ class Plan:
         """Refuse, at start-up, a cohort that the roster cannot fill."""
         if self.cohort is not None and self.cohort > clients:
             raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
+
+    def rate_factor(self, round_: int) -> float:
+        """What the learning rate is multiplied by in a round; the first round, and the start before it, have the whole rate."""
+        passed = max(round_ - 1, 0)
+        if self.schedule == "cosine":
+            return 0.5 * (1 + cos(pi * passed / self.rounds))
+        return float(self.decay ** (passed // self.step_every if self.schedule == "step" else passed))
 
     def evaluates(self, round_: int) -> bool:
         """Whether a round ends with an evaluation."""

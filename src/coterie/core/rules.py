@@ -97,6 +97,7 @@ def plain_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Opt
     """The optimiser that the settings of local training name."""
     import torch
 
-    if local.optimizer == "adam":
-        return torch.optim.Adam(weights, lr=local.lr, weight_decay=local.weight_decay)
+    if local.optimizer != "sgd":
+        kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
+        return kind(weights, lr=local.lr, weight_decay=local.weight_decay)
     return torch.optim.SGD(weights, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)

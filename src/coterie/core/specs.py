@@ -10,6 +10,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from keyword import iskeyword
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -20,6 +22,7 @@ T = TypeVar("T")
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
 _BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
+_WINDOWS = re.compile(r"""(['"])([A-Za-z]:\\(?!\\)[^'"]*)\1""")  # C:\data\new.csv in quotes, in which \n is no new line
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -86,8 +89,8 @@ def parse_path(text: str) -> list[Spec]:
 class Registry(Generic[T]):
     """Names a user may write, each with the callable that builds the thing; the callable's signature is the grammar."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, group: str | None = None) -> None:
+        self.kind, self.group = kind, group  # the entry points by which installed packages add names
         self._entries: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -100,16 +103,31 @@ class Registry(Generic[T]):
     def add(self, name: str, build: Callable[..., T]) -> None:
         self._entries[name] = build
 
+    @cached_property
+    def installed(self) -> Mapping[str, EntryPoint]:
+        """What installed packages add, by name; our own names win."""
+        found = entry_points(group=self.group) if self.group is not None else ()
+        return {each.name: each for each in found}
+
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self.installed
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entries))
+        return iter(sorted({*self._entries, *self.installed}))
 
     def __getitem__(self, name: str) -> Callable[..., T]:
-        if name not in self._entries:
-            raise UserError(f"Unknown {self.kind} {name!r}: {suggestion(name, self._entries)}")
-        return self._entries[name]
+        if name in self._entries:
+            return self._entries[name]
+        if name not in self.installed:
+            raise UserError(f"Unknown {self.kind} {name!r}: {suggestion(name, self)}")
+        try:
+            made: Callable[..., T] = self.installed[name].load()
+        except Exception as error:  # whatever another package may raise while it is imported
+            raise UserError(
+                f"The {self.kind} {name!r} of an installed package cannot be loaded: {type(error).__name__}: {error}."
+            ) from error
+        self._entries[name] = made
+        return made
 
     def settings(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters a user may set (those given by the caller, such as data_seed, are marked by a leading underscore)."""
@@ -167,6 +185,8 @@ def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) 
 def _read(text: str) -> Any:
     """A literal, or else a bare word: a name, a word of Python's, a path."""
     text = text.strip()
+    if (path := _WINDOWS.fullmatch(text)) is not None:
+        return path.group(2)
     try:
         return _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError):

@@ -7,7 +7,7 @@ what it names would run it, so it is refused until the user has said that it may
 from collections.abc import Iterable
 
 from coterie.core.errors import UserError
-from coterie.core.specs import parse
+from coterie.core.specs import parse, split_at
 
 
 class UntrustedCodeError(UserError):
@@ -15,12 +15,14 @@ class UntrustedCodeError(UserError):
 
 
 def names_code(spec: str) -> bool:
-    """Whether a spec names code outside Coterie's catalogues: ``package.module:factory``."""
-    return ":" in parse(spec).name
+    """Whether a spec names code outside Coterie's catalogues: ``package.module:factory``; of a method, what its wrappers go around."""
+    return ":" in parse(split_at(spec, "+")[0]).name
 
 
-def check_trust(specs: Iterable[str], where: str, trust: bool) -> None:
-    """Refuse, before anything is imported, the first model that is code which `where` names, unless it is trusted."""
+def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "model") -> None:
+    """Refuse, before anything is imported, the first model (or method) that is code which `where` names, unless it is trusted."""
     for spec in specs:
         if not trust and names_code(spec):
-            raise UntrustedCodeError(f"{where} needs code that is not Coterie's, the model {spec!r}: if you trust it, say so with --trust.")
+            raise UntrustedCodeError(
+                f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, say so with --trust."
+            )

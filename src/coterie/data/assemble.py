@@ -10,6 +10,7 @@ from coterie.core.arrays import Array, Ids, Ints, Words
 from coterie.core.errors import UserError
 from coterie.core.rng import GOLDEN, fold, key, word
 from coterie.data.federation import Federation, Parts, Samples
+from coterie.data.preparing.prepared import prepared
 
 # 0.9 * 10 may come out a hair under 9: a share that is whole on paper must not lose a sample to rounding.
 _HAIR = 1e-9
@@ -102,7 +103,7 @@ def divide(
     held = held if isinstance(held, Parts) else Parts.of(held)
     ids = client_ids(len(held)) if ids is None else ids
     train, validate, tests = split_parts(shuffled(held, split_keys(data_seed, how, ids)), test, validation)
-    return Federation(
+    made = Federation(
         name=f"{samples.name}/{how}",
         x=samples.x,
         y=samples.y,
@@ -121,3 +122,4 @@ def divide(
             **(provenance or {}),
         },
     )
+    return prepared(made)

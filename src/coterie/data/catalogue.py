@@ -21,9 +21,9 @@ from coterie.data.synthetic import synthetic
 T = TypeVar("T")
 
 
-def _named(kind: str, *makes: Callable[..., T]) -> Registry[T]:
+def _named(kind: str, *makes: Callable[..., T], group: str | None = None) -> Registry[T]:
     """A registry of functions under their own names."""
-    registry: Registry[T] = Registry(kind)
+    registry: Registry[T] = Registry(kind, group)
     for make in makes:
         registry.add(make.__name__, make)
     return registry
@@ -36,6 +36,7 @@ sources: Registry[Samples | Federation] = _named(
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
     *(crisis.crisismmd, crisis.medic),
     *(frames.csv, frames.parquet, own.leaf, own.images, own.npz, own.hub),
+    group="coterie.data",
 )
 partitions: Registry[Federation] = _named(
     "partition",

@@ -1,6 +1,6 @@
 """What a federation holds, as hashes: a study goes on with the data it began with, and no others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from coterie.core.arrays import Array
@@ -30,6 +30,11 @@ def contents(federation: Federation) -> dict[str, str]:
         told = [str(value) for begin, world in federation.later for value in (begin, *contents(world).values())]
         found["later rounds"] = _joined(told)
     return found
+
+
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The parts of a federation that are another than they were, in words."""
+    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
 def array_hash(array: Array) -> str:

@@ -94,6 +94,35 @@ class Federation:
         if any(world.ids != self.ids or (world.train.sizes != self.train.sizes).any() for _, world in self.later):
             raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
+    @classmethod
+    def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
+        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
+        of the partition ``natural(...)`` (test, validation, clients, least), `data_seed` and `name`.
+
+        >>> import coterie as ct, pandas as pd
+        >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
+        >>> ct.Federation.from_frame(frame, client="site", label="ill", scale="standard").ids
+        ('a', 'b')
+        """
+        from coterie.data.from_objects import frame_federation  # which knows this class
+
+        return frame_federation(frame, client=client, label=label, **settings)
+
+    @classmethod
+    def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
+        """The clients of arrays: samples, their class numbers or names, and whose each is; `split` may say the part of each."""
+        from coterie.data.from_objects import arrays_federation
+
+        return arrays_federation(x, y, client, **settings)
+
+    @classmethod
+    def from_datasets(cls, datasets: Mapping[str, Any], **settings: Any) -> "Federation":
+        """A client for each site's data set: torch's (pairs of features and a class) or Hugging Face's (columns; `label` and `inputs` name
+        them), or ``{"train": ..., "test": ...}`` of them."""
+        from coterie.data.from_objects import datasets_federation
+
+        return datasets_federation(datasets, **settings)
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -115,5 +144,25 @@ class Federation:
             found = world if begin <= round_ else found
         return found
 
+    def check_apart(self) -> None:
+        """Refuse a client that would be judged on samples it has trained on."""
+        for name, part in (("test", self.test), ("validation", self.validation)):
+            if part is not None and (shared := _shared(self.train, part, len(self.y))) is not None:
+                raise UserError(
+                    f"Client {self.ids[shared]!r} of {self.name!r} has {name} samples among its training samples: its scores would be too "
+                    "good; keep the parts apart."
+                )
+        for _, world in self.later:
+            world.check_apart()
+
     def with_(self, **changes: Any) -> "Federation":
         return replace(self, **changes)
+
+
+def _shared(train: Parts, other: Parts, samples: int) -> int | None:
+    """The first client that has a sample in both parts. Samples that clients share among each other are no matter."""
+    trained = np.zeros(samples, dtype=bool)
+    trained[train.indices] = True
+    if not trained[other.indices].any():
+        return None
+    return next((k for k in range(len(train)) if np.isin(other[k], train[k]).any()), None)

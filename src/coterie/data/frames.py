@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +12,12 @@ from coterie.core.errors import UserError, suggestion
 from coterie.data.federation import Samples
 from coterie.data.folder import find_path
 from coterie.data.own import own_samples, split_words
+from coterie.data.preparing.columns import Columns
+from coterie.data.preparing.prepared import pending
+from coterie.data.preparing.wishes import Categories, Impute, Scale, StatisticsOf, Wishes
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.table import Table, coded
-from coterie.data.text import Wording
+from coterie.data.text import Features, Wording
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
@@ -25,14 +30,26 @@ def csv(
     text: str | None = None,
     split: str | None = None,
     width: int = 1024,
+    scale: Scale = "none",
+    impute: Impute = "none",
+    categories: Categories = "none",
+    drop: tuple[str, ...] | str = (),
+    statistics: StatisticsOf = "federated",
+    features: Features = "bag",
+    vocabulary: int = 4096,
+    length: int = 32,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Your CSV file: a row a sample, with a label column, a client column and numbers (or a column of texts) to learn from.
+    """Your CSV file: a row a sample, with a label column, a client column and columns (or one of texts) to learn from.
 
-    `split` names a column of the words train, validation and test. All other columns are features and must be numbers.
+    `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
+    categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
+    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn.
     """
-    return _frame("csv", _read_csv, path, label, client, text, split, width, _data_dir)
+    wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
+    wording = Wording(features, width, vocabulary, length)
+    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, _data_dir)
 
 
 def parquet(
@@ -42,11 +59,21 @@ def parquet(
     text: str | None = None,
     split: str | None = None,
     width: int = 1024,
+    scale: Scale = "none",
+    impute: Impute = "none",
+    categories: Categories = "none",
+    drop: tuple[str, ...] | str = (),
+    statistics: StatisticsOf = "federated",
+    features: Features = "bag",
+    vocabulary: int = 4096,
+    length: int = 32,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet file: as csv."""
-    return _frame("parquet", _read_parquet, path, label, client, text, split, width, _data_dir)
+    wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
+    wording = Wording(features, width, vocabulary, length)
+    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, _data_dir)
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
@@ -79,63 +106,92 @@ def check_columns(columns: Sequence[str], where: str) -> None:
         raise UserError(f"{where} has two columns called {twice[0]!r}: rename one of them.")
 
 
+@dataclass(frozen=True)
+class ColumnRoles:
+    """Which columns are not features."""
+
+    label: str
+    client: str | None = None
+    text: str | None = None
+    split: str | None = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns by what they are."""
+        return {role: column for role, column in asdict(self).items() if column is not None}
+
+
+def listed(drop: Sequence[str] | str) -> tuple[str, ...]:
+    """Names of columns, one or several."""
+    return (drop,) if isinstance(drop, str) else tuple(map(str, drop))
+
+
 def _frame(
     kind: str,
     reader: "Callable[..., pd.DataFrame]",
     path: str,
-    label: str,
-    client: str | None,
-    text: str | None,
-    split: str | None,
-    width: int,
+    roles: ColumnRoles,
+    wishes: Wishes,
+    wording: Wording,
     data_dir: Path | None,
 ) -> Samples:
     where = find_path(path, data_dir)
+    wording.check(f"Data set {kind!r}")
 
     def read() -> Table:
         try:
-            frame = reader(where, [name for name in (label, client, text, split) if name is not None])
+            frame = reader(where, list(roles.named.values()))
         except UserError:
             raise
         except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
-        table = table_of(frame, str(where), label, client, text, split)
-        return table if table.texts is None else Wording(width=width).table(table)
+        table = table_of(frame, str(where), roles, wishes)
+        return table if roles.text is None else WordedColumn(roles.text, wording).table(table)
 
-    return own_samples(kind, where, [where], read, label=label, client=client, text=text, split=split, width=width)
+    return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told())
 
 
-def table_of(frame: "pd.DataFrame", where: str, label: str, client: str | None, text: str | None, split: str | None) -> Table:
+def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wishes | None = None) -> Table:
     """A data frame's columns in their roles."""
-    from pandas.api.types import is_numeric_dtype
-
+    wishes = wishes or Wishes()
     check_columns([str(column) for column in frame.columns], where)
     if not len(frame):
         raise UserError(f"{where} holds no samples.")
-    roles = {"label": label, "client": client, "text": text, "split": split}
-    for role, column in roles.items():
-        if column is None:
-            continue
+    for role, column in [*roles.named.items(), *(("dropped", name) for name in wishes.drop)]:
         if column not in frame:
             raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
+    for role, column in roles.named.items():
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: row {int(lacking.argmax())} has no value in the {role} column {column!r}.")
-    rest = frame.drop(columns=[column for column in roles.values() if column is not None])
-    if text is None:
-        if wrong := [str(c) for c in rest if not is_numeric_dtype(rest[c])]:
-            raise UserError(f"{where}: column {wrong[0]!r} does not hold numbers: turn it into numbers, drop it, or name it as text=.")
-        if not len(rest.columns):
-            raise UserError(f"{where} has no column left to learn from beside {', '.join(c for c in roles.values() if c)}.")
-    y, classes = coded([str(value) for value in frame[label]])
-    owners, names = coded([str(value) for value in frame[client]]) if client is not None else (None, ())
-    return Table(
+    y, classes = coded([str(value) for value in frame[roles.label]])
+    owners, names = coded([str(value) for value in frame[roles.client]]) if roles.client is not None else (None, ())
+    table = Table(
         y=y,
         classes=classes,
-        values=rest.to_numpy(np.float32) if text is None else None,
-        texts=[str(value) for value in frame[text]] if text is not None else None,
-        part=split_words(frame[split].tolist(), where) if split is not None else None,
+        texts=[str(value) for value in frame[roles.text]] if roles.text is not None else None,
+        part=split_words(frame[roles.split].tolist(), where) if roles.split is not None else None,
         owners=owners,
         owner_names=names,
-        facts={"features": [str(c) for c in rest]} if text is None else {},
     )
+    if roles.text is not None:
+        return table
+    rest = frame.drop(columns=list(dict.fromkeys([*roles.named.values(), *wishes.drop])))
+    if not len(rest.columns):
+        raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.named.values())}.")
+    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot")
+    facts: dict[str, Any] = {"features": list(columns.features)}
+    if not wishes.any:
+        values = rest.to_numpy(np.float32)
+        if np.isnan(values).any():
+            row, place = np.argwhere(np.isnan(values))[0]
+            raise UserError(
+                f"{where}: sample {row} holds a value that is no finite number, in column {str(rest.columns[place])!r}; fill it in or drop "
+                "it, or say impute=mean."
+            )
+        return replace(table, values=values, facts=facts)
+    encoded = columns.encode(rest, where)
+    if wishes.impute == "none" and np.isnan(encoded).any():
+        row, place = np.argwhere(np.isnan(encoded))[0]
+        raise UserError(f"{where}: sample {row} has no number in column {columns.features[place]!r}: fill it in, or say impute=mean.")
+    return replace(table, values=encoded, facts={**facts, **pending(columns, wishes)})

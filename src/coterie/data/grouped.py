@@ -17,6 +17,8 @@ from coterie.core.rng import key, shuffle
 from coterie.data.assemble import check_count, check_enough, check_fractions
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import natural, shared_out
+from coterie.data.preparing.prepared import DONE
+from coterie.data.preparing.worded import WORDED
 
 MakeFederation = Callable[..., Federation]
 CLIENTS, TEST = 40, 0.1  # of a scenario in place of a partition
@@ -102,5 +104,7 @@ def regrouped(federation: Federation, name: str, group: Ids, told: dict[str, Any
     )
     provenance = {**federation.provenance, "central": central, "scenarios": [*before, name], **told}
     if changes.get("x", federation.x) is not federation.x:
+        for name in (DONE, WORDED):
+            provenance.pop(name, None)
         provenance.pop("scaling", None)  # it no longer leads from a site's own rows to these features
     return federation.with_(groups=group, central=None, provenance=provenance, name=f"{federation.name}/{name}", **changes)

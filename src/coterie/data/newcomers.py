@@ -5,6 +5,7 @@ import numpy as np
 from coterie.core.errors import UserError
 from coterie.data.federation import Federation, Parts
 from coterie.data.mixing import appended, both_samples
+from coterie.data.preparing.prepared import DONE
 
 
 def with_newcomers(federation: Federation, new: Federation) -> Federation:
@@ -22,6 +23,8 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
     told = dict(federation.provenance)
     told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
+    if DONE in told and DONE in new.provenance:
+        told[DONE] = {**told[DONE], "scalings": {**told[DONE]["scalings"], **new.provenance[DONE]["scalings"]}}
     return Federation(
         name=federation.name,
         x=both_samples(federation.x, new.x),

@@ -22,6 +22,7 @@ from coterie.data.assemble import (
     split_parts,
 )
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Federation, Parts, Samples
+from coterie.data.preparing.prepared import prepared
 
 
 def iid(samples: Samples, clients: int = 100, test: float = 0.1, validation: float = 0.0, *, _data_seed: int = 0) -> Federation:
@@ -169,7 +170,7 @@ def _as_given(
     if validation > 0 and not len(held.indices):
         train, held, _ = split_parts(shuffled(train, split_keys(data_seed, "natural", ids)), 0.0, validation)
     used = sum(len(part.indices) for part in (train, held, tests))
-    return Federation(
+    made = Federation(
         name=f"{samples.name}/natural",
         x=samples.x,
         y=samples.y,
@@ -182,6 +183,7 @@ def _as_given(
         data_seed=data_seed,
         provenance={**samples.provenance, "partition": "natural, the set's own split", "left_over": len(samples.y) - used, **told},
     )
+    return prepared(made)
 
 
 def _owned(owners: Ints, rows: Ints, kept: Ints) -> Parts:

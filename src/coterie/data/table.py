@@ -9,6 +9,7 @@ import numpy as np
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
+from coterie.data.preparing.prepared import has_gaps
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 BLOCK = 4096  # rows looked at together: a set may be larger than memory
@@ -62,7 +63,7 @@ def check_table(table: Table, where: str) -> None:
     """Refuse what no model could be trained on, in one sentence that says where."""
     check_labels(table, where)
     if table.values is not None:
-        _check_features(table.values, np.arange(len(table.y)), where)
+        _check_features(table.values, np.arange(len(table.y)), where, gaps=has_gaps(table.facts))
 
 
 def check_mapped(table: Table, where: str) -> None:
@@ -74,10 +75,10 @@ def check_mapped(table: Table, where: str) -> None:
     _check_features(table.values, rows, where)
 
 
-def _check_features(values: Array, rows: Ints, where: str) -> None:
+def _check_features(values: Array, rows: Ints, where: str, *, gaps: bool = False) -> None:
     if values.ndim < 2 or not all(values.shape[1:]):
         raise UserError(f"{where} holds samples without features: each should be a list of numbers.")
-    if values.dtype.kind != "f":
+    if values.dtype.kind != "f" or gaps:
         return
     for begin in range(0, len(rows), BLOCK):
         chosen = rows[begin : begin + BLOCK]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.arrays import Floats
+from coterie.core.arrays import Array, Floats
 from coterie.core.disk import file_hash
 from coterie.core.rng import word
 from coterie.data.assemble import check_count
@@ -47,11 +47,18 @@ class Wording:
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts."""
         assert table.texts is not None
-        if self.features == "bag":
-            return replace(table, values=bag(table.texts, self.width), texts=None, facts={**table.facts, "features": "hashed words"})
         told = f"the last {self.length} words as numbers; lstm and rnn need vocabulary={self.tokens_known()}"
-        values = tokens(table.texts, self.length, self.vocabulary, self._known())
-        return replace(table, values=values, texts=None, facts={**table.facts, "features": told})
+        facts = {**table.facts, "features": "hashed words" if self.features == "bag" else told}
+        return replace(table, values=self.values(table.texts), texts=None, facts=facts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a text's features."""
+        return (self.width if self.features == "bag" else self.length,)
+
+    def values(self, texts: Sequence[str]) -> Array:
+        """The features of texts."""
+        return bag(texts, self.width) if self.features == "bag" else tokens(texts, self.length, self.vocabulary, self._known())
 
     def tokens_known(self) -> int:
         known = self._known()

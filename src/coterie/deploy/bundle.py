@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +12,18 @@ from torch import nn
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.errors import UserError
-from coterie.core.model import ModelSpec
+from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
+from coterie.data.preparing.preparation import Preparation
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.engines.loss import probabilities
 from coterie.engines.workspace import CHUNK
 from coterie.models.catalogue import build_model
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Predictions(NamedTuple):
@@ -54,8 +59,26 @@ class Bundle:
     tokens: bool = False  # samples are whole numbers
     features: tuple[str, ...] | None = None
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
+    preparation: Preparation | None = None  # of the table that it was trained on
+    worded: WordedColumn | None = None  # of a table of texts
+    make: MakeModule = build_model  # another where the model was given as an object
 
-    def predict(self, x: Array, client: str | None = None) -> Predictions:
+    @property
+    def classes_(self) -> Array:
+        """The names of the classes, in the order of the columns of `predict_proba`."""
+        return np.array(self.classes, dtype=object)
+
+    def predict(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Array:
+        """(m,) the class of each row, by name. A table is in the client's own units; an array in those that the models were trained in."""
+        return np.asarray(self.classes_[self.predict_proba(rows, client).argmax(axis=1)])
+
+    def predict_proba(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Doubles:
+        """(m, C) the probability of each class."""
+        from coterie.deploy.rows import inputs_of  # which knows bundles
+
+        return self.answer(inputs_of(self, rows, client), client).probabilities
+
+    def answer(self, x: Array, client: str | None = None) -> Predictions:
         """Classes, probabilities and who answered, for samples in the units that the models were trained in (see `scaled`)."""
         row, place = self._seat(client)
         inputs = self._inputs(x)
@@ -73,7 +96,7 @@ class Bundle:
         """A client's own rows in the units that its model was trained in: standardised as its training part was."""
         if not self.scaling:
             raise UserError(f"The bundle has no scaling for {self.origin.data!r}: give rows in the units that the model was trained in.")
-        name = next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
+        name = self.asking(client)
         if name is None or name not in self.scaling:
             whom = "Say whose rows these are" if name is None else f"The bundle does not know how client {name!r} scales its rows"
             raise UserError(f"{whom}: it has the scaling of {_some(self.scaling)}; rows that are scaled already need none.")
@@ -87,19 +110,22 @@ class Bundle:
     @cached_property
     def module(self) -> nn.Module:
         """The module that every model of the bundle is written into, in turn."""
-        return ModelSpec(self.model, self.input_shape, len(self.classes), build_model).module().eval()
+        return ModelSpec(self.model, self.input_shape, len(self.classes), self.make).module().eval()
 
     def load(self, row: int) -> nn.Module:
         """The module as this row of the models."""
         write(self.module, torch.from_numpy(self.models[row]))
         return self.module
 
+    def asking(self, client: str | None) -> str | None:
+        """Who asks: the only client of the bundle where nobody is named."""
+        return next(iter(self.clients)) if client is None and len(self.clients) == 1 else client
+
     def _seat(self, client: str | None) -> tuple[int, int]:
         """The row that answers for a client, and the place by which a combiner knows it. Who is not known gets the only model, if it is
         one."""
         names = list(self.clients)
-        if client is None and len(names) == 1:
-            client = names[0]
+        client = self.asking(client)
         if client is not None and client in self.clients:
             return self.clients[client], names.index(client)
         if len(self.models) == 1:

@@ -30,6 +30,10 @@ def contradiction(bundle: Bundle) -> str | None:
             return f"its combiner gives scores of shape {shape} for {classes} classes"
     if bundle.features is not None and len(bundle.features) != width:
         return f"{len(bundle.features)} features named where the model takes {width}"
+    if bundle.preparation is not None and bundle.preparation.features != bundle.features:
+        return "a preparation that makes other features than it names"
+    if bundle.worded is not None and bundle.worded.wording.shape != bundle.input_shape:
+        return "texts that become other features than the model takes"
     if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
         return f"a scaling that is not of {width} features"
     return None

@@ -13,6 +13,8 @@ from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
+from coterie.data.preparing.preparation import Preparation
+from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_checks import contradiction
@@ -50,6 +52,10 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         "scaling": {name: scaling.told() for name, scaling in bundle.scaling.items()},
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+    if bundle.preparation is not None:  # others are as they have always been
+        head["preparation"] = bundle.preparation.told()
+    if bundle.worded is not None:
+        head["worded"] = bundle.worded.told()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -84,6 +90,8 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             tokens=head.tokens,
             features=None if head.features is None else tuple(head.features),
             scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
+            preparation=None if head.preparation is None else Preparation.read(head.preparation),
+            worded=None if head.worded is None else WordedColumn.read(head.worded),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

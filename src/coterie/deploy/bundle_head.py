@@ -46,6 +46,8 @@ class Head(_Strict):
     combiner: dict[str, Any] | None
     features: _Texts | None
     scaling: dict[str, _Scale]
+    preparation: dict[str, Any] | None = None
+    worded: dict[str, Any] | None = None
     sha256: str
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.core.arrays import Ids
 from coterie.core.errors import UserError, suggestion
-from coterie.core.json_object import read_words
+from coterie.core.json_object import read_object, read_words
 from coterie.core.method import Method
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
+from coterie.data.content import contents, differing
 from coterie.data.federation import Federation
 from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
@@ -22,8 +24,11 @@ from coterie.evidence.record import RUNNING, LaneKey
 from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
+from coterie.methods.catalogue import build
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
+from coterie.run.lanes import Lane
+from coterie.run.result import Result
 from coterie.run.study import Study
 
 
@@ -52,8 +57,10 @@ def served(
     settings = _chosen(evidence.settings, method, seed, draw)
     key = LaneKey(settings.draws[0], settings.methods[0], settings.seeds[0])
     restored = _last(folder, key, settings)
-    methods = None if made is None else [made]
+    check_trust(settings.methods, str(folder), trust or made is not None, "method")
+    methods = [build(settings.methods[0], trust=trust) if made is None else made]
     known = federation or load(settings.data, key.draw, data_dir)
+    _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
         known = with_newcomers(known.at(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
@@ -64,10 +71,44 @@ def served(
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)
     clients = world.problem.roster.clients
-    script = lane.method.serve(restored.state, clients if newcomers is None else clients[len(roster) :], lane.context(lane.round_))
     with _engine(folder, study) as engine:
-        serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=key.draw)
-    return Served(lane, settings.model, world.federation.at(lane.round_), serving)
+        return served_by(study, lane, engine, clients if newcomers is None else clients[len(roster) :])
+
+
+def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
+    """What a lane that has reached its end serves these clients."""
+    script = lane.method.serve(lane.state, clients, lane.context(lane.round_))
+    serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+    world = study.worlds[lane.key.draw]
+    return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
+
+
+def served_result(result: Result, method: str | None = None, seed: int | None = None, draw: int | None = None) -> Served:
+    """What a study that was run in this process serves: its objects are at hand, whether anything was written or not."""
+    if result.run is None:
+        folder = result.evidence.source.folder
+        if folder is None:
+            raise UserError("The result has neither a folder nor the study that it is of: run the study again.")
+        return served(folder, method, seed=seed, draw=draw, trust=True)
+    study, lanes = result.run.study, result.run.lanes
+    chosen = _chosen(study.settings, method, seed, draw)
+    key = LaneKey(chosen.draws[0], chosen.methods[0], chosen.seeds[0])
+    lane = next(each for each in lanes if each.key == key)
+    if lane.status != RUNNING or lane.round_ < study.settings.plan.rounds:
+        raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
+    with make_engine(study.worlds, "auto", "cpu") as engine:
+        return served_by(study, lane, engine, study.worlds[key.draw].problem.roster.clients)
+
+
+def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:
+    """Refuse other data than the study's, by what they hold; a folder of before they were hashed has only its list of clients."""
+    path = folder / "data.json"
+    before = read_object(path).get(str(draw)) if path.exists() else None
+    other = differing(before, contents(federation)) if isinstance(before, dict) else []
+    if other:
+        raise UserError(
+            f"The data of {spec!r} are not those of {folder} ({', '.join(other)} differ): point --data-dir to those it was run on."
+        )
 
 
 def _chosen(settings: Settings, method: str | None, seed: int | None, draw: int | None) -> Settings:

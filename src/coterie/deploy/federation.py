@@ -1,5 +1,6 @@
 """A federation's folder: what its operator keeps on the server. Kits for sites are cut from it."""
 
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class FederationFolder:
 def server_address(text: str) -> tuple[str, int]:
     """HOST:PORT as a user writes it."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise UserError(f"Cannot read the server {text!r}: write it as HOST:PORT, such as 127.0.0.1:8102.")
     return host, int(port)
 

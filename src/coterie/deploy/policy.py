@@ -79,10 +79,10 @@ def policy_of(text: str, name: str = "policy") -> Policy:
     """The policy that a text says; `name` is the file's, for errors."""
     try:
         made = Policy.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"The policy file {name} is not valid TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"The policy file {name} {_sentence(error.errors()[0])}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The policy file {name} is not valid TOML: {error}.") from error
     for what, given, own in (("models", made.models, OWN_MODELS), ("rules", made.rules, OWN_RULES)):
         for each in given:
             if ":" not in each and each not in own:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from coterie.core.serving import COMBINED
+from coterie.data.preparing.prepared import preparation_of
+from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import write_bundle
@@ -14,7 +16,7 @@ from coterie.engines.world import World
 def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     """Write the bundle of one method into a folder of its name; a later one of the same run takes its place."""
     federation, serving = world.federation, delivery.serving
-    scaling = federation.provenance.get("scaling", {})
+    scaling, preparation = federation.provenance.get("scaling", {}), preparation_of(federation)
     bundle = Bundle(
         origin=Origin(delivery.method, federation.name, delivery.seed, 0, delivery.round_),
         model=world.model.text,
@@ -27,6 +29,8 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         tokens=federation.x.dtype.kind != "f",
         features=feature_names(federation),
         scaling={name: Scaling.read(scaling[name]) for name in delivery.ids if name in scaling},
+        preparation=None if preparation is None else preparation.of(delivery.ids),
+        worded=worded_column_of(federation.provenance),
     )
     plain = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in delivery.method)
     out = folder / delivery.run / plain

@@ -28,14 +28,50 @@ class SiteRows:
     y: Ints | None = None  # (m,)
 
 
-def read_rows(path: Path, bundle: Bundle, label: str | None = None) -> SiteRows:
-    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names."""
+def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
+    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names.
+
+    The rows of a table are prepared as those of training were, where the bundle says how.
+    """
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
-    rows = _arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _table(path, bundle, label)
+    rows = _arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _table(path, bundle, label, client)
     if not len(rows.x):
         raise UserError(f"{path} holds no rows.")
     return rows
+
+
+def inputs_of(bundle: Bundle, rows: "Array | pd.DataFrame", client: str | None) -> Array:
+    """Rows as the models take them: an array as it is, a table in the client's own units prepared as the training rows were."""
+    if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
+        return np.asarray(rows)
+    if bundle.preparation is not None:
+        return bundle.preparation.rows(rows, bundle.asking(client), "The table")
+    if bundle.worded is not None:
+        return bundle.worded.rows(rows, "The table")
+    texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
+    columns = _by_position(texts, bundle, "The table") if bundle.features is None else columns_by_name(texts, bundle.features, "The table")
+    made = np.stack(columns, axis=1)
+    return bundle.scaled(made, client) if bundle.scaling else made
+
+
+def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str) -> tuple[Array, Ints]:
+    """The samples of an .npz file with their class numbers."""
+    if path.suffix != ".npz":
+        raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
+    arrays = read_npz(path, ["x", label])
+    x, y = arrays["x"], classes_of(arrays[label].tolist(), classes, str(path))
+    if x.dtype.kind not in "fiub" or x.shape[1:] != shape or len(x) != len(y):
+        raise UserError(f"{path} holds {x.dtype} of shape {x.shape} and {len(y)} labels: the model takes rows of shape {shape}.")
+    return x, y
+
+
+def labelled_table(path: Path, classes: Sequence[str], label: str) -> "tuple[pd.DataFrame, Ints]":
+    """The other columns of a CSV file, all cells as text, and its class numbers."""
+    frame = _read_table(path)
+    if label not in frame:
+        raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
+    return frame.drop(columns=label), classes_of(frame[label].tolist(), classes, str(path))
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
@@ -58,15 +94,13 @@ def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     return SiteRows(found, y)
 
 
-def _table(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
-    frame = _read_table(path)
-    y = None
-    if label is not None:
-        if label not in frame:
-            raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
-        y = classes_of(frame[label].tolist(), bundle.classes, str(path))
-        frame = frame.drop(columns=label)
-    columns = _by_position(frame, bundle, path) if bundle.features is None else _by_name(frame, bundle.features, path)
+def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
+    frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label)
+    if bundle.preparation is not None:
+        return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
+    if bundle.worded is not None:
+        return SiteRows(bundle.worded.rows(frame, str(path)), y)
+    columns = _by_position(frame, bundle, path) if bundle.features is None else columns_by_name(frame, bundle.features, path)
     return SiteRows(np.stack(columns, axis=1), y)
 
 
@@ -91,7 +125,7 @@ def _read_table(path: Path) -> "pd.DataFrame":
     return frame.fillna("")  # of lines shorter than the head
 
 
-def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path) -> list[Array]:
+def columns_by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:
     """The columns that the features name. A category's column may stand for its indicators: `cp` for `cp=2` and `cp=3`."""
     columns, missing = [], []
     for feature in features:
@@ -108,7 +142,7 @@ def _by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path) -> list
     return columns
 
 
-def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path) -> list[Array]:
+def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:
     """All columns of numbers, in their order."""
     width = prod(bundle.input_shape)
     texts = [str(c) for c in frame.columns if not any(_number(cell) is not None for cell in frame[c].head(100))]
@@ -119,7 +153,7 @@ def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path) -> list[Arra
     return [_numbers(frame[c].tolist(), str(c), path) for c in kept]
 
 
-def _numbers(cells: Sequence[str], column: str, path: Path) -> Array:
+def _numbers(cells: Sequence[str], column: str, path: Path | str) -> Array:
     values = [_number(cell) for cell in cells]
     if None in values:
         row = values.index(None)

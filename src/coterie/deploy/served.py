@@ -9,11 +9,15 @@ import numpy as np
 
 from coterie.core.arrays import Floats
 from coterie.core.errors import check_names
+from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
+from coterie.data.preparing.prepared import preparation_of
+from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.combining import combiner_for
+from coterie.models.catalogue import build_model
 from coterie.run.lanes import Lane
 
 
@@ -25,6 +29,7 @@ class Served:
     model: str
     federation: Federation  # as the last round finds it
     serving: Serving
+    make: MakeModule = build_model
 
     def bundle(self, clients: Sequence[str]) -> Bundle:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
@@ -36,7 +41,7 @@ class Served:
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
         rows = [row if row == COMBINED else int(np.searchsorted(kept, row)) for row in own.rows.tolist()]
         names = [federation.ids[number] for number in numbers]
-        scaling = federation.provenance.get("scaling", {})
+        scaling, preparation = federation.provenance.get("scaling", {}), preparation_of(federation)
         return Bundle(
             origin=Origin(key.method, federation.name, key.seed, key.draw, self.lane.round_),
             model=self.model,
@@ -49,6 +54,9 @@ class Served:
             tokens=federation.x.dtype.kind != "f",
             features=feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
+            preparation=None if preparation is None else preparation.of(names),
+            worded=worded_column_of(federation.provenance),
+            make=self.make,
         )
 
     @cached_property

@@ -17,6 +17,7 @@ from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Trai
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
+from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, DenseArrays, DenseTensors
 from coterie.engines.evaluate import evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
@@ -71,7 +72,7 @@ class BatchedEngine(LocalEngine):
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
         with torch_threads(1):
-            for numbers in _together(works):
+            for numbers in self._together(works):
                 for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
                     answers[number] = answer
             others = [i for i, work in enumerate(works) if not isinstance(work.ask, Train)]
@@ -111,7 +112,7 @@ class BatchedEngine(LocalEngine):
         asks = [work.ask for work in works if isinstance(work.ask, Train)]
         world, kept = works[0].world, self._keep(works[0].world)
         route = self._route(world, asks[0].local)
-        if route.name == "loop":
+        if route.name == "loop" or self._needs_loop(works[0]):
             return [self.loop.answer(work) for work in works]
         job = merge(works, asks, kept.sizes)
         if (rule := asks[0].local.rule) is not None:
@@ -121,8 +122,16 @@ class BatchedEngine(LocalEngine):
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
         else:
+            assert asks[0].local.optimizer != "adamw"  # whose route is the loop
             vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
         return share_out(asks, job.samples(), vectors, steps)
+
+    def _needs_loop(self, work: Work) -> bool:
+        """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
+        assert isinstance(work.ask, Train)
+        if self._keep(work.world).sizes or self.loop.space(work.world).least == 1:
+            return False
+        return leaves_one_over(work.world.federation.train.sizes, work.ask.local.batch_size)
 
     def _fused(self, job: FusedJob, kept: "_Kept") -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
@@ -143,6 +152,16 @@ class BatchedEngine(LocalEngine):
                 convolutions=convolutions(self.device),
             )
         return kept.vectorised[exact]
+
+    def _together(self, works: Sequence[Work]) -> list[list[int]]:
+        """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
+        buckets: dict[tuple[int, str, Local | None, bool], list[int]] = {}
+        for number, work in enumerate(works):
+            if isinstance(work.ask, Train):
+                local = work.ask.local
+                key = (id(work.world), local.optimizer, local if local.rule is not None else None, self._needs_loop(work))
+                buckets.setdefault(key, []).append(number)
+        return list(buckets.values())
 
     def _route(self, world: World, local: Local) -> Route:
         by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
@@ -175,13 +194,3 @@ class _Kept:
             self.dense = DenseTensors(world.federation, self.sizes, device) if on_gpu else DenseArrays(world.federation, self.sizes)
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.routes: dict[str, Route] = {}
-
-
-def _together(works: Sequence[Work]) -> list[list[int]]:
-    """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-    buckets: dict[tuple[int, str, Local | None], list[int]] = {}
-    for number, work in enumerate(works):
-        if isinstance(work.ask, Train):
-            local = work.ask.local
-            buckets.setdefault((id(work.world), local.optimizer, local if local.rule is not None else None), []).append(number)
-    return list(buckets.values())

@@ -95,7 +95,7 @@ class _Terms:
 
 def _batches(space: Workspace, visit: Visit, local: Local, key: int, epochs: int) -> Iterator[Ints]:
     """The batches of a loop, until it is to end early."""
-    for batch in batches(key, visit.samples, local.batch_size, epochs, local.max_steps):
+    for batch in batches(key, visit.samples, local.batch_size, epochs, local.max_steps, space.least):
         if space.closing.is_set():
             return
         yield batch

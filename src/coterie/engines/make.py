@@ -20,7 +20,8 @@ def make_engine(
 ) -> Engine:
     """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
     found = resolve_device(device)
-    return LoopEngine(worlds, found, threads=threads) if engine == "loop" else BatchedEngine(worlds, found, threads, pinned)
+    alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
+    return LoopEngine(worlds, found, threads=threads) if alone else BatchedEngine(worlds, found, threads, pinned)
 
 
 def resolve_device(device: str) -> str:

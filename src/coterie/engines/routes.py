@@ -45,6 +45,8 @@ def route_for(world: World, local: Local, device: torch.device) -> Route:
             return Route("fused", "a dense network with SGD: whole trainings in compiled kernels")
     if device.type == "cpu" and any(isinstance(part, torch.nn.Conv2d) for part in world.model.module().modules()):
         return Route("loop", "convolutions fill a CPU by themselves: stacking clients would not be faster")
+    if local.optimizer == "adamw" and local.rule is None:
+        return Route("loop", "stacked trainings know SGD and Adam")
     if local.rule is not None:
         reason = why_not_stacked(world, device=device, local=TRIAL.but(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
         return Route("loop", reason) if reason else Route("vectorised", "a local rule, stacked over clients; a trial agreed with the loop")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.parameters import write
+from coterie.engines.fitting import smallest_batch
 from coterie.engines.loss import probabilities
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
@@ -24,6 +25,7 @@ class Workspace:
         self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
+        self.least = smallest_batch(self.module, self.x)  # samples that a step needs
         self.draws = False  # whether the module was seen to draw random numbers while it trained
         self.closing = Event()  # set when trainings here and in its twins are to end early
         self._twins: list[Workspace] = []
@@ -63,4 +65,5 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
         outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
-        return probabilities(outputs).double().cpu().numpy(), self.loss(outputs, y[numbers]).double().cpu().numpy()
+        # to the CPU first: not every device has doubles
+        return probabilities(outputs).cpu().double().numpy(), self.loss(outputs, y[numbers]).cpu().double().numpy()

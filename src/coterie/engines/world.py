@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.arrays import Ids, Words
 from coterie.core.attacks import Attack, Backdoor
-from coterie.core.model import ModelSpec
+from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.problem import Problem
 from coterie.core.rng import word
 from coterie.core.roster import Roster
@@ -30,9 +30,16 @@ class World:
     attack: Attack | None = None
 
     @classmethod
-    def of(cls, federation: Federation, model: str, loss: Loss = cross_entropy, attack: Attack | None = None) -> "World":
-        """The world of training the model that a spec names."""
-        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), build_model), loss, attack)
+    def of(
+        cls,
+        federation: Federation,
+        model: str,
+        loss: Loss = cross_entropy,
+        attack: Attack | None = None,
+        make: MakeModule = build_model,
+    ) -> "World":
+        """The world of training the model that a spec names; `make` stands in for the spec of a model that is an object."""
+        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), make), loss, attack)
 
     @cached_property
     def words(self) -> Words:

@@ -16,7 +16,7 @@ from coterie.core.locks import LOCK, Hold
 DRAFT = ".draft"
 
 
-def create_folder(folder: Path, last: str, fill: Callable[[Path], None], what: str = "study") -> Hold:
+def create_folder(folder: Path, last: str, fill: Callable[[Path], object], what: str = "study") -> Hold:
     """Begin a folder that `fill` fills, `last` being the file that makes it one; it is held for this process.
 
     One that holds anything else, or that another process writes to, is refused.

@@ -121,8 +121,8 @@ def _pilot(found: Inspection) -> Answer | None:
         f"Right on {p.on} after a short pilot with {found.groups.k} groups: one model {one:.1f} %, groups {grouped:.1f} %, random groups "
         f"of the same sizes {random:.1f} % ({p.as_good} of {len(p.random)} drawings as good). {_who(p, found.pilot_ids)}"
     )
-    short = {"help": "expected to help", "hurt": "expected to hurt", "not help": "not expected to help"}[p.verdict]
-    return Answer("Would grouping help?", f"{short}: {100 * p.gain:+.1f} ± {200 * p.error:.1f} points", evidence)
+    short = {"help": "expected to help", "hurt": "expected to hurt", "not shown": "not shown to help"}[p.verdict]
+    return Answer("Would grouping help?", f"{short}: {100 * p.gain:+z.1f} ± {200 * p.error:.1f} points", evidence)
 
 
 def _who(p: Pilot, ids: tuple[str, ...]) -> str:

@@ -24,6 +24,7 @@ from coterie.heterogeneity.pni import ask_pni
 from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
 from coterie.inspect.labels import LabelSpread, label_spread
 from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
+from coterie.models.given import GivenModel, given_model
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
 
@@ -34,16 +35,16 @@ class InspectPlan:
 
     labels: bool = True  # whether clients may be asked class by class, which tells their label counts
     validation: bool = True  # whether clients have validation parts
-    draws: int = DRAWS
+    references: int = DRAWS  # draws of one population to compare with
     sketch: int | None = None  # random projections that leave a client instead of a gradient
     sketch_clip: float | None = None  # the longest of them
     sketch_noise: float = 0.0  # in clips
     pilot: PilotPlan | None = field(default_factory=PilotPlan)  # None: no pilot
 
     def __post_init__(self) -> None:
-        if self.draws < 19:
+        if self.references < 19:
             raise UserError(
-                f"Inspecting cannot use draws={self.draws}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
+                f"Inspecting cannot use references={self.references}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
             )
         if self.sketch is not None and self.sketch < 1:
             raise UserError(f"Inspecting cannot use sketch={self.sketch}: give a whole number of 1 or more, such as 64.")
@@ -93,7 +94,7 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
     first = differ(probes, ctx.rng("inspect differ"))
     second = beyond_labels(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
     held = label_spread(probes.counts.sum(axis=0), ctx.rng("inspect labels")) if plan.labels else None
-    groups = groups_of(probes, ctx.rng("inspect groups"), plan.draws)
+    groups = groups_of(probes, ctx.rng("inspect groups"), plan.references)
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
     indices = {"gini": gini(ctx.roster.sizes[clients]), "pni": found.literal, "pni_normalised": found.normalised}
     indices |= from_updates(whole.astype(np.float32)) | (from_counts(probes.counts.sum(axis=0)) if plan.labels else {})
@@ -124,7 +125,7 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
 def inspect_data(
     data: str | Federation,
     *,
-    model: str = "mclr",
+    model: GivenModel = "mclr",
     seed: int = 0,
     data_seed: int = 0,
     data_dir: Path | None = None,
@@ -133,13 +134,14 @@ def inspect_data(
 ) -> Inspection:
     """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine."""
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
-    world = World.of(federation, model)
+    named, make = given_model(model)
+    world = World.of(federation, named, make=make)
     plan = plan or InspectPlan()
     if federation.validation is None:
         plan = replace(plan, validation=False)
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
-    script = inspection(problem.initial(seed), federation.classes, (federation.name, model), ctx, plan)
+    script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
         return answer(script, engine, seed=seed)
 

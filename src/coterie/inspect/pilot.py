@@ -87,12 +87,12 @@ class Pilot:
         return (1 + self.as_good) / (len(self.random) + 1)
 
     @property
-    def verdict(self) -> Literal["help", "hurt", "not help"]:
+    def verdict(self) -> Literal["help", "hurt", "not shown"]:
         """Help needs both: better than one model by twice its error, and better than random groups."""
         # With fewer than 19 random groupings no p-value can reach .05: beating all of them is then all that can be asked.
         if self.gain > 2 * self.error and (self.p_random <= 0.05 or self.as_good == 0):
             return "help"
-        return "hurt" if self.gain < -2 * self.error else "not help"
+        return "hurt" if self.gain < -2 * self.error else "not shown"
 
     @property
     def client_gains(self) -> Doubles:

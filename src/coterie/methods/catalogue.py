@@ -3,8 +3,11 @@
 from dataclasses import fields
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.core.method import Method
-from coterie.core.specs import Registry, Spec, split_at
+from coterie.core.named_code import named_object
+from coterie.core.specs import Registry, Spec, parse, split_at
+from coterie.core.trust import check_trust, names_code
 from coterie.methods.at_rate import AtRate
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
@@ -33,7 +36,7 @@ from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
 
-methods: Registry[Method[Any]] = Registry("method")
+methods: Registry[Method[Any]] = Registry("method", "coterie.methods")
 wrappers: Registry[Method[Any]] = Registry("wrapper")
 
 methods.add("fedavg", FedAvg)
@@ -71,13 +74,28 @@ wrappers.add("restarts", Restarts)
 wrappers.add("server", ServerOptimised)
 
 
-def build(text: str) -> Method[Any]:
-    """The method that a spec names, with its wrappers applied from left to right."""
+def build(text: str, *, trust: bool = False) -> Method[Any]:
+    """The method that a spec names, with its wrappers applied from left to right.
+
+    ``package.module:Method`` is code of a user's own. It is imported only with `trust`: labels of methods stand in evidence, too, and
+    whoever wrote that could have anything imported.
+    """
     first, *rest = split_at(text, "+")
-    method = methods.build(first)
+    method = _own(parse(first), trust) if names_code(first) else methods.build(first)
     for wrapper in rest:
         method = wrappers.build(wrapper, method=method)
     return method
+
+
+def _own(spec: Spec, trust: bool) -> Method[Any]:
+    """A method of the user's own: nothing but a subclass of `Method` is called."""
+    check_trust([str(spec)], "This", trust, "method")
+    found = named_object("Method", spec.name)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"Method {spec.name!r} is of type {type(found).__name__}: name a subclass of coterie.Method.")
+    one: Registry[Method[Any]] = Registry("method")
+    one.add(spec.name, found)
+    return one.build(spec)
 
 
 def spec_of(method: Method[Any]) -> str:

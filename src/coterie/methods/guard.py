@@ -3,6 +3,10 @@
 The method decides who counts in which model and how much; the guard decides how far a few of them can move it, model by model, and so
 within the method's groups. Rules are in `robust_rules`. Replies that stand clearly apart from all others (`held_out`) do not reach the
 method at all, so that they found no group and draw nobody into one.
+
+Where fewer than `least` answer in a round the method's own mean stands, and a note says so. To tell f hostile replies from n by how they
+lie, Krum's condition asks for n >= 2f + 3 (Blanchard et al. 2017), so for five where one is hostile; and a rule in place of the mean moves
+the model of unequal honest clients in any case. In small groups of a larger round the rule stays.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +18,7 @@ from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Gradient, Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, S
-from coterie.core.mixing import MixedTensor, Mixing, mix
+from coterie.core.mixing import MixedTensor, Mixing, mix, mixed_plainly
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import State, grown
@@ -23,7 +27,8 @@ from coterie.methods.held_out import standing_apart
 from coterie.methods.wrapper import Wrapper
 
 HELD_OUT = "held_out"  # the note that names the clients whose replies were left out of a round
-FEW = 3  # of fewer replies no rule can tell which is false
+UNGUARDED = "unguarded"  # the note of a round in which too few answered for any rule: how many
+FEW = 3  # replies in a model: of fewer no rule can tell which is false
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Guard(Wrapper[Guarded[S], S]):
     rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("geometric", "How a model is made from its replies.")
     trim: float = setting(0.3, "Share of them to distrust: of the weight at each end (trim), of the replies (krum).", least=0, below=0.5)
     bound: float = setting(2.0, "Median distances from the middle beyond which a reply is drawn in (clip).", above=0, infinite=True)
-
+    least: int = setting(5, "Replies in a round: of fewer the method's own mean is taken, since one hostile cannot be told.", least=1)
     hold: bool = setting(True, "Whether replies that stand clearly apart by direction are left out before the method sees them.")
 
     def inner(self, state: Guarded[S]) -> S:
@@ -60,7 +65,13 @@ class Guard(Wrapper[Guarded[S], S]):
         return self.method.serve(state.inner, clients, self._context(ctx))
 
     def _context(self, ctx: Context) -> Context:
-        return replace(ctx, aggregate=self.aggregate)
+        def aggregate(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
+            if len(mixing.clients) >= self.least:
+                return self.aggregate(mixing, vectors, before)
+            ctx.note(UNGUARDED, len(mixing.clients))
+            return mixed_plainly(mixing, vectors, before)
+
+        return replace(ctx, aggregate=aggregate)
 
     def _watched(self, script: Round[S], judged: Ints, apart: Ints, ctx: Context) -> Round[Guarded[S]]:
         """The same script; what is left out reaches it as if it had never come, so that it founds and joins no group.

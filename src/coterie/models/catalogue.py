@@ -15,7 +15,7 @@ from coterie.models.custom import build_custom
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
 
-models: Registry[nn.Module] = Registry("model")
+models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
 models.add("mlp", mlp)
 models.add("cnn", cnn)
@@ -45,6 +45,8 @@ def _check_room(spec: str, input_shape: tuple[int, ...], outputs: int) -> None:
             numbers = sum(value.numel() for value in models.build(spec, input_shape, outputs).parameters())
     except (RuntimeError, OverflowError) as error:
         raise UserError(f"Model {spec!r} cannot be made: {str(error).splitlines()[0].rstrip('.')}; choose a smaller one.") from error
+    if not hasattr(os, "sysconf"):  # Windows does not say
+        return
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * numbers > there:
         size, room = 4 * numbers / (1 << 30), there / (1 << 30)

@@ -7,13 +7,18 @@ from typing import Any
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.named_code import first_line_of
 from coterie.core.specs import Spec
-from coterie.models.named_code import find_factory, first_line_of
+from coterie.models.named_code import find_factory
 
 
 def build_custom(spec: Spec, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Import the factory and call it with the user's settings, and with `input_shape` and `outputs` if it knows them."""
-    factory = find_factory(spec.name)
+    """Import the factory and call it."""
+    return called(spec, find_factory(spec.name), input_shape, outputs)
+
+
+def called(spec: Spec, factory: Callable[..., Any], input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Call a factory with the user's settings, and with `input_shape` and `outputs` if it knows them."""
     known = {"input_shape": input_shape, "outputs": outputs}
     parameters = _parameters(spec, factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -101,5 +101,9 @@ def _settings(study: Reproduction, run: PartRun, values: PartValues) -> str:
     if run.part.measure != "training":
         return f"{text}, measured ({run.part.measure}), {seeds}."
     text += f", {plan.rounds}{short} rounds, {plan.cohort or 'all'} clients a round, {local.epochs} epochs, "
-    text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {plan.evaluate_every} round(s), {seeds}."
+    text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan.evaluate_every)}, {seeds}."
     return f"{text} Not run: {run.why_not}." if run.why_not else text
+
+
+def _rounds(every: int) -> str:
+    return "round" if every == 1 else f"{every} rounds"

@@ -20,12 +20,12 @@ def read_reproduction(path: Path) -> Reproduction:
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
         raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
         raise UserError(f"The study file {path}: {key!r} is wrong ({fault['msg'].lower()}).") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     for part in found.parts:
         found.settings_of(part)
     names = [part.name for part in found.parts]

@@ -14,11 +14,14 @@ from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
 from coterie.core.method import Method
-from coterie.core.plain import plain, write_json
+from coterie.core.plain import json_text, plain
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
+from coterie.data.federation import Federation
 from coterie.evidence.creation import create_folder
 from coterie.evidence.reader import Evidence
+from coterie.evidence.seals import REQUEST as NAME
+from coterie.evidence.seals import SEALS, mend_request, seal, write_sealed
 from coterie.evidence.settings import Settings
 from coterie.grouping.controls import Assign, like_sized
 from coterie.methods.catalogue import build, spec_of
@@ -33,8 +36,7 @@ from coterie.run.options import plan_of
 from coterie.run.study import Study
 from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
 
-FORMAT = 3
-NAME = "compare.json"
+FORMAT = 3  # with designs, and sealed
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
 
 
@@ -72,7 +74,7 @@ def compare(
     methods: Sequence[Method[Any] | str],
     *,
     out: Path | str,
-    data: Sequence[str] | str = "digits/rotated",
+    data: Sequence[str | Federation] | str | Federation = "digits/rotated",
     budget: float | None = None,
     resume: bool = False,
     data_dir: Path | None = None,
@@ -92,14 +94,15 @@ def compare(
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings = own | {"plan": plan_of(settings, plan, local)}
-    entries = [(m, build(m)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
-    specs = (data,) if isinstance(data, str) else tuple(data)
-    if not specs:
+    entries = [(m, build(m, trust=True)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
+    given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
+    if not given:
         raise UserError("A comparison needs data: give --data, once for each federation.")
     settings |= {"rates": tuple(settings.get("rates", ()))}
     if settings["rates"]:
-        specs = tuple(map(with_validation, specs))
-    sources = [Draws(partial(load, spec, data_dir=data_dir)) for spec in specs]
+        given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
+    specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
+    sources = [draws_of(each, data_dir) for each in given]
     chosen = None if seeds is None else tuple(seeds)
     designs = tuple(
         design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
@@ -107,10 +110,19 @@ def compare(
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
     for source, design in zip(sources, designs, strict=True):
         request.plan.check(len(source(design.draws[0])))
+        if request.rates:
+            source(design.draws[0]).part("validation")  # refuses one that has none
     out = Path(out)
-    with _open(out, request, resume):
+    with _open(out, request, resume, tuple(callbacks)):
         _carry_out(request, entries, sources, out, budget, execution or Execution(), tuple(callbacks))
         return open_comparison(out)
+
+
+def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
+    """The draws of what a spec names; one that is given as an object is the same in every draw."""
+    if isinstance(data, Federation):
+        return Draws(lambda draw: data)
+    return Draws(partial(load, data, data_dir=data_dir))
 
 
 def _carry_out(
@@ -178,7 +190,8 @@ class _Run:
         folder = self.out / "tuning" / self.name
         design = Design(self.design.draws[:1], tuple(range(first, first + self.request.tuning_seeds)))
         evidence = self._study(grid_of(entries, self.request.rates), design, folder)
-        found = choose_rates(evidence, entries, self.request.rates, folder.with_name(f"{self.name}.json"))
+        found = choose_rates(evidence, entries, self.request.rates)
+        _tell(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", json_text(found)))
         return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
 
     def _study(self, entries: Sequence[Labelled], design: Design, folder: Path) -> Evidence:
@@ -195,16 +208,25 @@ class _Run:
         )
         study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries])
         budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
-        return study.run(out=folder, resume=True, execution=self.execution, callbacks=self.callbacks, budget=budget).evidence
+        evidence = study.run(out=folder, resume=True, execution=self.execution, callbacks=self.callbacks, budget=budget).evidence
+        seal(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json")
+        return evidence
 
 
-def _open(out: Path, request: Request, resume: bool) -> Hold:
+def _tell(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
+    for watcher in callbacks:
+        for sentence in sentences:
+            watcher.on_notice(sentence)
+
+
+def _open(out: Path, request: Request, resume: bool, callbacks: Sequence[Callback]) -> Hold:
     """Begin a folder, or check that the one there is this comparison; it is held for this process."""
     path, wanted = out / NAME, request.as_json()
-    if not resume or not path.is_file():
-        return create_folder(out, NAME, lambda draft: write_json(draft / NAME, wanted), "comparison")
+    if not resume or not (path.is_file() or (out / SEALS).is_file()):
+        return create_folder(out, NAME, lambda draft: write_sealed(draft, NAME, json_text(wanted)), "comparison")
     hold = Hold(out)
     try:
+        _tell(callbacks, mend_request(out, json_text(wanted)))
         stored = read_object(path)
         other = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
         if other:

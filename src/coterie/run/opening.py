@@ -11,7 +11,7 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json
-from coterie.data.content import contents
+from coterie.data.content import contents, differing
 from coterie.engines.make import resolve_device
 from coterie.engines.world import World
 from coterie.evidence import format1
@@ -91,7 +91,7 @@ class Opening:
         """Refuse other data than those the study began with."""
         path = self.out / "data.json"
         before = read_object(path) if path.exists() else {}
-        other = [name for draw in before for name in sorted({*before[draw], *data[draw]}) if before[draw].get(name) != data[draw].get(name)]
+        other = [name for draw in before for name in differing(before[draw], data[draw])]
         if not before:  # all that is known of a real federation, or of data before they were hashed
             other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]
         if other:

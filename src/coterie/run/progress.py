@@ -67,7 +67,7 @@ class ProgressBar(Callback):
         elif monotonic() - self.spoke > PLAIN_SECONDS:
             self.spoke = monotonic()
             left = (self.spoke - self.began) / max(self.done, 1) * (self.total - self.done)
-            where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} lane rounds"
+            where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} rounds of all methods and seeds"
             self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False, markup=False)
 
     def on_end(self) -> None:

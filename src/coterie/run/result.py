@@ -1,7 +1,9 @@
 """What a study found: tables for people, data frames for everything else. Every number is the analysis'."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +16,18 @@ from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
+from coterie.run.lanes import Lane
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A study as it was carried out in this process, with the lanes where they ended."""
+
+    study: Any  # a `Study`, which makes results
+    lanes: Sequence[Lane]
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,21 @@ class Result:
     evidence: Evidence
     seconds: float = 0.0  # without loading and compiling
     setup_seconds: float = 0.0
+    run: Carried | None = field(default=None, repr=False, compare=False)  # none of a result that was read from a folder
+
+    def model(self, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Any:
+        """The bundle of a client: the model that the method serves it at the end, with `predict`, `predict_proba` and `classes_`.
+
+        `method` may be left out where the study has one; the seed is the study's first unless given.
+        """
+        # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
+        export = import_module("coterie.deploy.export")
+        return export.served_result(self, method, seed, draw).bundle([client])
+
+    @property
+    def groups(self) -> "pd.DataFrame":
+        """A row for each client, round and lane of methods that keep groups, with the client's name (`id`) and its group (-1: none yet)."""
+        return self._named(self.evidence.frame("groups"))
 
     @cached_property
     def problems(self) -> dict[LaneKey, LaneEnd]:
@@ -42,7 +68,10 @@ class Result:
     @property
     def clients(self) -> "pd.DataFrame":
         """A row for each client, evaluated round and lane, with counts by class."""
-        frame = self.evidence.frame("clients")
+        return self._named(self.evidence.frame("clients"))
+
+    def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """The frame with the clients' names beside their numbers."""
         ids = {draw: np.asarray(self.evidence.of_draw(draw).ids, dtype=object) for draw in self.evidence.settings.draws}
         named = [ids[draw][client] for draw, client in zip(frame["draw"], frame["client"], strict=True)]
         frame.insert(list(frame.columns).index("client") + 1, "id", named)

@@ -1,5 +1,6 @@
 """A study: draws x methods x seeds, carried out wave by wave and written down as it goes."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -14,12 +15,15 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
+from coterie.core.model import MakeModule
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.preparing.scales import scale_warning
 from coterie.engines.engine import Engine
-from coterie.engines.loss import Loss, cross_entropy
+from coterie.engines.fitting import check_fit
+from coterie.engines.loss import Loss, cross_entropy, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
@@ -29,14 +33,17 @@ from coterie.evidence.source import Memory
 from coterie.evidence.tables import TABLES, roster_table, tables_of
 from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
+from coterie.models.catalogue import build_model
+from coterie.models.given import GivenModel, given_model
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
+from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
-from coterie.run.result import Result
+from coterie.run.result import Carried, Result
 
 GIB = 1 << 30
 MOST_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
@@ -56,6 +63,7 @@ class Study:
     worlds: Mapping[int, World] = field(default_factory=dict)
     changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
     setup_seconds: float = 0.0
+    notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
     @classmethod
     def prepare(
@@ -66,6 +74,7 @@ class Study:
         federation: Federation | Mapping[int, Federation] | None = None,
         methods: Sequence[Method[Any]] | None = None,
         loss: Loss = cross_entropy,
+        make: MakeModule = build_model,
     ) -> "Study":
         """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs: federations by draw."""
         began = perf_counter()
@@ -73,12 +82,14 @@ class Study:
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
         federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
-        worlds = {draw: World.of(federation, settings.model, loss, attack) for draw, federation in federations.items()}
+        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
+            world.federation.check_apart()
             if not world.federation.test.sizes.any():
                 raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
+            check_fit(world, settings.plan.local.batch_size)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -88,6 +99,7 @@ class Study:
             worlds=worlds,
             changing=any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
+            notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
 
     def run(
@@ -105,12 +117,14 @@ class Study:
         A `budget` of time ends the run early and cleanly: a wave that would not fit is not begun, and one that outgrows it ends with a
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
-        execution = execution or Execution()
+        execution, watchers = execution or Execution(), list(callbacks)
+        for watcher in watchers:
+            for sentence in self.notices:
+                watcher.on_notice(sentence)
         if out is None:
-            return self._carry_out(None, execution, engine, list(callbacks), budget)
+            return self._carry_out(None, execution, engine, watchers, budget)
         opened = Opening(out, self.settings, self.rosters, self.worlds).open(execution, resume)
         with opened.writer:
-            watchers = list(callbacks)
             for watcher in watchers:
                 for sentence in opened.told:
                     watcher.on_notice(sentence)
@@ -139,7 +153,8 @@ class Study:
             finally:
                 for watcher in watchers:
                     watcher.on_end()
-        return Result(keeper.evidence(lanes), perf_counter() - began, setup)
+        carried = Carried(self, lanes) if self.worlds else None  # of a real federation the models are with the sites
+        return Result(keeper.evidence(lanes), perf_counter() - began, setup, carried)
 
     def lanes(self) -> list[Lane]:
         """All lanes, at their beginning."""
@@ -228,7 +243,7 @@ def study(
     methods: Sequence[Method[Any] | str] | Method[Any] | str,
     *,
     data: str | Federation = "digits/rotated",
-    model: str = "mclr",
+    model: GivenModel = "mclr",
     seeds: Iterable[int] = (0,),
     data_seed: int = 0,
     plan: Plan | None = None,
@@ -243,8 +258,10 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
-    them at once, `local` those of local training; what is said twice is refused.
+    them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
+    says why and carries the result that there is.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -252,16 +269,21 @@ def study(
     ['fedavg', 'fedprox']
     """
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
-    made = [build(m) if isinstance(m, str) else m for m in chosen]
+    made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
     federation = data if isinstance(data, Federation) else None
+    named, make = given_model(model)
     whole = Settings(
         methods=labels,
         data=federation.name if federation is not None else str(data),
-        model=model,
+        model=named,
         seeds=tuple(seeds),
         draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
-    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss)
-    return ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=callbacks)
+    watchers = list(callbacks)
+    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
+    if not watchers:  # who are told otherwise
+        for sentence in ready.notices:
+            warnings.warn(sentence, stacklevel=2)
+    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=watchers))

@@ -66,21 +66,23 @@ class FileStudy:
         return replace(self, settings=settings, execution=execution_with(said, self.execution))
 
 
-def read_study_file(path: Path, *, trust: bool = False) -> list[FileStudy]:
-    """The studies of a file: one, or one for each point of its grid. A model that is code of the file's choice needs `trust`."""
+def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False) -> list[FileStudy]:
+    """The studies of a file: one, or one for each point of its grid. A model or method that is code of the file's choice needs `trust`;
+    not a model in whose place another will stand."""
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no study file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read the study file {path}: {getattr(error, 'strerror', None) or error}.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     grid = tree.get("grid", {})
     _check(path, tree)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     studies = [study_of(path, tree, point) for point in points]
-    check_trust([study.settings.model for study in studies], f"The study file {path}", trust)
+    check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
+    check_trust([method for study in studies for method in study.settings.methods], f"The study file {path}", trust, "method")
     return studies
 
 

@@ -1,6 +1,7 @@
 """Callbacks for experiment trackers. Each imports its own package when made, so none is a dependency.
 
-Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy, loss, client steps, bytes.
+Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy, loss, client steps, bytes. TensorBoard has a run for
+each lane instead, so that one chart lays methods over each other.
 """
 
 from abc import ABC, abstractmethod
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
@@ -23,7 +25,11 @@ class Tracker(Callback, ABC):
             sizes = record.evaluated.sizes
             numbers["accuracy"] = float(record.evaluated.hits.sum() / max(sizes.sum(), 1))
             numbers["loss"] = float((record.evaluated.loss * sizes)[sizes > 0].sum() / max(sizes.sum(), 1))
-        self.log({f"{lane.label}/seed {lane.seed}/{name}": value for name, value in numbers.items()}, record.round_)
+        self.log_lane(f"{lane.label}/seed {lane.seed}", numbers, record.round_)
+
+    def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
+        """Hand the numbers of one round of a lane to the tracker, under the lane's name unless it keeps lanes apart by itself."""
+        self.log({f"{lane}/{name}": value for name, value in numbers.items()}, round_)
 
     @abstractmethod
     def log(self, numbers: Mapping[str, float], round_: int) -> None:
@@ -31,19 +37,29 @@ class Tracker(Callback, ABC):
 
 
 class TensorBoard(Tracker):
-    """Writes TensorBoard event files (needs the `tensorboard` package)."""
+    """Writes TensorBoard event files (needs the `tensorboard` package): a run for each lane, ``<folder>/<method>/seed <s>``."""
 
     def __init__(self, folder: str | Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder))
+        self.folder, self.make = Path(folder), SummaryWriter
+        self.writers: dict[str, Any] = {}
+
+    def log_lane(self, lane: str, numbers: Mapping[str, float], round_: int) -> None:
+        if lane not in self.writers:
+            method, _, seed = lane.rpartition("/")
+            plain = "".join("_" if c in '/\\:*?"<>|' else c for c in method)  # what no file system takes in a name
+            self.writers[lane] = self.make(str(self.folder / plain / seed))
+        for name, value in numbers.items():
+            self.writers[lane].add_scalar(name, value, round_)
 
     def log(self, numbers: Mapping[str, float], round_: int) -> None:
-        for name, value in numbers.items():
-            self.writer.add_scalar(name, value, round_)
+        self.log_lane("all/", numbers, round_)
 
     def on_end(self) -> None:
-        self.writer.close()
+        for writer in self.writers.values():
+            writer.close()
+        self.writers.clear()
 
 
 class MLflow(Tracker):
@@ -56,7 +72,12 @@ class MLflow(Tracker):
         self.experiment = experiment
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
-        self.mlflow.set_experiment(self.experiment)
+        try:
+            self.mlflow.set_experiment(self.experiment)
+        except ImportError as error:  # the skinny package has no store of its own
+            raise UserError(
+                f"MLflow has no store here ({error}): name a server with MLFLOW_TRACKING_URI, or pip install mlflow, the whole of it."
+            ) from error
         self.mlflow.start_run()
         self.mlflow.log_params({"data": settings.data, "model": settings.model, "methods": " ".join(settings.methods)})
 

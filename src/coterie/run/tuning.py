@@ -5,7 +5,6 @@ Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from coterie.analysis.records import Records, checked, records_of
 from coterie.analysis.scores import curve_scores
 from coterie.core.errors import UserError
 from coterie.core.method import Method
-from coterie.core.plain import write_json
 from coterie.core.specs import Spec, parse_path
 from coterie.data.catalogue import describe_data
 from coterie.evidence.reader import Evidence
@@ -73,16 +71,14 @@ def at_rate(entry: Labelled, rate: float) -> Labelled:
     return f"{label}+{Spec('rate', (), {'lr': float(rate)})}", AtRate(method=method, lr=float(rate))
 
 
-def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Sequence[float], save: Path) -> dict[str, Tuned]:
-    """The best rate for each method, from the evidence of the grid; written down beside it."""
+def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Sequence[float]) -> dict[str, Tuned]:
+    """The best rate for each method, from the evidence of the grid."""
     records = checked(records_of(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
         raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
     table = np.stack([curve_scores(curves)["last10"] for curves in records.validation])  # (M x rates, S); nan for a run that diverged
     means = table.mean(axis=1).reshape(len(entries), len(rates))  # nan where any seed diverged
-    found = {label: _choose(label, means[i], rates, records, i) for i, (label, _) in enumerate(entries)}
-    write_json(save, found)
-    return found
+    return {label: _choose(label, means[i], rates, records, i) for i, (label, _) in enumerate(entries)}
 
 
 def _choose(label: str, means: Any, rates: Sequence[float], records: Records, place: int) -> Tuned:

@@ -73,7 +73,7 @@ def fitted(table: Doubles, shared: bool) -> Fitted:
     return Fitted(
         means=means,
         counts=counts,
-        between=between if between > NOTHING**2 else 0.0,
+        between=0.0 if between <= NOTHING**2 else between,  # of one draw there is none: not a number
         seed_squares=(squares - left) / seed_degrees if seed_degrees else nan,
         seed_degrees=seed_degrees,
         seed_factor=float((known * (1 - 1 / counts)[:, None]).sum()),

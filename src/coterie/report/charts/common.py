@@ -42,7 +42,7 @@ def inline(rows: Records) -> alt.InlineData:
 
 def rounds_axis() -> alt.X:
     """Rounds from left to right."""
-    return alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d"))
+    return alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False))
 
 
 def accuracy_axis() -> alt.Y:

@@ -1,0 +1,80 @@
+"""`coterie place`: where a client that the study never knew belongs, from a file of its own."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli import options
+from coterie.cli.trusting import with_trust
+from coterie.core.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.deploy.placing import Placing
+
+
+def place(
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    data: Annotated[Path, typer.Option(help="The client's own rows with their labels: .csv with a line of names, or .npz.")],
+    method: Annotated[str | None, typer.Option(help="By which method; needed where the study has several.")] = None,
+    client: Annotated[str | None, typer.Option(help="What to call the client; the file's name unless given.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of labels; as in the study unless given.")] = None,
+    test: Annotated[float, typer.Option(help="Share of the rows that is kept aside to judge by.")] = 0.3,
+    seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the client's bundle.")] = None,
+    data_dir: options.DataDir = None,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Place a new client: the model that the method gives it, how well it does, and how sure the place is."""
+    from coterie.cli.console import PlainConsole
+    from coterie.data.catalogue import load
+    from coterie.deploy.bundle_files import write_bundle
+    from coterie.deploy.export import served
+    from coterie.deploy.newcomer_file import label_column, newcomer_from
+    from coterie.deploy.placing import place as placed
+    from coterie.evidence.reader import Evidence
+
+    settings = Evidence.open(folder).settings
+    column, name = label or label_column(settings.data), client or data.stem
+    if column is None:
+        raise UserError(f"Say which column of {data} holds the labels: --label NAME.")
+    known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
+    new = newcomer_from(data, known, name, column, test)
+    found = with_trust(
+        lambda trusted: placed(new, lambda several: served(folder, method, seed=seed, federation=known, newcomers=several, trust=trusted)),
+        trust,
+    )
+    console = PlainConsole(stderr=as_json)
+    for sentence in sentences(name, found):
+        console.print(sentence, soft_wrap=True)
+    if out is not None:
+        write_bundle(found.bundle, out)
+        console.print(f"Its bundle is in {out}: coterie predict {out} --data FILE", soft_wrap=True)
+    if as_json:
+        print(json.dumps(as_tree(name, found)))
+
+
+def sentences(name: str, found: "Placing") -> list[str]:
+    """What is told of a placing."""
+    origin = found.bundle.origin
+    told = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its rows."]
+    if found.same is None:
+        told.append("There was no choice to make: the method has one model for everybody, or makes each client its own.")
+    else:
+        told.append(f"{found.same} of {found.halves} random halves of these rows place it there too.")
+    if not found.judged:
+        return [*told, "No row was kept aside, so nothing is said of how well it does: give --test 0.3."]
+    return [
+        *told,
+        f"Expected accuracy {100 * found.accuracy:.1f} % ({found.hits} of {found.judged} rows kept aside; 95 % interval "
+        f"{100 * found.low:.1f} to {100 * found.high:.1f}); always saying its usual class is right in {100 * found.usual:.1f} %.",
+    ]
+
+
+def as_tree(name: str, found: "Placing") -> dict[str, Any]:
+    """The same as one object."""
+    score = {"accuracy": found.accuracy, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
+    sure = {"same": found.same, "halves": found.halves}
+    return {"client": name, "model": found.model, "placed_by": found.placed_by, "hits": found.hits, "judged": found.judged, **score, **sure}

@@ -1,0 +1,126 @@
+"""Federations of what is in memory already: data frames, arrays, torch and Hugging Face data sets. `Federation.from_frame` and its like."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.core.arrays import Array
+from coterie.core.errors import UserError
+from coterie.data.federation import Federation
+from coterie.data.frames import ColumnRoles, listed, table_of
+from coterie.data.object_rows import LABEL, ObjectRows, samples_of
+from coterie.data.own import TOLD, split_words
+from coterie.data.partitions import natural
+from coterie.data.preparing.wishes import Wishes
+from coterie.data.preparing.worded import WordedColumn
+from coterie.data.table import PARTS, Table, as_samples, check_table, coded, numbered_classes
+from coterie.data.text import Wording
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame_federation(
+    frame: "pd.DataFrame",
+    *,
+    label: str,
+    client: str,
+    text: str | None = None,
+    split: str | None = None,
+    name: str = "frame",
+    scale: str = "none",
+    impute: str = "none",
+    categories: str = "none",
+    drop: Sequence[str] | str = (),
+    statistics: str = "federated",
+    features: str = "bag",
+    width: int = 1024,
+    vocabulary: int = 4096,
+    length: int = 32,
+    **parts: Any,
+) -> Federation:
+    """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
+    wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
+    wording = Wording(features, width, vocabulary, length)
+    wishes.check(f"The frame {name!r}")
+    wording.check(f"The frame {name!r}")
+    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", ColumnRoles(label, client, text, split), wishes)
+    return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
+
+
+def arrays_federation(
+    x: Any,
+    y: Any,
+    client: Sequence[Any] | Array,
+    *,
+    split: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    **parts: Any,
+) -> Federation:
+    """The clients of arrays: samples, their class numbers or names, and whose each is."""
+    where, x, y = f"The arrays {name!r}", np.asarray(x), np.asarray(y)
+    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or not len(x) == len(y) == len(client):
+        raise UserError(
+            f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
+        )
+    numbers, named = _classes(y, classes, where)
+    owners, names = coded([str(each) for each in client])
+    table = Table(numbers, named, _floats(x), owners=owners, owner_names=names)
+    table = table if split is None else replace(table, part=split_words(list(split), where))
+    return _federation(table, name, "arrays in memory", parts)
+
+
+def datasets_federation(
+    datasets: Mapping[str, Any], *, label: str = LABEL, inputs: str | Sequence[str] | None = None, name: str = "datasets", **parts: Any
+) -> Federation:
+    """A client for each data set of torch (pairs of features and a class) or Hugging Face (columns, of which `label` is one).
+
+    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from; all unless given.
+    """
+    where = f"The data sets {name!r}"
+    if not isinstance(datasets, Mapping) or not datasets:
+        raise UserError(f"{where}: give a dictionary of a data set for each site.")
+    pieces: list[tuple[str, str, ObjectRows]] = []
+    for site, held in datasets.items():
+        for part, each in held.items() if isinstance(held, Mapping) else [("", held)]:
+            pieces.append((str(site), str(part), samples_of(each, f"{where}, {site}", label, inputs)))
+    said = {part for _, part, _ in pieces}
+    if said != {""} and not said <= set(PARTS):
+        raise UserError(
+            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(said))}."
+        )
+    shapes = {rows.x.shape[1:] for _, _, rows in pieces}
+    if len(shapes) > 1:
+        raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
+    words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
+    numbers, named = _classes(np.concatenate([rows.y for _, _, rows in pieces]), words, where)
+    owners, names = coded(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
+    split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
+    table = Table(numbers, named, _floats(np.concatenate([rows.x for _, _, rows in pieces])), part=split, owners=owners, owner_names=names)
+    return _federation(table, name, "data sets in memory", parts)
+
+
+def _federation(table: Table, name: str, source: str, parts: Mapping[str, Any]) -> Federation:
+    """The clients of a table; `parts` are the settings of the partition ``natural``, and the data seed."""
+    chosen = dict(parts)
+    seed = chosen.pop("data_seed", 0)
+    if wrong := [each for each in chosen if each not in ("test", "validation", "clients", "least")]:
+        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least and data_seed.")
+    check_table(table, f"The data of {name!r}")
+    return natural(as_samples(name, table, {"source": source, **TOLD}), **chosen, _data_seed=seed).with_(name=name)
+
+
+def _classes(y: Array, classes: Sequence[str] | None, where: str) -> tuple[Array, tuple[str, ...]]:
+    """Class numbers and their names: numbers are kept where names for them are given, or where they begin at 0."""
+    if y.dtype.kind in "iu" and (classes is not None or (len(y) and y.min() >= 0)):
+        return y.astype(np.int64), tuple(map(str, classes)) if classes is not None else numbered_classes(y, where)
+    if y.dtype.kind == "f" and (y != np.round(y)).any():
+        raise UserError(f"{where}: the labels are fractions such as {y[y != np.round(y)][0]:g}: give class numbers or names.")
+    return coded([str(value) for value in y])
+
+
+def _floats(x: Array) -> Array:
+    return x if x.dtype.kind in "iu" or x.dtype == np.float32 else x.astype(np.float32)

@@ -1,0 +1,92 @@
+"""A preparation: what was done to a table before training, kept as JSON so that the same is done to the rows that are asked about later."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats
+from coterie.core.errors import UserError
+from coterie.data.preparing.columns import Columns
+from coterie.data.preparing.statistics import Sums, added, deviation, squares
+from coterie.data.preparing.wishes import Wishes
+from coterie.data.scaling import Scaling
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVERYBODY = ""  # whose statistics federated ones are
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """Columns, what is wanted, and the statistics found in training parts: one for all, or one for each client."""
+
+    columns: Columns
+    wishes: Wishes
+    scalings: Mapping[str, Scaling]  # by client, or of EVERYBODY
+
+    @classmethod
+    def fit(cls, columns: Columns, wishes: Wishes, rows: Mapping[str, Doubles]) -> "Preparation":
+        """From the encoded training rows of each client, of which only sums are used."""
+        if wishes.statistics == "client":
+            return cls(columns, wishes, {name: _scaling([own], columns) for name, own in rows.items()})
+        return cls(columns, wishes, {EVERYBODY: _scaling(list(rows.values()), columns)})
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.columns.features
+
+    def knows(self, client: str | None) -> bool:
+        """Whether it has the statistics for a client's rows."""
+        return EVERYBODY in self.scalings or client in self.scalings
+
+    def apply(self, encoded: Doubles, client: str | None) -> Floats:
+        """Encoded rows as a model is trained on them."""
+        if not self.knows(client):
+            whose = "Say whose rows these are" if client is None else f"How client {client!r} scales its rows is not known"
+            raise UserError(f"{whose}: there are statistics of {', '.join(list(self.scalings)[:5])}.")
+        found = self.scalings[EVERYBODY if EVERYBODY in self.scalings else str(client)]
+        made = np.where(np.isnan(encoded), found.mean, encoded) if self.wishes.impute == "mean" else encoded
+        return found.apply(made) if self.wishes.scale == "standard" else made.astype(np.float32)
+
+    def rows(self, frame: "pd.DataFrame", client: str | None, where: str) -> Floats:
+        """The rows of a table as a model is trained on them."""
+        return self.apply(self.columns.encode(frame, where), client)
+
+    def with_client(self, client: str, encoded: Doubles) -> "Preparation":
+        """With the statistics of one more client, from its own rows, where each client has its own."""
+        if self.knows(client):
+            return self
+        return Preparation(self.columns, self.wishes, {**self.scalings, client: _scaling([encoded], self.columns)})
+
+    def of(self, clients: Sequence[str]) -> "Preparation":
+        """What these clients need of it: nobody else's own statistics."""
+        kept = {name: scaling for name, scaling in self.scalings.items() if name == EVERYBODY or name in clients}
+        return Preparation(self.columns, self.wishes, kept)
+
+    def told(self) -> dict[str, Any]:
+        """As plain values, which keep their bits as JSON."""
+        scalings = {name: scaling.told() for name, scaling in self.scalings.items()}
+        return {"columns": self.columns.told(), "wishes": self.wishes.told(), "scalings": scalings}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "Preparation":
+        """From what `told` gave."""
+        scalings = {str(name): Scaling.read(scaling) for name, scaling in told["scalings"].items()}
+        made = cls(Columns.read(told["columns"]), Wishes.read(told["wishes"]), scalings)
+        width = len(made.features)
+        if any(len(s.mean) != width or len(s.deviation) != width for s in scalings.values()):
+            raise ValueError(f"statistics that are not of {width} features")
+        if not all(np.isfinite([*s.mean, *s.deviation]).all() for s in scalings.values()):
+            raise ValueError("statistics that are no numbers")
+        return made
+
+
+def _scaling(rows: Sequence[Doubles], columns: Columns) -> Scaling:
+    """Mean and deviation of numbers over some clients; indicators stay as they are."""
+    total = added(Sums.of(own) for own in rows)
+    mean = total.mean()
+    spread = deviation(np.sum([squares(own, mean) for own in rows], axis=0), total.counts)
+    return Scaling(np.where(columns.numbers, mean, 0.0), np.where(columns.numbers, spread, 1.0))

@@ -1,0 +1,72 @@
+"""A client that the study never knew, from a file of its own rows with their labels."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError
+from coterie.core.rng import key, shuffle
+from coterie.core.specs import parse_path
+from coterie.data.assemble import check_fractions, split_one
+from coterie.data.federation import Federation, Parts
+from coterie.data.preparing.prepared import DONE, preparation_of
+from coterie.data.preparing.worded import worded_column_of
+from coterie.data.scaling import Scaling
+from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_table
+from coterie.deploy.served import feature_names
+
+LEAST = 4  # rows: two to place it by, and two for a half of them
+
+
+def label_column(data: str) -> str | None:
+    """The label column that a study's own spec names, if it is one of a table."""
+    try:
+        return parse_path(data)[0].kwargs.get("label")
+    except UserError:  # objects in memory have any name
+        return None
+
+
+def newcomer_from(path: Path, known: Federation, name: str, label: str, test: float, data_seed: int = 0) -> Federation:
+    """The federation of one client, in the units of those that the study knows; a share `test` of its rows is kept to judge by."""
+    check_fractions("Placing a client", test, 0.0)
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    raw, y = _rows(path, known, label)
+    if len(y) < LEAST:
+        raise UserError(f"{path} holds {len(y)} rows: a client is placed by {LEAST} or more.")
+    order = shuffle(key(data_seed, "place", name), len(y))
+    train, _, tests = split_one(order.astype(np.int64), test, 0.0)
+    x, told = _prepared(raw, train, known, name)
+    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told)
+
+
+def _rows(path: Path, known: Federation, label: str) -> tuple[Array, Ints]:
+    """The rows as the file has them, encoded where they are a table of words and numbers."""
+    if path.suffix in (".npy", ".npz"):
+        return labelled_arrays(path, known.input_shape, known.classes, label)
+    frame, y = labelled_table(path, known.classes, label)
+    preparation, names = preparation_of(known), feature_names(known)
+    if preparation is not None:
+        return preparation.columns.encode(frame, str(path)), y
+    if (worded := worded_column_of(known.provenance)) is not None:
+        return worded.rows(frame, str(path)), y
+    if names is None:
+        raise UserError(f"The columns of {known.name!r} have no names: give {path.name} as .npz with arrays x and {label}.")
+    return np.stack(columns_by_name(frame, names, path), axis=1), y
+
+
+def _prepared(raw: Array, train: Ints, known: Federation, name: str) -> tuple[Array, dict[str, Any]]:
+    """The rows in the units of training, and what to remember of them; statistics are those of the rows that the client is placed by."""
+    preparation = preparation_of(known)
+    if preparation is not None:
+        preparation = preparation.with_client(name, np.asarray(raw[train], dtype=np.float64))
+        made = preparation.apply(raw, name)
+        if np.isnan(made).any():
+            raise UserError(f"Row {int(np.isnan(made).any(1).argmax())} of {name!r} has a gap, which the study did not fill: fill it in.")
+        return made, {DONE: preparation.told()}
+    if "scaling" in known.provenance:
+        scaling = Scaling.of(np.asarray(raw[train], dtype=np.float64))
+        return scaling.apply(raw), {"scaling": {name: scaling.told()}}
+    return raw.astype(known.x.dtype), {}

@@ -1,0 +1,85 @@
+"""Placing a newcomer: the model that the method gives it from its own rows, how well that does on others, and how sure the place is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from coterie.core.errors import UserError
+from coterie.core.rng import key, shuffle
+from coterie.core.serving import COMBINED
+from coterie.data.federation import Federation, Parts
+from coterie.deploy.bundle import Bundle
+from coterie.deploy.served import Served
+
+DRAWS = 20  # random halves of the rows
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where a newcomer belongs."""
+
+    bundle: Bundle
+    model: str  # the name of what answers for it: "group 2", "global"
+    placed_by: int  # rows
+    hits: int
+    judged: int  # rows kept aside
+    low: float  # of the accuracy, a 95 % interval (Wilson's)
+    high: float
+    usual: float  # the accuracy of always saying the class that is most frequent among the rows it was placed by
+    same: int | None  # of the halves, how many place it alike; None where there is no choice to make
+    halves: int = DRAWS
+
+    @property
+    def accuracy(self) -> float:
+        return self.hits / self.judged if self.judged else float("nan")
+
+
+def place(new: Federation, serve: Callable[[Federation], Served]) -> Placing:
+    """Place the only client of a federation. `serve` gives what the method serves newcomers.
+
+    The same client with random halves of its rows is placed beside it, as if it were others: where they are placed elsewhere, a few other
+    rows would have decided otherwise.
+    """
+    from scipy.stats import binomtest
+
+    (name,) = new.ids
+    found = serve(with_halves(new))
+    bundle = found.bundle([name])
+    tests, train = new.test[0], new.train[0]
+    guessed = bundle.answer(np.asarray(new.x[tests]), name).classes if len(tests) else new.y[:0]
+    hits = int((guessed == new.y[tests]).sum())
+    within = binomtest(hits, len(tests)).proportion_ci(method="wilson") if len(tests) else None
+    usual = int(np.bincount(new.y[train]).argmax())
+    rows = found.serving.rows
+    return Placing(
+        bundle=bundle,
+        model=bundle.answered(bundle.clients[name]),
+        placed_by=len(train),
+        hits=hits,
+        judged=len(tests),
+        low=within.low if within else float("nan"),
+        high=within.high if within else float("nan"),
+        usual=float((new.y[tests] == usual).mean()) if len(tests) else float("nan"),
+        same=int((rows[1:] == rows[0]).sum()) if _is_choice(found) else None,
+    )
+
+
+def with_halves(new: Federation, draws: int = DRAWS) -> Federation:
+    """The client, and so many more that have a random half of its training rows each."""
+    (name,) = new.ids
+    own = new.train[0]
+    if len(own) < 2:
+        raise UserError(f"Client {name!r} has {len(own)} row to be placed by: give it more.")
+    parts = [own[shuffle(key(0, "half", name, draw), len(own))[: ceil(len(own) / 2)]] for draw in range(draws)]
+    ids = (name, *(f"{name}, half {draw}" for draw in range(draws)))
+    tests = Parts.of([new.test[0], *([own[:0]] * draws)])
+    return new.with_(ids=ids, train=Parts.of([own, *parts]), test=tests, validation=None)
+
+
+def _is_choice(found: Served) -> bool:
+    """Whether there are several models of which each newcomer gets one: neither one for all, nor each its own, nor a mixture."""
+    rows = found.serving.rows
+    alone = len(np.unique(rows)) == len(rows)
+    return len(found.serving.models) > 1 and not alone and not (rows == COMBINED).any()

@@ -1,0 +1,45 @@
+"""What each setting of a model means, for `coterie models NAME`."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coterie.models.catalogue import models
+
+_WORDS = {
+    "vocabulary": "How many numbers tokens may have: that of the data's features=tokens,vocabulary=...",
+    "width": "Numbers that a word is embedded in, where no table of embeddings is named.",
+    "embeddings": "A NumPy file with a row for each token, in place of random ones.",
+    "train_embeddings": "Whether embeddings are trained along; frozen otherwise.",
+}
+HELP: Mapping[str, Mapping[str, str]] = {
+    "mclr": {},
+    "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},
+    "cnn": {"variant": "Whose network: mcmahan (5x5 kernels, 512 dense), fedsim (its code, 2048 dense) or fedsim_table (3x3, as printed)."},
+    "lstm": {
+        "hidden": "Cells of each layer.",
+        "layers": "Recurrent layers, one upon the other.",
+        "dense": "Width of the dense layer before the logits; 0 leaves it out.",
+        "relu": "Whether that dense layer ends in a ReLU.",
+        "one_logit": "Whether two classes are told apart by one trained logit beside a fixed zero.",
+        **_WORDS,
+    },
+    "rnn": {"hidden": "Cells of each layer.", "layers": "Recurrent layers, one upon the other.", **_WORDS},
+}
+
+
+class ModelSetting(NamedTuple):
+    """A setting of a model."""
+
+    name: str
+    default: str  # as a user writes it; empty where there is none
+    about: str
+
+
+def explain_model(name: str) -> list[ModelSetting]:
+    """The settings of a model, each explained."""
+    explained = []
+    for setting, parameter in models.settings(name).items():
+        value = parameter.default
+        default = "" if value is parameter.empty else str(value).lower() if value is None or isinstance(value, bool) else str(value)
+        explained.append(ModelSetting(setting, default, HELP.get(name, {}).get(setting, "")))
+    return explained

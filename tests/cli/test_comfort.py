@@ -1,0 +1,52 @@
+"""Small things that a user meets every day: versions, explanations, trackers, numbers without a sign that means nothing."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from cli.test_commands import QUICK, coterie
+from coterie.cli.comparisons import _number
+from coterie.cli.stopping import _again
+from coterie.core.settings import help_of
+from coterie.methods.catalogue import methods, wrappers
+from coterie.models.catalogue import models
+from coterie.models.explained import explain_model
+
+
+def test_the_version(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert coterie(capfd, monkeypatch, "--version")[:2] == (0, f"coterie {ct.__version__}\n")
+
+
+def test_every_setting_of_every_model_and_method_is_explained(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in models:
+        assert [setting.name for setting in explain_model(name) if not setting.about] == []
+    for registry in (methods, wrappers):
+        for name in registry:
+            kind = registry[name]
+            assert not is_dataclass(kind) or [f.name for f in fields(kind) if f.name != "method" and not help_of(f)] == [], name
+    code, out, _ = coterie(capfd, monkeypatch, "models", "lstm")
+    assert code == 0
+    assert "Recurrent layers" in out
+    assert "true" in out  # one_logit, as a user writes it
+    code, _, err = coterie(capfd, monkeypatch, "models", "lstn")
+    assert (code, "did you mean 'lstm'" in err) == (2, True)
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_minus() -> None:
+    assert _number(-0.01, "+z.1f") == "+0.0"
+
+
+def test_how_to_go_on_is_a_command_that_can_be_pasted() -> None:
+    words = ["run", "fedprox(mu=1)", "--out", "my study", "--resume"]
+    assert _again(words) == "coterie run 'fedprox(mu=1)' --out 'my study' --resume"
+    assert _again(["run", "s.toml"]).startswith("--resume, if a folder was named")
+
+
+def test_tracking_from_the_command_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, _, err = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--out", str(tmp_path / "study"), "--track", "tensorboard")
+    assert code == 0, err
+    assert (tmp_path / "study-tensorboard" / "fedavg" / "seed 0").is_dir()
+    code, _, err = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--track", "mlfow")
+    assert (code, "did you mean 'mlflow'" in err) == (2, True)

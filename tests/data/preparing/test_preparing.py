@@ -1,0 +1,165 @@
+"""Tables with text columns, gaps and unlike scales: what is made of them, from whose rows, and the same again at prediction."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import coterie as ct
+from coterie.core.errors import UserError
+from coterie.data.catalogue import load
+from coterie.data.preparing.columns import Columns, TableColumn
+from coterie.data.preparing.preparation import EVERYBODY, Preparation
+from coterie.data.preparing.prepared import preparation_of
+from coterie.data.preparing.scales import scale_warning
+from coterie.data.preparing.wishes import Wishes
+from coterie.deploy.bundle_files import read_bundle, write_bundle
+from coterie.deploy.export import served
+from coterie.deploy.rows import read_rows
+
+NUMBERS = Columns((TableColumn("a"), TableColumn("b")))
+BOTH = Wishes(scale="standard", impute="mean", categories="onehot")
+
+
+def people(path: Path, rows: int = 60) -> Path:
+    """Two sites, a text column, gaps, and incomes a thousand times as large as ages."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "site": np.array(["north", "south"])[np.arange(rows) % 2],
+            "age": rng.integers(20, 80, rows).astype(float),
+            "income": rng.normal(50_000, 20_000, rows).round(),
+            "job": rng.choice(["nurse", "smith", "clerk"], rows),
+            "row": np.arange(rows),
+        }
+    )
+    frame["ill"] = np.where(frame["age"] + 10 * (frame["job"] == "smith") > 55, "yes", "no")
+    frame.loc[3, "age"] = np.nan
+    frame.loc[5, "job"] = None
+    frame.to_csv(path, index=False)
+    return path
+
+
+def spec(path: Path, more: str = "scale=standard,impute=mean,categories=onehot") -> str:
+    return f"csv('{path}',label=ill,client=site,drop=row,{more})"
+
+
+def test_statistics_of_all_clients_by_hand() -> None:
+    rows = {"x": np.array([[1.0, np.nan], [3.0, 10.0]]), "y": np.array([[8.0, 30.0]])}
+    made = Preparation.fit(NUMBERS, BOTH, rows)
+    found = made.scalings[EVERYBODY]
+    assert found.mean.tolist() == [4.0, 20.0]  # (1 + 3 + 8) / 3 and (10 + 30) / 2, the gap left out
+    assert found.deviation == pytest.approx([np.sqrt((9 + 1 + 16) / 3), 10.0])
+    assert made.apply(np.array([[4.0, np.nan]]), None).tolist() == [[0.0, 0.0]]  # a gap is the mean, and the mean is 0
+    own = Preparation.fit(NUMBERS, Wishes(scale="standard", impute="mean", statistics="client"), rows)
+    assert own.scalings["x"].mean.tolist() == [2.0, 10.0]
+    assert own.apply(np.array([[9.0, np.nan]]), "y").tolist() == [[0.0, 0.0]]  # one row: constant, so 0
+    with pytest.raises(UserError, match="How client 'z' scales its rows is not known"):
+        own.apply(np.zeros((1, 2)), "z")
+
+
+@settings(max_examples=30, deadline=None)
+@given(arrays(np.float64, st.tuples(st.integers(2, 12), st.just(2)), elements=st.floats(-1e9, 1e9)), st.integers(1, 4))
+def test_sums_over_clients_are_the_statistics_of_all_rows(rows: np.ndarray, clients: int) -> None:
+    pieces = {str(i): rows[i::clients] for i in range(clients)}
+    found = Preparation.fit(NUMBERS, BOTH, pieces).scalings[EVERYBODY]
+    size = max(np.abs(rows).max(), 1.0)
+    assert found.mean == pytest.approx(rows.mean(0), abs=1e-9 * size)
+    assert found.deviation == pytest.approx(rows.std(0), abs=1e-6 * size)
+
+
+def test_words_become_indicators_and_unknown_ones_none() -> None:
+    frame = pd.DataFrame({"job": ["smith", "nurse", None, "smith "], "age": [1, 2, 3, 4]})
+    columns = Columns.of(frame, "it", onehot=True)
+    assert columns.features == ("job=nurse", "job=smith", "age")
+    assert columns.encode(frame, "it").tolist() == [[0, 1, 1], [1, 0, 2], [0, 0, 3], [0, 1, 4]]
+    new = pd.DataFrame({"age": ["7"], "job": ["pilot"], "more": [0]})
+    assert columns.encode(new, "it").tolist() == [[0, 0, 7]]
+    with pytest.raises(UserError, match="lacks the column 'job'"):
+        columns.encode(new.drop(columns="job"), "it")
+    with pytest.raises(UserError, match="'old', which is no number, in row 0, column 'age'"):
+        columns.encode(new.assign(age="old"), "it")
+
+
+def test_a_preparation_survives_as_json() -> None:
+    rows = {"x": np.array([[1.1, 7.0], [3.0, 1e9 / 3]])}
+    made = Preparation.fit(NUMBERS, BOTH, rows)
+    again = Preparation.read(json.loads(json.dumps(made.told())))
+    assert again.apply(rows["x"], None).tobytes() == made.apply(rows["x"], None).tobytes()
+    assert again.wishes == BOTH
+    with pytest.raises(ValueError, match="not of 2 features"):
+        Preparation.read({**made.told(), "scalings": {"": {"mean": [1.0], "deviation": [1.0]}}})
+
+
+@pytest.mark.parametrize("whose", ["federated", "client"])
+def test_test_rows_have_no_part_in_the_statistics(tmp_path: Path, whose: str) -> None:
+    made = load(spec(people(tmp_path / "t.csv"), f"scale=standard,impute=mean,categories=onehot,statistics={whose}") + "/natural(test=0.5)")
+    assert made.provenance["features"] == ["age", "income", "job=clerk", "job=nurse", "job=smith"]
+    train = made.x[np.concatenate(list(made.train))] if whose == "federated" else made.x[made.train[1]]
+    assert train[:, :2].mean(0) == pytest.approx([0, 0], abs=0.05)  # of the ages, a gap was filled with the mean
+    assert train[:, 1].std() == pytest.approx(1, abs=1e-5)
+    tests = made.x[np.concatenate(list(made.test))]
+    assert abs(tests[:, 1].mean()) > 1e-4
+    assert not np.isnan(made.x).any()
+    assert set(np.unique(made.x[:, 2:])) == {0.0, 1.0}
+    found = preparation_of(made)
+    assert found is not None
+    assert set(found.scalings) == ({EVERYBODY} if whose == "federated" else {"north", "south"})
+
+
+def test_what_is_lacking_is_said_with_its_remedy(tmp_path: Path) -> None:
+    path = people(tmp_path / "t.csv")
+    with pytest.raises(UserError, match="column 'job' does not hold numbers: say categories=onehot, drop it with drop="):
+        load(spec(path, "scale=standard"))
+    for more in ("categories=onehot", "categories=onehot,scale=standard"):
+        with pytest.raises(UserError, match="sample 3 has no number in column 'age': fill it in, or say impute=mean"):
+            load(spec(path, more))
+    with pytest.raises(UserError, match="in column 'age'; fill it in or drop it, or say impute=mean"):
+        load(f"csv('{path}',label=ill,client=site,drop=(job,row))")
+    with pytest.raises(UserError, match="has no dropped column 'jib': did you mean 'job'"):
+        load(f"csv('{path}',label=ill,client=site,drop=jib)")
+
+
+def test_unlike_scales_are_warned_of_and_scaling_ends_it(tmp_path: Path) -> None:
+    path = people(tmp_path / "t.csv")
+    raw, scaled = spec(path, "impute=mean,categories=onehot"), spec(path)
+    said = scale_warning(load(raw))
+    assert said is not None
+    assert "'income' by" in said
+    assert "scale=standard" in said
+    assert scale_warning(load(scaled)) is None
+    assert scale_warning(load("heart")) is None
+    with pytest.warns(UserWarning, match="differ in scale by a factor of"):
+        ct.study("fedavg", data=raw, rounds=1)
+    told: list[str] = []
+
+    class Listening(ct.Callback):
+        def on_notice(self, sentence: str) -> None:
+            told.append(sentence)
+
+    ct.study("fedavg", data=raw, rounds=1, callbacks=[Listening()])
+    assert told == [said]
+
+
+@pytest.mark.parametrize("whose", ["federated", "client"])
+def test_a_bundle_prepares_rows_as_training_did(tmp_path: Path, whose: str) -> None:
+    path = people(tmp_path / "t.csv")
+    text = spec(path, f"scale=standard,impute=mean,categories=onehot,statistics={whose}")
+    ct.study("fedavg", data=text, rounds=2, out=tmp_path / "run")
+    found = served(tmp_path / "run", "fedavg")
+    write_bundle(found.bundle(["south"]), tmp_path / "b")
+    bundle = read_bundle(tmp_path / "b")
+    frame = pd.read_csv(path)
+    own = frame.index[frame["site"] == "south"]
+    expected = bundle.answer(found.federation.x[own], "south").probabilities
+    assert np.array_equal(bundle.predict_proba(frame.loc[own]), expected)
+    assert np.array_equal(bundle.predict(frame.loc[own]), bundle.classes_[expected.argmax(1)])
+    frame.loc[own].to_csv(tmp_path / "new.csv", index=False)
+    assert np.array_equal(read_rows(tmp_path / "new.csv", bundle, "ill").x, found.federation.x[own])
+    assert bundle.preparation is not None
+    assert "north" not in bundle.preparation.scalings  # nobody else's statistics go along

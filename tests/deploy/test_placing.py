@@ -1,0 +1,159 @@
+"""New clients placed from their own files, and models and groups straight from a result."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coterie as ct
+from cli.test_commands import coterie
+from coterie.core.errors import UserError
+from coterie.data.catalogue import load
+from coterie.deploy.bundle_files import read_bundle
+from coterie.deploy.export import served
+from coterie.deploy.newcomer_file import label_column, newcomer_from
+from coterie.deploy.placing import DRAWS, place, with_halves
+from coterie.testing.worlds import tiny
+
+WISHES = "drop=id,categories=onehot,impute=mean,scale=standard"
+Run = Callable[..., tuple[int, str, str]]
+
+
+def people(sites: range, rows: int = 40) -> pd.DataFrame:
+    """Odd sites have the opposite sign in one column: two groups that cannot be missed."""
+    frames = []
+    for site in sites:
+        rng = np.random.default_rng(site)
+        x = rng.normal(size=(rows, 2))
+        sign = 1 if site % 2 else -1
+        frame = pd.DataFrame({"site": f"s{site}", "a": 1000 * x[:, 0], "b": x[:, 1], "job": rng.choice(["u", "v"], rows)})
+        frames.append(frame.assign(ill=np.where(sign * x[:, 0] + 0.3 * x[:, 1] > 0, "yes", "no")))
+    made = pd.concat(frames, ignore_index=True)
+    made.loc[1::17, "b"] = np.nan
+    return made.assign(id=range(len(made)))
+
+
+@pytest.fixture(scope="module", params=["federated", "client"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("placing")
+    people(range(6)).to_csv(root / "people.csv", index=False)
+    spec = f"csv('{root / 'people.csv'}',label=ill,client=site,{WISHES},statistics={request.param})"
+    methods = ["fedavg", "fedgroup(groups=2,pretrain=4)", "fedavg+finetune(epochs=1)"]
+    ct.study(methods, data=spec, rounds=4, lr=0.2, epochs=3, out=root / "run")
+    people(range(7, 8)).to_csv(root / "odd.csv", index=False)
+    people(range(8, 9)).drop(columns=["site"]).to_csv(root / "even.csv", index=False)
+    return root
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    return lambda *words: coterie(capfd, monkeypatch, *map(str, words))
+
+
+def test_new_clients_are_placed_with_their_like(folder: Path, run: Run, tmp_path: Path) -> None:
+    groups = ct.Result(ct.Evidence.open(folder / "run")).groups
+    last = groups[groups["round"] == 4].set_index("id")["group"]
+    assert last["s1"] == last["s3"] == last["s5"] != last["s0"]
+    for name, like in (("odd", "s1"), ("even", "s0")):
+        code, out, err = run(
+            "place", folder / "run", "--method", "fedgroup", "--data", folder / f"{name}.csv", "--out", tmp_path / name, "--json"
+        )
+        assert code == 0, err
+        found = json.loads(out.splitlines()[-1])
+        assert found["model"] == f"group {last[like]}"
+        assert (found["client"], found["placed_by"], found["judged"], found["halves"]) == (name, 28, 12, 20)
+        assert found["same"] >= 18
+        assert found["low"] < found["accuracy"] < found["high"] or found["accuracy"] == 1
+        assert found["accuracy"] > 0.6
+        assert f"Expected accuracy {100 * found['accuracy']:.1f} %" in err
+        bundle = read_bundle(tmp_path / name)
+        frame = pd.read_csv(folder / f"{name}.csv")
+        assert (bundle.predict(frame) == frame["ill"]).mean() > 0.6
+
+
+def test_methods_without_a_choice_say_so(folder: Path, run: Run) -> None:
+    for method in ("fedavg", "fedavg+finetune(epochs=1)"):
+        code, out, err = run("place", folder / "run", "--method", method, "--data", folder / "odd.csv", "--json")
+        assert code == 0, err
+        assert json.loads(out.splitlines()[-1])["same"] is None
+        assert "There was no choice to make" in err
+
+
+def test_bad_files_are_one_sentence(folder: Path, run: Run, tmp_path: Path) -> None:
+    frame = pd.read_csv(folder / "odd.csv")
+    wrongs = {
+        "no label column 'ill'": frame.drop(columns="ill"),
+        "holds the label 'maybe'": frame.assign(ill="maybe"),
+        "lacks the column 'b'": frame.drop(columns="b"),
+        "holds 3 rows: a client is placed by 4 or more": frame[:3],
+    }
+    for sentence, wrong in wrongs.items():
+        wrong.to_csv(tmp_path / "wrong.csv", index=False)
+        code, _, err = run("place", folder / "run", "--method", "fedavg", "--data", tmp_path / "wrong.csv")
+        assert code == 2
+        assert sentence in err
+        assert "Traceback" not in err
+    code, _, err = run("place", folder / "run", "--method", "fedavg", "--data", tmp_path / "nowhere.csv")
+    assert (code, "There is no file" in err) == (2, True)
+    assert label_column("digits/iid") is None
+
+
+def test_halves_are_halves_of_the_same_client() -> None:
+    new = tiny((9,))
+    several = with_halves(new)
+    assert len(several) == 1 + DRAWS
+    assert several.train.sizes.tolist() == [9, *([5] * DRAWS)]
+    assert all(set(part) <= set(new.train[0]) for part in several.train)
+    assert len({tuple(sorted(part)) for part in several.train}) > DRAWS // 2
+    assert several.test.sizes.tolist() == [4, *([0] * DRAWS)]
+    with pytest.raises(UserError, match="has 1 row to be placed by"):
+        with_halves(tiny((1,)))
+
+
+def test_arrays_and_sites_that_scale_their_own(tmp_path: Path) -> None:
+    ct.study("fedavg", data="heart", rounds=1, out=tmp_path / "run")
+    known = load("heart")
+    np.savez(tmp_path / "new.npz", x=known.x[:20] * 7 + 3, ill=known.y[:20])
+    new = newcomer_from(tmp_path / "new.npz", known, "x", "ill", 0.25)
+    assert new.x[new.train[0]].mean(0) == pytest.approx(0, abs=1e-5)  # in its own training units
+    found = place(new, lambda several: served(tmp_path / "run", newcomers=several))
+    assert (found.placed_by, found.judged, found.model) == (15, 5, "global")
+    assert set(found.bundle.scaling) == {"x"}
+
+
+def test_a_result_gives_models_and_groups_without_a_folder(tmp_path: Path) -> None:
+    made = tiny((12, 7, 5, 9))
+    methods: list[ct.Method[Any]] = [ct.FedAvg(), ct.FedGroup(groups=2, pretrain=3)]
+    inside = ct.study(methods, data=made, rounds=2, seeds=(0, 1))
+    written = ct.study(methods, data=made, rounds=2, seeds=(0, 1), out=tmp_path / "run")
+    bundle = inside.model("client-2", "fedgroup", seed=1)
+    exported = served(tmp_path / "run", "fedgroup", seed=1, federation=made).bundle(["client-2"])
+    again = written.model("client-2", "fedgroup", seed=1)
+    x = made.x[made.test[2]]
+    assert bundle.predict_proba(x).tobytes() == exported.predict_proba(x).tobytes() == again.predict_proba(x).tobytes()
+    frame = inside.groups
+    assert list(frame) == ["draw", "method", "seed", "round", "client", "id", "group"]
+    assert len(frame) == 2 * 3 * 4  # seeds, rounds with the start, clients
+    assert set(frame["id"]) == set(made.ids)
+    with pytest.raises(UserError, match="has 2 methods: name one"):
+        inside.model("client-2")
+    with pytest.raises(UserError, match="Unknown client 'client-9'"):
+        inside.model("client-9", "fedavg")
+    with pytest.raises(ct.NothingFinishedError) as caught:
+        ct.study("fedprox(mu=1e30)", data=made, rounds=4, epochs=4)
+    with pytest.raises(UserError, match="did not reach the end"):
+        caught.value.result.model("client-2")
+
+
+def test_groups_are_shown_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("show", folder / "run", "--groups", "--out", tmp_path / "groups.csv")
+    assert code == 0
+    assert ": s1, s3, s5" in out
+    table = pd.read_csv(tmp_path / "groups.csv")
+    assert list(table) == ["draw", "method", "seed", "round", "client", "group"]
+    ct.study("fedavg", data=tiny(), rounds=1, out=tmp_path / "one")
+    assert "No method of the study keeps groups." in run("show", tmp_path / "one", "--groups")[1]

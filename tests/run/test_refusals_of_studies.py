@@ -1,0 +1,104 @@
+"""What cannot be trained is explained before anything is written; what came to nothing is not passed over."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie.core.errors import UserError
+from coterie.data.federation import Federation, Parts
+from coterie.engines.batches import batches, leaves_one_over
+from coterie.engines.loss import per_sample
+from coterie.testing.worlds import tiny
+
+OWN = "run.run_own_models"  # the module beside this one
+
+
+def federation() -> Federation:
+    return tiny((12, 7, 5, 9))
+
+
+def test_a_loss_of_torch_that_averages_is_taken_sample_by_sample() -> None:
+    mean, plain = (ct.study("fedavg", data=federation(), rounds=2, model=f"{OWN}:Plain", loss=loss) for loss in losses())
+    assert mean.rounds["loss"].tolist() == plain.rounds["loss"].tolist()
+    kept = nn.CrossEntropyLoss(label_smoothing=0.2)
+    outputs, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    assert torch.allclose(per_sample(kept)(outputs, y).mean(), kept(outputs, y))
+    assert kept.reduction == "mean"  # the user's own object is left alone
+
+
+def losses() -> tuple[nn.Module, nn.Module]:
+    return nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="none")
+
+
+def test_a_loss_of_one_number_for_all_is_explained() -> None:
+    def mean(outputs: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, y)
+
+    with pytest.raises(UserError, match=r"a tensor of shape \(\) for 2 samples: let it give one number a sample"):
+        ct.study("fedavg", data=federation(), rounds=1, loss=mean)
+
+
+def test_a_wrong_number_of_outputs_says_how_many_classes_there_are(tmp_path: Path) -> None:
+    for outputs in (2, 7):
+        with pytest.raises(UserError, match="has 3 classes: let it give 3 numbers a sample"):
+            ct.study("fedavg", data=federation(), rounds=1, model=f"{OWN}:Plain(outputs={outputs})", out=tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_model_for_other_samples_is_explained() -> None:
+    with pytest.raises(UserError, match=r"cannot take samples of shape \(5,\)"):
+        ct.study("fedavg", data=federation(), rounds=1, model=f"{OWN}:Plain(inputs=6)")
+
+
+def test_a_last_batch_of_one_joins_the_one_before_it() -> None:
+    whole = list(batches(5, np.arange(7), 3, 2, None))
+    joined = list(batches(5, np.arange(7), 3, 2, None, least=2))
+    assert [len(batch) for batch in whole] == [3, 3, 1, 3, 3, 1]
+    assert [len(batch) for batch in joined] == [3, 4, 3, 4]
+    assert np.concatenate(joined).tolist() == np.concatenate(whole).tolist()
+    assert [len(batch) for batch in batches(5, np.arange(1), 3, 1, None, least=2)] == [1]  # there is none before it
+    assert leaves_one_over(np.array([6, 7]), 3)
+    assert not leaves_one_over(np.array([6, 8]), 3)
+    assert not leaves_one_over(np.array([1, 2]), None)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_batch_norm_trains_where_a_last_batch_has_one_sample(engine: str) -> None:
+    found = ct.study("fedavg", data=federation(), model=f"{OWN}:Normed", batch_size=3, rounds=1, execution=ct.Execution(engine=engine))  # type: ignore[arg-type]
+    assert not found.problems  # 7 = 3 + 3 + 1
+    assert found.rounds["loss"].notna().all()
+
+
+def test_batch_norm_that_cannot_be_trained_is_explained() -> None:
+    with pytest.raises(UserError, match="batch norm, which cannot train on one sample: use --batch 2"):
+        ct.study("fedavg", data=federation(), model=f"{OWN}:Normed", batch_size=1, rounds=1)
+    with pytest.raises(UserError, match="client 'client-2' has no more"):
+        ct.study("fedavg", data=tiny((12, 7, 1)), model=f"{OWN}:Normed", rounds=1)
+
+
+def test_a_study_of_which_nothing_reached_the_end_raises_with_what_there_is() -> None:
+    with pytest.raises(ct.NothingFinishedError, match=r"None of 2 runs reached the end: fedprox\(mu=1e30\), diverged") as caught:
+        ct.study("fedprox(mu=1e30)", data=federation(), rounds=4, seeds=(0, 1), epochs=4)
+    assert len(caught.value.result.problems) == 2
+    assert caught.value.result.table()["seeds"].tolist() == [0]
+
+
+def test_one_method_that_fails_beside_one_that_does_not_is_a_result() -> None:
+    found = ct.study(["fedavg", "fedprox(mu=1e30)"], data=federation(), rounds=4, epochs=4)
+    assert len(found.problems) == 1
+
+
+def test_test_samples_among_training_samples_are_refused() -> None:
+    whole = tiny((4, 4))
+    leaking = Parts.of([whole.test[0], np.r_[whole.test[1], whole.train[1][:1]]])
+    for part in ("test", "validation"):
+        with pytest.raises(UserError, match=f"Client 'client-1' of 'tiny' has {part} samples among its training samples"):
+            ct.study("fedavg", data=whole.with_(**{part: leaking}), rounds=1)
+    later = whole.with_(later=((1, whole.with_(test=leaking)),))
+    with pytest.raises(UserError, match="has test samples among"):
+        later.check_apart()
+    whole.with_(test=Parts.of([whole.train[1], whole.train[0]])).check_apart()  # what another trains on is no leak of one's own
