@@ -43,8 +43,9 @@ class ReportTable:
     def html(self) -> Html:
         head = "".join(f"<th>{escape(column.title)}</th>" for column in self.columns)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.cells())
-        table = f"<caption>{escape(self.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        return Html(f'<div class="table"><table>{table}</table></div>')
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        # the caption is outside of what scrolls, so that a phone shows all of it
+        return Html(f'<p class="caption">{escape(self.caption)}</p><div class="table"><table>{table}</table></div>')
 
     def markdown(self) -> str:
         titles = [column.title for column in self.columns]
