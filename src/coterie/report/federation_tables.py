@@ -11,7 +11,7 @@ from coterie.analysis.score_names import SCORES
 from coterie.analysis.wording import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
-from coterie.report.tables import Column, ReportTable, number, points, span, text
+from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from coterie.report.trust_tables import trust_tables
 
 METHOD = Column("method", text("method"))
@@ -202,11 +202,11 @@ def cost_table(subject: Subject) -> ReportTable:
 
     columns = (
         METHOD,
-        Column("MB", number("megabytes", ",.1f")),
+        Column("MB", amount("megabytes")),
         Column("passes", number("passes", ",.0f")),
-        Column("server s", number("server_seconds", ",.2f")),
+        Column("server s", amount("server_seconds")),
         Column("rounds to target", number("rounds_to_target", ",.0f")),
-        Column("MB to target", number("megabytes_to_target", ",.1f")),
+        Column("MB to target", amount("megabytes_to_target")),
         Column("passes to target", number("passes_to_target", ",.0f")),
         Column("change a round", points("change")),
     )

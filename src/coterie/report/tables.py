@@ -82,6 +82,16 @@ def number(name: str, form: str, unit: str = "", scale: float = 1.0) -> Show:
     return lambda row: _number(scale * row[name], form) + unit if abs(row[name]) < float("inf") else MISSING
 
 
+def amount(name: str) -> Show:
+    """How much of something, small or large: three figures that count."""
+
+    def show(row: Mapping[str, Any]) -> str:
+        value = row[name]
+        return MISSING if not abs(value) < float("inf") else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+    return show
+
+
 def points(name: str, signed: bool = False) -> Show:
     """A share as percent, or a difference of shares as points."""
     return number(name, "+.1f" if signed else ".1f", scale=100)
