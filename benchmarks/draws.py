@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.verdict import verdict
 from coterie.run.compare import compare
 
 DRAWS = 20
@@ -83,6 +84,8 @@ def _section(comparison: Comparison) -> Iterator[str]:
     for label, finding in found.methods.items():
         if label != found.roles.baseline:
             yield _row(found, label, finding)
+    yield ""
+    yield from (f"- {verdict(found, found.methods[label])}" for label in found.roles.methods)
 
 
 def _row(found: Findings, label: str, finding: Finding) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from benchmarks.peers.recorded import Plain
+from benchmarks import gpu_networks as networks
 from benchmarks.studies import METHODS, SEEDS, lanes_of_study
-from benchmarks.timing import apart, by_turns, heading, median, product_gflops, row, timed, verdict
+from benchmarks.timing import apart, heading, median, product_gflops, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 from coterie.core.asks import Train
 from coterie.core.local import Local
@@ -95,7 +95,7 @@ def lanes(images: Images) -> None:
         drive(lanes_run, engine, 10, unwatched)  # warms up: kernels for the shapes, captures
         found[count] = timed(lambda: drive(lanes_run, engine, 20, unwatched), "cuda") / 10  # noqa: B023
         row(f"{count} lanes", f"{found[count] * 1e3:.2f} ms")
-    verdict("70 lanes / 1 lane", found[70] / found[1], 8, least=False)
+    verdict("70 lanes / 1 lane", found[70] / found[1], 5, least=False)
 
 
 def study(images: Images) -> None:
@@ -112,21 +112,7 @@ def study(images: Images) -> None:
         return ready.run(engine=engine, execution=Execution(device="cuda")).seconds
 
     run(1)
-    verdict("the whole study", run(ROUNDS), 15, least=False, unit=" s")
+    verdict("the whole study", run(ROUNDS), 4, least=False, unit=" s")
 
 
-def cnn(images: Images) -> None:
-    """A vectorised round of 20 clients against the plain loop on the same GPU."""
-    world = World.of(images.divided("shards(clients=100)"), "cnn")
-    workload = Workload("cnn", world, PAPER.but(epochs=1), cohort=20, rounds=1)
-    engine, recorded = BatchedEngine(world, "cuda"), workload.recorded().to("cuda")
-    heading(f"McMahan's CNN, a round of 20 clients, E=1, B=10: {recorded.steps()} client steps")
-    times = by_turns({"ours, vectorised": lambda: workload.ours(engine), "plain PyTorch": Plain(recorded).run}, repeats=3)
-    ours, plain = times.values()
-    for name, side in times.items():
-        row(name, f"{side.median:.3f} s", f"{side.median / recorded.steps() * 1e6:.1f} us/step")
-    row("routes", *engine.routes().values(), f"{apart(plain.model, ours.model, recorded.start.cpu().numpy()):.1e} apart")
-    verdict("plain loop / vectorised", plain.median / ours.median, 12, least=True)
-
-
-SECTIONS = {"rates": rates, "sequential": sequential, "lanes": lanes, "study": study, "cnn": cnn}
+SECTIONS = {"rates": rates, "sequential": sequential, "lanes": lanes, "study": study, **networks.SECTIONS}

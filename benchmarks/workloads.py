@@ -114,7 +114,7 @@ class Workload:
         owners = np.repeat(np.arange(len(federation)), federation.test.sizes)[: len(tests)]
         x = federation.x[np.concatenate([used, tests])]
         return Recorded(
-            x=torch.from_numpy(x.reshape(len(x), 1, 28, 28)),
+            x=torch.from_numpy(x.reshape(len(x), 1, 28, 28) if x.shape[1:] == (28, 28) else x),
             y=torch.from_numpy(federation.y[np.concatenate([used, tests])]),
             start=torch.from_numpy(self.world.model.initial(0)().copy()),
             sizes=layer_sizes(self.world),

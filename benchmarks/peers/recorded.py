@@ -82,9 +82,9 @@ def average(module: nn.Module, start: Tensor, trained: Iterator[int]) -> Tensor:
 class Plain:
     """Plain PyTorch: data and batches in tensors, no DataLoader, no optimiser object; about as tight as it can be and still be read."""
 
-    def __init__(self, recorded: Recorded, evaluate: bool = False) -> None:
+    def __init__(self, recorded: Recorded, evaluate: bool = False, module: nn.Module | None = None) -> None:
         self.recorded, self.evaluate = recorded, evaluate
-        self.module = recorded.module().to(recorded.x.device)
+        self.module = (module or recorded.module()).to(recorded.x.device)
         self.batches = [[recorded.batches(orders) for orders in clients] for clients in recorded.rounds]
 
     def run(self) -> tuple[float, np.ndarray[Any, np.dtype[np.float32]]]:

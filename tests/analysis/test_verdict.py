@@ -35,8 +35,8 @@ def test_the_verdict_tells_where_a_gain_comes_from() -> None:
 
 def test_a_study_of_one_split_says_what_it_cannot_tell() -> None:
     said = verdicts(findings_of(by_hand({AVG: flat(50), GROUP: flat(58)})))
-    assert "Not told by this study: one draw: this says nothing about other splits of the data." in said
-    assert any("these 4 clients: this says nothing about others" in sentence for sentence in said)
+    assert "Not told by this study: one draw, so it says nothing about other splits of the data." in said
+    assert any("these 4 clients, so it says nothing about others" in sentence for sentence in said)
     many = verdicts(findings_of(by_hand({AVG: flat(50, clients=12), GROUP: flat(58, clients=12)})))
     assert not any("these 12 clients" in sentence for sentence in many)
     assert "over 12 test clients, 1200 samples" in many[-1]

@@ -133,3 +133,8 @@ def test_a_path_of_windows_is_taken_as_written(path: str) -> None:
         read = parse(text)
         assert (read.args, read.kwargs) == ((path,), {"label": "ill"})
         assert parse(str(read)) == read
+
+
+def test_letters_that_python_reads_as_others_keep_their_quotes() -> None:
+    assert str(parse("csv('º',label='ﬁ')")) == "csv('º',label='ﬁ')"
+    assert parse("csv('º',label='ﬁ')").args == ("º",)

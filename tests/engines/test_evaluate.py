@@ -4,13 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.engines.dense import DenseTensors
 from coterie.engines.engine import Stamped
-from coterie.engines.evaluate import auroc
+from coterie.engines.evaluate import _largest, auroc
 from coterie.engines.evaluate import evaluate as evaluated
+from coterie.engines.routes import layer_sizes
+from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.testing import worlds
 from coterie.testing.play import loop
@@ -133,3 +137,38 @@ def test_two_classes_get_an_auroc_and_three_do_not() -> None:
             assert np.isnan(reply.auroc[i])
     assert not np.isnan(reply.auroc).all()
     assert np.isnan(evaluate(Serving.one(np.arange(6), MODELS[0])).auroc).all()
+
+
+def test_the_largest_class_by_class_is_numpys() -> None:
+    """Ties, minus infinity and what is no number included, in both layouts."""
+    draw = np.random.default_rng(0)
+    for classes in (1, 2, 3, 10):
+        table = draw.integers(0, 3, (classes, 2000)).astype(np.float64)
+        table[draw.random(table.shape) < 0.02] = np.nan
+        table[draw.random(table.shape) < 0.02] = -np.inf
+        assert _largest(table.T).tolist() == table.T.argmax(1).tolist()
+        assert _largest(np.ascontiguousarray(table.T)).tolist() == table.T.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("model", ["mclr", "mlp(4)"])
+def test_likeliest_classes_give_the_counts_that_probabilities_give(model: str) -> None:
+    """What a GPU hands out instead of probabilities, here on the host: of a module, and of a dense network without one."""
+    world = worlds.world(model)
+    serving = Serving(
+        np.arange(len(world.federation)), np.stack([world.model.initial(seed)() for seed in (0, 1)]), np.arange(len(world.federation)) % 2
+    )
+    ask, parts = Evaluate(serving, "test"), world.federation.test
+    space, dense = (
+        Workspace(world, torch.device("cpu"), torch.float32),
+        DenseTensors(world.federation, layer_sizes(world), torch.device("cpu")),
+    )
+    expected = evaluated(ask, world.federation, space.predict, parts)
+    for judge in (space.judge, dense.judge):
+        found = evaluated(ask, world.federation, _never, parts, judge)
+        for name in ("hits", "predicted", "actual"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
+
+
+def _never(model: Any, rows: Any) -> Any:
+    raise AssertionError("probabilities are not needed")

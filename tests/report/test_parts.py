@@ -18,7 +18,7 @@ from coterie.report.page import Section, page, paragraph
 from coterie.report.raster import colours, data_url, shades, shrunk
 from coterie.report.style import GREY, METHODS, OKABE_ITO
 from coterie.report.subject import thinned
-from coterie.report.tables import Column, ReportTable, number, points, span, text
+from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from report.made_up import subject
 
 
@@ -150,3 +150,10 @@ def test_formats_are_checked() -> None:
     assert parse_formats("png, PDF") == ("pdf", "png")
     with pytest.raises(UserError, match="Unknown figure format 'tiff'"):
         parse_formats("tiff")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0123456, "0.0123"), (3.14159, "3.14"), (99.94, "99.9"), (1234567.8, "1,234,568"), (0.0, "0"), (np.nan, "–")]
+)
+def test_amounts_small_and_large_keep_the_figures_that_count(value: float, shown: str) -> None:
+    assert amount("megabytes")({"megabytes": value}) == shown

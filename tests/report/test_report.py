@@ -190,3 +190,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (study / "tables").write_text("in the way")
     with pytest.raises(UserError, match="Cannot write the report to"):
         report(study)
+
+
+def test_the_last_groups_are_a_table_with_names(tmp_path: Path) -> None:
+    label = "fedgroup(groups=2)"
+    study = evidence({"fedavg": [0.6, 0.61], label: [0.7, 0.71]}, ids=list("abcdef"), groups={label: np.array([0, 0, 1, 1, 1, -1])})
+    made = report(folder(tmp_path / "study", study))
+    table = pd.read_csv(next(path for path in made.tables if path.name == "groups.csv"))
+    assert table.columns.tolist() == ["label", "draw", "seed", "client", "group"]
+    own = table[table["seed"] == 1].set_index("client")["group"]
+    assert own.to_dict() == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1, "f": -1}

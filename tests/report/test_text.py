@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coterie.report.advice import advice
 from coterie.report.text import cards, headline
 from report.made_up import subject
 
@@ -24,12 +25,20 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
     assert headline(found) == "FedGroup does best: 5.0 more right answers in 100 than FedAvg."
     (card,) = cards(found)
     assert (card.name, card.outcome, card.tag) == ("FedGroup", "better", "Better than FedAvg")
-    assert card.sentences[0].startswith("Clients whose first training pulls in the same direction form a group")
-    assert card.sentences[1] == "Of 100 answers, 65.2 are right; with FedAvg, 60.2."
-    assert card.sentences[2] == "Repeated on this one split of the data, the difference lies between +4.8 and +5.2 points (6 repetitions)."
-    assert card.sentences[4] == "Chance does not explain it."
-    assert "1 of 6 clients scores lower than with FedAvg, by 20.0 points." in card.sentences
-    assert "Groups of the same sizes drawn by lot change nothing: the gain comes from putting similar clients together." in card.sentences
+    level = (
+        "65.2 of 100 answers are right, 60.2 with FedAvg: +5.0 points. That is the mean of rounds 1 to 2; after the last, 65.2 and 60.2."
+    )
+    assert card.sentences[0] == level
+    sure = "With 95 % confidence the difference lies between +4.8 and +5.2 points (6 runs): the widest of what may come of further runs"
+    assert card.sentences[1].startswith(f"{sure} on this one split of the data (+4.8 to +5.2) and other samples of these clients (")
+    assert card.sentences[2] == "Chance alone would rarely give this."
+    assert card.sentences[3].startswith("By client, in points (test samples): client 1 +10.0 (10,000), client 2")
+    assert card.sentences[3].endswith("client 0 −20.0 (10,000).")
+    assert (
+        "Groups of the same sizes drawn by lot change nothing: putting similar clients together makes 5.0 of the 5.0 points."
+        in card.sentences
+    )
+    assert card.sentences[-1].startswith("Clients whose first training pulls in the same direction form a group")
 
 
 def test_a_gain_that_random_groups_have_too_is_not_from_similarity() -> None:
@@ -61,14 +70,18 @@ def test_methods_that_cannot_be_told_apart_share_the_first_place() -> None:
 
 def test_clients_that_would_do_better_alone_are_counted() -> None:
     found = subject({"fedavg": BASE, "local": above(0.0), "fedsim(clusters=2)": above(0.1)}, losses={"fedsim(clusters=2)": 0.3})
-    assert "1 of 6 clients scores lower than alone." in cards(found)[0].sentences
+    said = "Against training alone +5.0 points (+4.8 to +5.2): better; 17 % of clients score lower than alone."
+    assert said.replace("+4.8 to +5.2", "+5.0 to +5.0") in cards(found)[0].sentences
+    alone = cards(found)[1]
+    assert (alone.name, alone.tag) == ("Training alone", "Simpler, for comparison. No different from FedAvg: within 1.0 points")
 
 
 def test_a_loss_and_no_difference_are_told_apart() -> None:
     found = subject({"fedavg": BASE, "fedprox(mu=1)": above(-0.1), "fedsim(clusters=2)": above(0.0, 0.02)})
     assert [card.outcome for card in cards(found)] == ["worse", "unclear"]
+    assert cards(found)[1].tag.startswith("Undecided: between ")
     assert headline(found) == "No method that was compared is shown to be better than FedAvg."
-    assert "the difference lies between −" in cards(found)[1].sentences[2]
+    assert "the difference lies between −" in cards(found)[1].sentences[1]
     assert "The difference may be chance." in cards(found)[1].sentences
 
 
@@ -85,7 +98,7 @@ def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
     card = cards(subject(few))[0]
     assert card.outcome == "unproven"
     assert (
-        card.sentences[2]
+        card.sentences[1]
         == "It did better in 5 of 5 repetitions, by 11.9 points on average. With 2 methods tested, proof takes at least 6 repetitions."
     )
     assert headline(subject(few)) == "Some methods look better than FedAvg, but the study is too small to prove it."
@@ -95,7 +108,7 @@ def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
 def test_one_seed_cannot_judge() -> None:
     found = subject({"fedavg": [0.6], "fedprox(mu=1)": [0.7]})
     assert cards(found)[0].outcome == "unjudged"
-    assert "single repetition" in cards(found)[0].sentences[1]
+    assert "single repetition" in cards(found)[0].sentences[0]
     assert headline(found) == "This study cannot say which method is better: it takes several repetitions."
 
 
@@ -106,5 +119,37 @@ def test_a_study_of_baselines_has_no_verdict() -> None:
 def test_the_words_need_no_dictionary() -> None:
     found = subject({"fedavg": BASE, "local": above(0.2), "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(0.0)})
     said = " ".join([headline(found), *(sentence for card in cards(found) for sentence in card.sentences)]).lower()
-    assert not any(word in said for word in ("wilcoxon", "p =", "p <", "rand index", "interval", "seed", "federation", "nan"))
-    assert np.all([len(sentence) < 160 for card in cards(found) for sentence in card.sentences])
+    assert not any(word in said for word in ("wilcoxon", "p =", "p <", "rand index", "interval", "seed", "federation", " nan"))
+    assert np.all([len(sentence) < 260 for card in cards(found) for sentence in card.sentences])
+
+
+def test_advice_begins_with_what_is_simpler_where_that_does_as_well() -> None:
+    levels = above(0.1, jitter=0.0)
+    levels[0], levels[1] = levels[0] + 0.004, levels[1] - 0.004
+    found = subject({"fedavg": BASE, "local": levels, "fedsim(clusters=2)": above(0.1005)})
+    said = advice(found)
+    assert said[0].startswith(
+        "Begin with training alone (70.2 right in 100), which is simpler: FedSim (70.3 right in 100) is not shown to do better"
+    )
+    assert "this study has one, and cannot tell what another would show" in said[1]
+
+
+def test_advice_names_the_method_and_who_should_keep_the_baseline() -> None:
+    found = subject(
+        {"fedavg": BASE, "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(0.0)},
+        losses={"fedgroup(groups=2)": 0.3},
+        groups={"fedgroup(groups=2)": np.array([0, 0, 0, 1, 1, 1])},
+    )
+    said = advice(found)
+    assert said[0].startswith("Use FedGroup (65.2 right in 100): each client gets its group's model")
+    assert said[1] == "Except for client 0: clearly served better by FedAvg; let them keep it."
+    (card,) = cards(found)
+    together = "Together are client 0 and client 1 and client 2; client 3 and client 4 and client 5 (in 6 of 6 runs)."
+    assert together in card.sentences
+
+
+def test_advice_is_to_do_nothing_where_nothing_is_shown() -> None:
+    said = advice(subject({"fedavg": BASE, "fedprox(mu=1)": above(0.01, 0.02)}))
+    assert said[0] == "Do nothing new yet: nothing is shown to do better than FedAvg."
+    assert said[1].startswith("Highest is FedProx (+1.0 points, ")
+    assert said[1].endswith("it may be chance.")

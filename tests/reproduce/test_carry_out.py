@@ -16,7 +16,8 @@ from coterie.evidence.source import Memory
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.carry_out import reproduce
 from coterie.reproduce.file import StudyPart
-from coterie.reproduce.page import Reproduced, write_page
+from coterie.reproduce.page import write_page
+from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import values_of
 from coterie.run.result import Result
@@ -26,16 +27,14 @@ from coterie.testing import worlds
 SMALL = Path(__file__).parent / "small.toml"
 
 
-@pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduced, Path]:
-    out = tmp_path_factory.mktemp("reproduced")
-    return reproduce(read_reproduction(SMALL), out=out, data_dir=out), out
-
-
 def test_claims_are_judged_and_missing_data_said(carried: tuple[Reproduced, Path]) -> None:
     outcome, _ = carried
-    assert [judgement.outcome for judgement in outcome.result.results] == ["holds", "the opposite", "not run", "not run", "holds"]
-    assert outcome.result.verdict == "partly"
+    found = {result.claim.says: result for result in outcome.result.results}
+    assert found["FedAvg beats nothing at all"].outcome == "replicates"
+    assert found["FedAvg is perfect"].outcome == "contradicted"
+    assert (found["MNIST is here"].outcome, found["Secrets are told"].outcome) == ("not run", "not run")
+    assert found["Similar clusters differ from random ones by less than 100 points"].outcome == "shown"
+    assert outcome.result.counts["not run"] == 2
     assert "MNIST is missing" in outcome.result.sentence
     assert "data not available: secret" in outcome.result.sentence
     assert outcome.seeds == 6
@@ -104,7 +103,9 @@ def test_the_page_shows_ours_beside_theirs(carried: tuple[Reproduced, Path], tmp
     ours = outcome.values["fixed"].mean("fedavg", "final")
     assert f"| `fedavg` | {ours:.1f} (12.5) |" in page
     assert "not run: data not available: secret" in page
-    assert "Verdict: partly" in page
+    assert f"**Verdict: {outcome.result.sentence}.**" in page
+    assert "- one draw: this says nothing about other splits of the data (" in page
+    assert "- nothing in the study file says that it is the paper's own row (1 claim)." in page
     frame = pd.read_csv(tmp_path / "small.csv")
     own = frame[(frame["part"] == "fixed") & (frame["method"] == "fedavg")]
     assert np.allclose(own["final"], list(outcome.values["fixed"].of("fedavg", "final").values()), atol=1e-4)
@@ -116,9 +117,10 @@ def test_the_command(tmp_path: Path) -> None:
     done = runner.invoke(app, ["reproduce", str(SMALL), *options])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said["verdict"] == "too few seeds"
-    assert [claim["seeds"] for claim in said["claims"]] == [2, 2, 0, 0, 2]
+    assert said["verdict"] == {"replicates": 0, "holds in our variant": 0, "contradicted": 0, "inconclusive": 3, "not run": 2}
+    assert [claim["repetitions"] for claim in said["claims"]] == [2, 2, 2, 2, 2, 0, 0, 2]
     assert said["claims"][0]["p"] is None
+    assert said["claims"][0]["variant"] == "2 of 6 seeds"
     assert (tmp_path / "small.md").read_text().count("--seeds 0-1") == 1
 
 

@@ -182,13 +182,13 @@ def test_sizes_show_a_trend_that_ranks_hide() -> None:
 
 
 def test_figure_10_is_judged_by_sizes() -> None:
-    """The seeds of the page: mean rise as the table of means says, 12.87 - 12.27; Student's by SciPy."""
+    """The seeds of the page: mean rise as the table of means says, 13.30 - 12.68 but for rounding; Student's by SciPy."""
     with FIGURE_10.open() as file:
         rows = [row for row in csv.DictReader(file) if row["part"] in ("beta 0", "beta 0.5", "beta 1")]
     values = np.array([[float(row["literal"]) for row in rows if row["part"] == part] for part in ("beta 0", "beta 0.5", "beta 1")])
-    found = over_draws(rises(values, [0, 0.5, 1])[:, None], shared=False)  # redrawn for every seed: 35 draws of one seed each
+    found = over_draws(rises(values, [0, 0.5, 1])[:, None], shared=False)  # redrawn for every seed: 100 draws of one seed each
     assert isinstance(found, Interval)
-    assert found.mean == pytest.approx(0.6, abs=0.01)
+    assert found.mean == pytest.approx(0.61, abs=0.01)
     assert found.p_above() == pytest.approx(stats.ttest_rel(values[2], values[0], alternative="greater").pvalue)
 
 

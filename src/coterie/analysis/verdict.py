@@ -139,7 +139,7 @@ def _groups(finding: Finding) -> list[str]:
     sentences = [f"Its groups agree with the true ones to {quality.ari.mean:.2f} (adjusted Rand index)."] if quality.ari is not None else []
     again = [f"{value:.2f} {where}" for value, where in _again(finding) if np.isfinite(value)]
     if again:
-        sentences.append(f"They agree with those of another run to {' and '.join(again)}.")
+        sentences.append(f"{'They' if sentences else 'Its groups'} agree with those of another run to {' and '.join(again)}.")
     if quality.collapse_rate > 0:
         sentences.append(f"In {100 * quality.collapse_rate:.0f} % of the runs groups collapse.")
     return sentences

@@ -66,7 +66,7 @@ def losers(finding: Finding) -> str:
     own = finding.fairness
     if isnan(own.worse):
         return ""
-    clear = "" if isnan(own.tested) else f", {_number(own.clearly_worse)} of {_number(own.tested)} clearly"
+    clear = "" if isnan(own.tested) or not own.tested else f", {_number(own.clearly_worse)} of {_number(own.tested)} clearly"
     return f"{100 * own.worse:.0f} % of clients score lower{clear}"
 
 
@@ -74,7 +74,8 @@ def unknowns(findings: Findings) -> list[str]:
     """What the study cannot tell, in sentences, each once."""
     labels = findings.roles.methods or list(findings.methods)
     said = [text for label in labels for text in findings.methods[label].gap.sources.unknown if findings.methods[label].gap.n]
-    return list(dict.fromkeys(f"Not told by this study: {text}." for text in said))
+    known = [text.replace(": this says", ", so it says") for text in said]
+    return [*dict.fromkeys(f"Not told by this study: {text}." for text in known)]
 
 
 def _number(value: float) -> str:

@@ -26,12 +26,15 @@ def reproduce(
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; reproduced/NAME unless given.")] = None,
     page: Annotated[Path | None, typer.Option(help="Also write the page, the scores and the figures into this folder.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Run nothing: judge again from the scores (NAME.csv) that --page wrote once.")
+    ] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a paper's table or figure again, with controls, and say whether its claims hold. A run that was stopped goes on."""
+    """Run a paper's table or figure again, with controls, and say what came of its claims. A run that was stopped goes on."""
     from coterie.cli.console import PlainConsole, bold
     from coterie.reproduce import find, read_reproduction
     from coterie.run.progress import ProgressBar
@@ -42,26 +45,33 @@ def reproduce(
         return
     stop_on_terminate()
     study = read_reproduction(find(name, studies))
+    from coterie.reproduce.again import judge_again
     from coterie.reproduce.carry_out import reproduce as carry_out
-    from coterie.reproduce.page import cells, write_page
+    from coterie.reproduce.page import write_page
+    from coterie.reproduce.rows import HEADER, cells
 
+    if from_ is not None and (seeds or rounds or out):
+        raise UserError("--from runs nothing: leave out --seeds, --rounds and --out.")
     folder = out or inside(Path(), "reproduced", study.name)
     console.print(bold(study.title), f"\n{study.paper}, {study.where}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway}
-    outcome = with_trust(
-        lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways),
-        trust,
+    outcome = (
+        judge_again(study, from_)
+        if from_ is not None
+        else with_trust(lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust)
     )
     for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
-            console.print(listing((title, "theirs", "ours (95 % interval)", "p", "seeds", "outcome"), map(cells, results)))
+            console.print(listing((title, *HEADER), map(cells, results)))
+    told = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
+    console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
     console.print(bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
         said = f"coterie reproduce {shlex.quote(name)}" + (f" --seeds {seeds}" if seeds else "") + (f" --rounds {rounds}" if rounds else "")
         console.print(f"Page in {write_page(outcome, page, said)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
-        print(json.dumps({"study": study.name, "verdict": outcome.result.verdict, "sentence": outcome.result.sentence, "claims": rows}))
+        print(json.dumps({"study": study.name, "verdict": outcome.result.counts, "sentence": outcome.result.sentence, "claims": rows}))
 
 
 def _list(console: "PlainConsole", studies: Path | None) -> None:

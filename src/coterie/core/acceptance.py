@@ -15,8 +15,10 @@ from coterie.core.arrays import Array, Bools, Ids
 from coterie.core.asks import Reply, Shapes
 from coterie.core.limits import Limits
 from coterie.core.refusals import Refusal, Refused
+from coterie.core.threads import cores, in_order
 
 R = TypeVar("R", bound=Reply)
+WORTH_THREADS = 1 << 22  # numbers
 ClientRow = dict[str, Array]
 
 
@@ -104,7 +106,13 @@ def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
 
 def _all_finite(values: Array) -> bool:
     """Faster than a test of each number, and without memory for the answers: what is not a number is both largest and smallest."""
-    return isfinite(values.max(initial=0.0)) and isfinite(values.min(initial=0.0))
+
+    def finite(rows: Array) -> bool:
+        return isfinite(rows.max(initial=0.0)) and isfinite(rows.min(initial=0.0))
+
+    if values.size < WORTH_THREADS or values.ndim < 2:
+        return finite(values)
+    return all(in_order(finite, values, cores()))  # large models: a row is a piece of work
 
 
 def _misshapen(row: ClientRow, shapes: Shapes) -> str:

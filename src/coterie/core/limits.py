@@ -10,6 +10,7 @@ than `FEW` is not judged, nor one in which most did not move. Gradients are not 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isinf
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,16 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
+    room = local()  # of each thread, for differences: fresh memory for every large model would cost more than the sum
 
     def of_piece(piece: slice) -> Doubles:
+        sent = reply.vectors[piece]
         if ask.sketch is not None:  # of the update itself
-            return _lengths(reply.vectors[piece])
+            return _lengths(sent)
         received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
-        return _lengths(reply.vectors[piece] - received)
+        if getattr(room, "steps", sent[:0]).shape != sent.shape:
+            room.steps = np.empty(sent.shape, dtype=np.result_type(sent, received))
+        return _lengths(np.subtract(sent, received, out=room.steps))
 
     return iter(in_order(of_piece, pieces, workers))
 

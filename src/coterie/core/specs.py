@@ -207,7 +207,9 @@ def _value(node: ast.expr) -> Any:
 
 def _show(value: Any) -> str:
     if isinstance(value, str):
-        return value if value.isidentifier() and value not in _WORDS and not iskeyword(value) else repr(value)
+        # Python reads some letters as others (º as o), so only what is plain letters may stand without quotes
+        bare = value.isascii() and value.isidentifier() and value not in _WORDS and not iskeyword(value)
+        return value if bare else repr(value)
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):

@@ -147,4 +147,5 @@ def _engine(folder: Path, study: Study) -> Engine:
     execution, routes = Execution.read(folder / "execution.json"), folder / "routes.json"
     if execution.device != "cpu" and resolve_device("auto") == "cpu":
         return make_engine(study.worlds, execution.engine, "cpu")
-    return make_engine(study.worlds, execution.engine, execution.device, pinned=read_words(routes) if routes.exists() else None)
+    pinned = read_words(routes) if routes.exists() else None
+    return make_engine(study.worlds, execution.engine, execution.device, pinned=pinned, precision=execution.precision)

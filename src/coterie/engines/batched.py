@@ -7,6 +7,7 @@ predictions are computed piece by piece in fixed shapes, whatever else is asked 
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.batches import leaves_one_over
-from coterie.engines.dense import Dense, DenseArrays, DenseTensors
-from coterie.engines.evaluate import evaluate
+from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
+from coterie.engines.evaluate import Judge, evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.job import FusedJob
@@ -27,7 +28,8 @@ from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
-from coterie.engines.routes import Route, convolutions, layer_sizes, route_for
+from coterie.engines.precision import Precision, products_in
+from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
@@ -44,12 +46,17 @@ class BatchedEngine(LocalEngine):
     name = "batched"
 
     def __init__(
-        self, worlds: World | Mapping[int, World], device: str = "cpu", threads: int | None = None, pinned: Mapping[str, str] | None = None
+        self,
+        worlds: World | Mapping[int, World],
+        device: str = "cpu",
+        threads: int | None = None,
+        pinned: Mapping[str, str] | None = None,
+        precision: Precision = "float32",
     ) -> None:
         super().__init__(worlds)
-        self.device = torch.device(device)
+        self.device, self.precision = torch.device(device), precision
         self.threads = threads or cores()
-        self.loop = LoopEngine(worlds, device, threads=threads)
+        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._kept: dict[World, _Kept] = {}
@@ -71,7 +78,7 @@ class BatchedEngine(LocalEngine):
 
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
-        with torch_threads(1):
+        with torch_threads(1), products_in(self.precision):
             for numbers in self._together(works):
                 for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
                     answers[number] = answer
@@ -86,16 +93,18 @@ class BatchedEngine(LocalEngine):
             return []
         with one_thread():
             if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
+                if len(works) == 1:  # alone, it has the cores to itself
+                    return [self._answer(works[0], self._pool.map)]
                 return list(self._pool.map(self._answer, works))
             return [self._answer(work) for work in works]
 
-    def _answer(self, work: Work) -> Any:
+    def _answer(self, work: Work, spread: Spread = map) -> Any:
         """Everything that is not training."""
         ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
-        predict = kept.dense.predict if kept.dense is not None else self.loop.space(work.world).predict
+        predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                return evaluate(ask, federation, predict, work.judged())
+                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept))
             case Losses():
                 return loss_table(ask, work.parts(ask.part), predict)
             case Error():
@@ -106,6 +115,12 @@ class BatchedEngine(LocalEngine):
                 vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
+
+    def _judge(self, work: Work, kept: "_Kept") -> Judge | None:
+        """On a GPU the likeliest classes are found there."""
+        if self.device.type == "cpu":
+            return None
+        return kept.dense.judge if isinstance(kept.dense, DenseTensors) else self.loop.space(work.world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
@@ -150,6 +165,8 @@ class BatchedEngine(LocalEngine):
                 memory=MEMORY[self.device.type],
                 exact=exact,
                 convolutions=convolutions(self.device),
+                known=knows_layers(self.device),
+                precision=self.precision,
             )
         return kept.vectorised[exact]
 

@@ -6,6 +6,7 @@ fixed shape, one model at a time: a product's bits depend on its shape, and must
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -20,6 +21,7 @@ from coterie.engines.tensors import as_tensor
 from coterie.engines.workspace import CHUNK
 
 LARGE = 1 << 29  # bytes of samples above which they are read piece by piece and not kept: the data may be larger than memory
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]  # `map`, or that of a pool
 KEPT = 4  # gathered sets of samples: the clients' test parts, again and again
 
 
@@ -40,21 +42,24 @@ class Dense(ABC):
         """(m, inputs) the features of the server's own test set."""
 
     @abstractmethod
-    def outputs(self, model: Floats, x: Any) -> Floats:
-        """(C, m) what leaves the network for each sample: classes first, since sums over few classes are fast that way round."""
+    def outputs(self, model: Floats, x: Any, spread: Spread = map) -> Floats:
+        """(C, m) what leaves the network for each sample: classes first, since sums over few classes are fast that way round.
+
+        `spread` carries out pieces of fixed shape, one after the other or side by side: the bits are the same.
+        """
 
     @abstractmethod
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
         """The mean gradient (d,) and loss on these samples, by the chain rule, layer after layer from the last."""
 
-    def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
+    def predict(self, model: Floats, rows: Ints | None, spread: Spread = map) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
         if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
-            pieces = [self.outputs(model, self.gather(rows[i : i + CHUNK])) for i in range(0, len(rows), CHUNK)]
+            pieces = [self.outputs(model, self.gather(piece)) for piece in chunks_of(rows)]
             y, outputs = self.federation.y[rows], np.concatenate(pieces, axis=1)
         else:
             x, y = self._samples(rows)
-            outputs = self.outputs(model, x)
+            outputs = self.outputs(model, x, spread)
         chances = log_softmax(outputs)
         losses = -np.take_along_axis(chances, y[None, :], 0)[0].astype(np.float64)
         return np.exp(chances).T.astype(np.float64), losses
@@ -98,10 +103,10 @@ class DenseArrays(Dense):
         x = np.asarray(self.federation.central[0], dtype=np.float32)
         return x.reshape(len(x), -1)
 
-    def outputs(self, model: Floats, x: Floats) -> Floats:
+    def outputs(self, model: Floats, x: Floats, spread: Spread = map) -> Floats:
         layers = self.layers(model)
-        pieces = [self._signals(layers, x[begin : begin + CHUNK])[-1] for begin in range(0, max(len(x), 1), CHUNK)]
-        return np.ascontiguousarray(np.concatenate(pieces).T)
+        pieces = spread(lambda begin: self._signals(layers, x[begin : begin + CHUNK])[-1], range(0, max(len(x), 1), CHUNK))
+        return np.ascontiguousarray(np.concatenate(list(pieces)).T)
 
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
         y, layers = self.federation.y[rows], self.layers(model)
@@ -145,9 +150,26 @@ class DenseTensors(Dense):
         return x.reshape(len(x), -1)
 
     @torch.no_grad()
-    def outputs(self, model: Floats, x: Tensor) -> Floats:
+    def outputs(self, model: Floats, x: Tensor, spread: Spread = map) -> Floats:
         layers = self.layers(torch.as_tensor(model, device=self.device))
         return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
+
+    @torch.no_grad()
+    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
+        """The likeliest class (m,) and losses (m,) of one model on these samples; probabilities stay on the device."""
+        if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
+            pieces = [self._judged(model, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
+            return np.concatenate([guess for guess, _ in pieces]), np.concatenate([losses for _, losses in pieces])
+        x, y = self._samples(rows)
+        return self._judged(model, x, self._labels(y))
+
+    def _judged(self, model: Floats, x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
+        chances = torch.log_softmax(self._signals(self.layers(torch.as_tensor(model, device=self.device)), x)[-1], dim=1)
+        losses = -chances.gather(1, y[:, None])[:, 0].double()
+        return chances.argmax(1).cpu().numpy(), losses.cpu().numpy()
+
+    def _labels(self, y: Ints) -> Tensor:
+        return torch.as_tensor(y, device=self.device)
 
     @torch.no_grad()
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
@@ -170,6 +192,11 @@ class DenseTensors(Dense):
             signal = torch.addmm(bias, signals[-1], weight.T)
             signals.append(signal.relu_() if depth < len(layers) - 1 else signal)
         return signals
+
+
+def chunks_of(rows: Ints) -> list[Ints]:
+    """The rows in pieces that memory bounds."""
+    return [rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK)]
 
 
 def log_softmax(outputs: Floats) -> Floats:

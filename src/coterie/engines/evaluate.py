@@ -11,13 +11,18 @@ from coterie.data.federation import Federation, Parts
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
+# the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
+Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
+WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
-def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None) -> Evaluated:
+def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None, judge: Judge | None = None) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
-    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself.
+    `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
+    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models.
     """
+    judge = judge if len(federation.classes) > 2 else None
     serving, n = ask.serving, len(ask.serving.clients)
     tally = _Tally(n, len(federation.classes))
     if ask.answers and parts is not None:
@@ -37,7 +42,10 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
         else:
             samples, y = _samples(ask, federation, parts, members)
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            tally.add(owners, *predict(serving.models[row], samples), y)
+            if judge is not None:
+                tally.count(owners, *judge(serving.models[row], samples), y)
+            else:
+                tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
 
 
@@ -69,6 +77,20 @@ def _combined(serving: Serving, i: int, stacked: Doubles, y: Ints) -> tuple[Doub
     return scores, -np.log(np.maximum(likelihood, 1e-12))
 
 
+def _largest(scores: Doubles) -> Ints:
+    """(m,) ``scores.argmax(1)``: the first of equals, and what is no number before all. Class by class where classes lie apart, as a
+    dense network leaves them: numpy copies such a table first.
+    """
+    if scores.strides[0] > scores.strides[1] or len(scores) < WORTH_CLASSES or scores.shape[1] > FEW_CLASSES:
+        return np.asarray(scores.argmax(1))
+    best, guess = scores[:, 0].copy(), np.zeros(len(scores), dtype=np.int64)
+    for number in range(1, scores.shape[1]):
+        better = ~(scores[:, number] <= best) & ~np.isnan(best)
+        np.copyto(best, scores[:, number], where=better)
+        guess[better] = number
+    return guess
+
+
 class _Tally:
     """Counts by client and class, filled a block of samples at a time."""
 
@@ -84,7 +106,12 @@ class _Tally:
         self.answers = np.zeros((self.n, int(sizes.max(initial=0))), dtype=np.bool_)
 
     def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Ints) -> None:
-        guess = scores.argmax(1)
+        self.count(owners, _largest(scores), losses, y)
+        if self.classes == 2:
+            present = np.unique(owners)
+            self.auroc[present] = auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
+
+    def count(self, owners: Ints, guess: Ints, losses: Doubles, y: Ints) -> None:
         right = guess == y
         for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
             table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)
@@ -93,9 +120,6 @@ class _Tally:
             begins = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
             place = np.arange(len(owners)) - np.repeat(begins, np.diff(np.r_[begins, len(owners)]))
             self.answers[owners, place] = right
-        if self.classes == 2:
-            present = np.unique(owners)
-            self.auroc[present] = auroc(owners, scores[:, 1] - scores[:, 0], y, self.n)[present]
 
     def result(self, ask: Evaluate) -> Evaluated:
         sizes = self.actual.sum(1)

@@ -18,6 +18,7 @@ from coterie.engines.client import Visit, train_client
 from coterie.engines.evaluate import evaluate
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.pool import Pool
+from coterie.engines.precision import Precision, products_in
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -31,15 +32,20 @@ class LoopEngine(LocalEngine):
     name = "loop"
 
     def __init__(
-        self, worlds: World | Mapping[int, World], device: str = "cpu", dtype: torch.dtype = torch.float32, threads: int | None = None
+        self,
+        worlds: World | Mapping[int, World],
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        threads: int | None = None,
+        precision: Precision = "float32",
     ) -> None:
         super().__init__(worlds)
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.precision = torch.device(device), dtype, precision
         self._pool = Pool((threads or cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
-        with torch_threads(1):
+        with torch_threads(1), products_in(self.precision):
             return [self.answer(work) for work in works]
 
     def answer(self, work: Work) -> Any:

@@ -8,6 +8,7 @@ from coterie.core.errors import UserError
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
+from coterie.engines.precision import Precision
 from coterie.engines.world import World
 
 
@@ -17,11 +18,14 @@ def make_engine(
     device: str = "auto",
     threads: int | None = None,
     pinned: Mapping[str, str] | None = None,
+    precision: Precision = "float32",
 ) -> Engine:
     """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
     found = resolve_device(device)
     alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
-    return LoopEngine(worlds, found, threads=threads) if alone else BatchedEngine(worlds, found, threads, pinned)
+    if alone:
+        return LoopEngine(worlds, found, threads=threads, precision=precision)
+    return BatchedEngine(worlds, found, threads, pinned, precision)
 
 
 def resolve_device(device: str) -> str:

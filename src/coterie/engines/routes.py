@@ -50,7 +50,7 @@ def route_for(world: World, local: Local, device: torch.device) -> Route:
     if local.rule is not None:
         reason = why_not_stacked(world, device=device, local=TRIAL.but(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
         return Route("loop", reason) if reason else Route("vectorised", "a local rule, stacked over clients; a trial agreed with the loop")
-    reason = why_not_stacked(world, device=device, convolutions=convolutions(device))
+    reason = why_not_stacked(world, device=device, convolutions=convolutions(device), known=knows_layers(device))
     if reason is None:
         return Route("vectorised", "any module, stacked over clients; a trial agreed with the loop")
     if why_not_stacked(world, device=device, exact=True, convolutions=convolutions(device)) is None:
@@ -61,3 +61,8 @@ def route_for(world: World, local: Local, device: torch.device) -> Route:
 def convolutions(device: torch.device) -> Convolutions:
     """How stacked convolutions are carried out: as one matrix product a client on a GPU, in channel groups on a CPU."""
     return "products" if device.type == "cuda" else "grouped"
+
+
+def knows_layers(device: torch.device) -> bool:
+    """Whether chains of known layers are stacked layer by layer, which is for GPUs; torch maps the rest, and on a CPU everything."""
+    return device.type == "cuda"

@@ -52,9 +52,18 @@ class Workspace:
         numbers = torch.as_tensor(rows, device=self.device)
         return self.loss(self.module(self.x[numbers]), self.y[numbers])
 
-    @torch.no_grad()
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        chances, losses = self._predicted(model, rows)
+        return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
+
+    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
+        """The likeliest class (m,) and losses (m,): all that must leave the device where probabilities do not matter."""
+        chances, losses = self._predicted(model, rows)
+        return chances.argmax(1).cpu().numpy(), losses.cpu().double().numpy()
+
+    @torch.no_grad()
+    def _predicted(self, model: Floats, rows: Ints | None) -> tuple[Tensor, Tensor]:
         write(self.module, self.vector(model))
         self.module.eval()
         if rows is None:
@@ -65,5 +74,4 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
         outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
-        # to the CPU first: not every device has doubles
-        return probabilities(outputs).cpu().double().numpy(), self.loss(outputs, y[numbers]).cpu().double().numpy()
+        return probabilities(outputs), self.loss(outputs, y[numbers])

@@ -147,7 +147,7 @@ def inspect_data(
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
-    with make_engine(world, execution.engine, execution.device, execution.threads) as engine:
+    with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
         return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), watch or (lambda done, total, doing: None)))
 
 

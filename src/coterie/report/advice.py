@@ -1,48 +1,70 @@
 """So do this: which method, which model for whom, what to measure next; or nothing, where nothing is shown to help."""
 
-from coterie.analysis.rules import repetitions_needed
-from coterie.report.style import ALONE
-from coterie.report.subject import Subject
+from math import ceil
 
-DRAWS = "Repeat it over other splits of the data: coterie compare ... --draws 10."
+from coterie.analysis.rules import repetitions_needed
+from coterie.report.plain import and_listed, between_ends, with_sign
+from coterie.report.subject import Subject
 
 
 def advice(subject: Subject) -> list[str]:
     """Sentences to act on, from the same rules as the verdict."""
     findings, roles = subject.findings, subject.findings.roles
-    winners = [label for label in roles.methods if findings.methods[label].outcome == "better"]
     simpler = [label for role in ("local", "finetuned") if (label := roles.first(role)) is not None]
-    best = max([*winners, *_clear(subject, simpler)], key=lambda label: findings.methods[label].scores[findings.score].mean, default=None)
-    if best is None:
-        return [f"Do nothing new: no method is shown to help, so stay with {subject.baseline.name}.", *_next(subject)]
-    rival = next((label for label in simpler if label != best and findings.gap(best, label).low <= 0), None)
-    if rival is not None and findings.gap(rival, best).high >= 0 and best not in simpler:
-        name = "training alone" if subject.name(rival) == ALONE else subject.name(rival)
-        return [
-            f"{subject.name(best)} helps, but it is not shown to do more than {name}, which is simpler: begin with that.",
-            *_next(subject),
-        ]
+    helped = [label for label in roles.methods if findings.methods[label].outcome == "better"]
+    helped += [label for label in simpler if findings.methods[label].gap.testable and findings.methods[label].gap.low > 0]
+    if not helped:
+        return [f"Do nothing new yet: nothing is shown to do better than {subject.baseline.name}.", *_highest(subject), *_next(subject)]
+    best = max(helped, key=lambda label: _score(subject, label))
+    equal = [label for label in simpler if label != best and label in helped and findings.gap(best, label).low <= 0]
+    if best not in simpler and equal:
+        return [_begin_simple(subject, best, equal), *_next(subject)]
     return [_use(subject, best), *_spared(subject, best), *_next(subject)]
 
 
-def _clear(subject: Subject, labels: list[str]) -> list[str]:
-    """Of simpler things those that are clearly better than the baseline."""
-    return [label for label in labels if subject.findings.methods[label].gap.testable and subject.findings.methods[label].gap.low > 0]
+def _score(subject: Subject, label: str) -> float:
+    return subject.findings.methods[label].scores[subject.findings.score].mean
+
+
+def _right(subject: Subject, label: str) -> str:
+    return f"{100 * _score(subject, label):.1f} right in 100"
+
+
+def _begin_simple(subject: Subject, best: str, equal: list[str]) -> str:
+    """Where the best method is not shown to beat something simpler: begin with that."""
+    first = max(equal, key=lambda label: _score(subject, label))
+    gap = subject.findings.gap(best, first)
+    chosen = f"Begin with {and_listed([subject.name(first)])} ({_right(subject, first)}), which is simpler"
+    return (
+        f"{chosen}: {subject.name(best)} ({_right(subject, best)}) is not shown to do better than it ({with_sign(gap.mean)} points, "
+        f"{between_ends(gap.low, gap.high)})."
+    )
+
+
+def _highest(subject: Subject) -> list[str]:
+    """What scores highest although it is not shown to."""
+    findings = subject.findings
+    shown = [label for label in subject.shown if label != findings.roles.baseline and findings.methods[label].gap.testable]
+    best = max(shown, key=lambda label: _score(subject, label), default=None)
+    if best is None or findings.methods[best].gap.mean <= 0:
+        return []
+    gap = findings.methods[best].gap
+    name = and_listed([subject.name(best)])
+    return [f"Highest is {name} ({with_sign(gap.mean)} points, {between_ends(gap.low, gap.high)}): it may be chance."]
 
 
 def _use(subject: Subject, best: str) -> str:
     role, name = subject.findings.roles.of[best], subject.name(best)
     if role == "local":
-        return "Let every client train by itself: sharing a model is not shown to be worth it."
+        return f"Let every client train by itself ({_right(subject, best)}): sharing a model is not shown to be worth it."
     if role == "finetuned":
-        return f"Use {name}: share one model, and let every client train it a little further on its own data."
+        return f"Use {name} ({_right(subject, best)}): share one model, and let every client train it a little further on its own data."
     grouped = subject.findings.methods[best].grouping is not None
-    who = (
-        "each client gets the model of its group; a new client is placed by the method from its own data"
-        if grouped
-        else "all get its model"
-    )
-    return f"Use {name}: {who} (coterie export DIR --method '{best}')."
+    who = "each client gets its group's model; a new client is placed by the method from its own data" if grouped else "all get its model"
+    others = [label for label in subject.findings.roles.methods if label != best and subject.findings.gap(best, label).low <= 0]
+    tied = [label for label in others if subject.findings.methods[label].outcome == "better"]
+    not_alone = f" It is not shown to differ from {and_listed([subject.name(label) for label in tied])}; it scores highest." if tied else ""
+    return f"Use {name} ({_right(subject, best)}): {who}.{not_alone} For your analyst: coterie export DIR --method '{best}'."
 
 
 def _spared(subject: Subject, best: str) -> list[str]:
@@ -51,27 +73,37 @@ def _spared(subject: Subject, best: str) -> list[str]:
     if own.losers is None or not subject.findings.repetitions.same_clients or not own.losers.clearly.any():
         return []
     names = [records.ids[i] for i, lost in enumerate(own.losers.clearly) if lost]
-    listed = f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-    return [f"Except for {listed}: clearly served better by {subject.baseline.name}; let them keep it."]
+    few = f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+    return [f"Except for {few}: clearly served better by {subject.baseline.name}; let them keep it."]
 
 
 def _next(subject: Subject) -> list[str]:
     """What would settle what is open."""
     findings, said = subject.findings, []
-    outcomes = {findings.methods[label].outcome for label in findings.roles.methods}
+    open_ = [label for label in findings.roles.methods if findings.methods[label].outcome in ("unclear", "unproven", "unjudged")]
     needed = repetitions_needed(len(findings.roles.methods))
     if not findings.repetitions.several_draws:
-        said.append(f"{DRAWS} This study has one split, and cannot tell what another would show.")
-    elif len(findings.repetitions.draws) < needed and outcomes & {"unproven", "unclear", "unjudged"}:
-        said.append(f"Run at least {needed} draws: with fewer nothing can be proven of so many methods.")
-    undecided = [label for label in findings.roles.methods if findings.methods[label].outcome == "unclear"]
-    if any(_by_test_samples(subject, label) for label in undecided):
-        tested = int(sum(own.records.test.sum() for own in findings.draws.each) / len(findings.draws.each))
-        said.append(f"Collect more test data: {tested:,} test samples leave more doubt than the repetitions do.")
+        said.append(
+            "Repeat it over other splits of the data: this study has one, and cannot tell what another would show. For your analyst: the "
+            "same coterie compare with --draws 10 and another --out."
+        )
+    elif len(findings.repetitions.draws) < needed and open_:
+        said.append(f"Repeat it over at least {needed} splits: with fewer nothing can be proven of so many methods.")
+    enough = [count for label in open_ if (count := _samples_needed(subject, label)) is not None]
+    if enough:
+        tested = int(findings.records.test.sum())
+        said.append(
+            f"Collect more test data: about {min(enough):,} test samples, not {tested:,}, would settle the smallest of these doubts."
+        )
     return said
 
 
-def _by_test_samples(subject: Subject, label: str) -> bool:
-    """Whether test clients or samples are what leaves a difference open."""
-    widest = subject.findings.methods[label].gap.sources.widest
-    return widest is not None and widest[0] == "test clients"
+def _samples_needed(subject: Subject, label: str) -> int | None:
+    """Test samples with which a difference of this size would leave out 0, where these are what leaves it open."""
+    gap = subject.findings.methods[label].gap
+    widest = gap.sources.widest
+    if widest is None or widest[0] != "test clients" or not gap.mean or not widest[1].low <= 0 <= widest[1].high:
+        return None
+    times = (widest[1].width / 2 / abs(gap.mean)) ** 2  # an error falls with the root of the samples
+    exact = times * float(subject.findings.records.test.sum())
+    return ceil(exact / 100) * 100 if exact < 1e6 else None

@@ -11,7 +11,7 @@ from coterie.analysis.score_names import SCORES
 from coterie.analysis.wording import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
-from coterie.report.tables import Column, ReportTable, number, points, span, text
+from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from coterie.report.trust_tables import trust_tables
 
 METHOD = Column("method", text("method"))
@@ -27,6 +27,7 @@ def federation_tables(subject: Subject) -> dict[str, ReportTable]:
         *grouping(subject),
         cost_table(subject),
         clients(subject),
+        *last_groups(subject),
     ]
     return {table.name: table for table in made}
 
@@ -102,7 +103,7 @@ def decomposition_tables(subject: Subject) -> list[ReportTable]:
         Column("points", points("gain", signed=True)),
         Column("95 % interval", span("low", "high", signed=True)),
     )
-    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain."
+    caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain, up to rounding."
     return [ReportTable(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
 
 
@@ -135,7 +136,7 @@ def clients_served(subject: Subject) -> ReportTable:
     )
     caption = (
         "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
-        "accuracy in percent of the tenth of clients served worst and of the worst client."
+        "accuracy in percent of the tenth of clients served worst and of the worst client of each run, averaged."
     )
     return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
 
@@ -201,11 +202,11 @@ def cost_table(subject: Subject) -> ReportTable:
 
     columns = (
         METHOD,
-        Column("MB", number("megabytes", ",.1f")),
+        Column("MB", amount("megabytes")),
         Column("passes", number("passes", ",.0f")),
-        Column("server s", number("server_seconds", ",.2f")),
+        Column("server s", amount("server_seconds")),
         Column("rounds to target", number("rounds_to_target", ",.0f")),
-        Column("MB to target", number("megabytes_to_target", ",.1f")),
+        Column("MB to target", amount("megabytes_to_target")),
         Column("passes to target", number("passes_to_target", ",.0f")),
         Column("change a round", points("change")),
     )
@@ -228,6 +229,18 @@ def clients(subject: Subject) -> ReportTable:
         piece.insert(0, "label", label)
         pieces.append(piece)
     return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
+
+
+def last_groups(subject: Subject) -> list[ReportTable]:
+    """Who ends in which group, in every run: for further work, not for reading."""
+    rows = []
+    for own in subject.findings.draws.each:
+        records = own.records
+        for label, groups in records.groups.items():
+            for place in own.scope.seeds:
+                told = {"label": label, "draw": records.settings.draws[0], "seed": records.settings.seeds[place]}
+                rows.append(pd.DataFrame({**told, "client": records.ids, "group": groups[place, own.scope.last]}))
+    return [ReportTable(subject.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
 
 
 def _frame(subject: Subject, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:

@@ -28,6 +28,7 @@ CONFIG: dict[str, Any] = {
         "gridColor": "#dcdcdc",
         "labelLimit": 230,
         "labelOverlap": True,
+        "labelSeparation": 8,
     },
     "legend": {
         "orient": "top",

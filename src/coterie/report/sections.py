@@ -70,7 +70,7 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
         blocks += [paragraph(sentence) for sentence in unfinished(subject.findings)]
         blocks += _advised(subject)
         blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
-        blocks += [paragraph(sentence, "note") for sentence in unknowns(subject.findings)]
+        blocks += [paragraph(sentence, "note") for sentence in (*unknowns(subject.findings), _limits(subject))]
     blocks.append(
         paragraph(f"{subjects[0].baseline.name} is one model shared by all clients. {TERMS}" if _is_fedavg(subjects[0]) else TERMS, "note")
     )
@@ -107,6 +107,13 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
 def _advised(subject: Subject) -> list[Block]:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(subject))
     return [Html(f'<div class="advice"><h3>So do this</h3><ul>{items}</ul></div>')]
+
+
+def _limits(subject: Subject) -> str:
+    """What no number on the page can tell."""
+    known = subject.findings.records.truth is not None
+    made = "The true groups of these data are known, as only of data made for a test: real clients may have none. " if known else ""
+    return f"{made}What holds of these data need not hold of others."
 
 
 def _whose(subject: Subject) -> str:

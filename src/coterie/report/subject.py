@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.analysis.agreement import agreements
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.two_classes import TwoClasses, two_classes_of
 from coterie.analysis.weighing import Weighing, weighing_of
 from coterie.core.arrays import Doubles, Ints
 from coterie.report.style import LineStyle, styles_of
@@ -37,6 +38,11 @@ class Subject:
     def weighing(self) -> Weighing:
         """Aggregation weights, of one seed and of all."""
         return weighing_of(self.findings, self.seed)
+
+    @cached_property
+    def two_classes(self) -> dict[str, TwoClasses]:
+        """By method, what two-class answers miss; nothing for other tasks."""
+        return two_classes_of(self.findings.draws)
 
     @property
     def baseline(self) -> LineStyle:

@@ -43,8 +43,9 @@ class ReportTable:
     def html(self) -> Html:
         head = "".join(f"<th>{escape(column.title)}</th>" for column in self.columns)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.cells())
-        table = f"<caption>{escape(self.caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        return Html(f'<div class="table"><table>{table}</table></div>')
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        # the caption is outside of what scrolls, so that a phone shows all of it
+        return Html(f'<p class="caption">{escape(self.caption)}</p><div class="table"><table>{table}</table></div>')
 
     def markdown(self) -> str:
         titles = [column.title for column in self.columns]
@@ -79,6 +80,16 @@ def text(name: str) -> Show:
 def number(name: str, form: str, unit: str = "", scale: float = 1.0) -> Show:
     """A number in one form; what is not defined is a dash."""
     return lambda row: _number(scale * row[name], form) + unit if abs(row[name]) < float("inf") else MISSING
+
+
+def amount(name: str) -> Show:
+    """How much of something, small or large: three figures that count."""
+
+    def show(row: Mapping[str, Any]) -> str:
+        value = row[name]
+        return MISSING if not abs(value) < float("inf") else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+    return show
 
 
 def points(name: str, signed: bool = False) -> Show:

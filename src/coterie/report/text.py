@@ -5,33 +5,25 @@ The rules are those of `analysis.rules`; `analysis.verdict` says the same with t
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from coterie.analysis.findings import Finding
 from coterie.analysis.gaps import Gap
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import Outcome, origin_of, repetitions_needed
-from coterie.core.arrays import Doubles
-from coterie.data.redrawing import Redrawn
 from coterie.report.about import about
-from coterie.report.style import ALONE
+from coterie.report.plain import and_listed, between_ends, count, gain_or_lose, repeated, sources_in_words, with_sign
 from coterie.report.subject import Subject
-from coterie.statistics import Interval
+from coterie.report.two_class_words import two_class_words
+from coterie.report.who import who_gains, who_is_together
 
 TAGS: dict[Outcome, str] = {
     "better": "Better than {base}",
     "worse": "Worse than {base}",
-    "same": "As good as {base}, shown to be within {margin} points",
-    "unclear": "Not shown to differ from {base}",
+    "same": "No different from {base}: within {margin} points",
+    "unclear": "Undecided",
     "unproven": "Looks better than {base}, not proven",
     "unjudged": "Cannot be judged",
 }
-ANEW: dict[Redrawn, str] = {
-    "everything": "With other data of this kind",
-    "partition": "With the data shared out anew",
-    "split": "With the data split anew for training and test",
-}
-RIVALS: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "Fine-tuning the shared model does"}
+RIVALS: dict[MethodRole, str] = {"local": "training alone", "finetuned": "one model fine-tuned by every client"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,12 @@ class Card:
 
 
 def cards(subject: Subject) -> list[Card]:
-    """A verdict for each method under test."""
-    return [_card(subject, subject.findings.methods[label]) for label in subject.findings.roles.methods]
+    """A verdict for each method under test, and beside them what simpler things do."""
+    findings = subject.findings
+    simpler = [label for role in RIVALS if (label := findings.roles.first(role)) is not None]
+    return [_card(subject, findings.methods[label]) for label in findings.roles.methods] + [
+        _simple_card(subject, label) for label in simpler
+    ]
 
 
 def headline(subject: Subject) -> str:
@@ -64,12 +60,12 @@ def headline(subject: Subject) -> str:
     equal = [label for label, gap in rivals.items() if gap.low <= 0 <= gap.high]
     if better or equal:
         than = "something simpler is better still" if better else "not clearly better than something simpler"
-        return f"{subject.name(best)} is better than {base}, but {than}: {_listed([subject.name(label) for label in better or equal])}."
+        return f"{subject.name(best)} is better than {base}, but {than}: {and_listed([subject.name(label) for label in better or equal])}."
     first = [label for label in winners if label == best or findings.gap(best, label).low <= 0]
     gain = findings.methods[best].gap.mean
     if len(first) > 1:
-        return f"{_listed([subject.name(label) for label in first])} do best: up to {_count(gain)} more right answers in 100 than {base}."
-    return f"{subject.name(best)} does best: {_count(gain)} more right answers in 100 than {base}."
+        return f"{and_listed([subject.name(label) for label in first])} do best: up to {count(gain)} more right answers in 100 than {base}."
+    return f"{subject.name(best)} does best: {count(gain)} more right answers in 100 than {base}."
 
 
 def _without_winner(outcomes: set[Outcome], base: str) -> str:
@@ -84,143 +80,117 @@ def _without_winner(outcomes: set[Outcome], base: str) -> str:
 
 def _card(subject: Subject, finding: Finding) -> Card:
     gap, name, kind = finding.gap, subject.name(finding.label), finding.outcome
-    tag = TAGS[kind].format(base=subject.baseline.name, margin=_count(subject.findings.margin))
     does = [told] if (told := about(finding.label)) else []
     if kind == "unjudged":
         why = (
             "No repetition of it was completed."
             if not gap.n
-            else f"It differs by {_signed(gap.mean)} points in a single repetition, which may be chance."
+            else f"It differs by {with_sign(gap.mean)} points in a single repetition, which may be chance."
         )
-        return Card(name, kind, tag, (*does, why, "Run at least 5 repetitions, better 10 draws of the data."))
-    said = [*does, _level(subject, finding, gap), *_certainty(subject, kind, gap), *_losers(subject, finding)]
-    said += [*_origin(subject, finding, kind), *_simpler(subject, finding), *_room(subject, finding), *_early(subject, finding)]
-    return Card(name, kind, tag, tuple(said))
+        return Card(name, kind, TAGS[kind], (why, "Run at least 5 repetitions, better 10 draws of the data.", *does))
+    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *_simpler(subject, finding)]
+    said += [*two_class_words(subject, finding), *_origin(finding, kind), *who_is_together(subject, finding), *_room(subject, finding)]
+    return Card(name, kind, _tag(subject, kind, gap), (*said, *_early(subject, finding), *does))
 
 
-def _level(subject: Subject, finding: Finding, gap: Gap) -> str:
-    """How many answers are right, and how many were."""
-    own = finding.scores[subject.findings.score].mean
-    return f"Of 100 answers, {100 * own:.1f} are right; with {subject.baseline.name}, {100 * (own - gap.mean):.1f}."
+def _simple_card(subject: Subject, label: str) -> Card:
+    """Something simpler: no candidate, but what a candidate has to beat."""
+    finding = subject.findings.methods[label]
+    gap, name, does = finding.gap, subject.name(label), [about(label)]
+    if not gap.testable:
+        return Card(name, "unjudged", "Simpler, for comparison", tuple(does))
+    kind: Outcome = "better" if gap.low > 0 else "worse" if gap.high < 0 else "same" if finding.same.shown else "unclear"
+    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *two_class_words(subject, finding)]
+    return Card(name, kind, f"Simpler, for comparison. {_tag(subject, kind, gap)}", (*said, *does))
+
+
+def _tag(subject: Subject, kind: Outcome, gap: Gap) -> str:
+    base = subject.baseline.name
+    if kind == "unclear":
+        return f"Undecided: between {count(gap.low)} worse and {count(gap.high)} better than {base}"
+    return TAGS[kind].format(base=base, margin=count(subject.findings.margin))
+
+
+def _level(subject: Subject, finding: Finding) -> list[str]:
+    """How many answers are right, and how many were; where that is a mean over rounds, also what the last model does."""
+    findings, base = subject.findings, subject.baseline.name
+    own, final = finding.scores[findings.score].mean, finding.scores["final"].mean
+    said = (
+        f"{100 * own:.1f} of 100 answers are right, {100 * (own - finding.gap.mean):.1f} with {base}: {with_sign(finding.gap.mean)} points."
+    )
+    tail = findings.records.rounds[findings.scope.tail]
+    if findings.score != "last10" or len(tail) < 2:
+        return [said]
+    gain = finding.over_baseline["final"].mean
+    return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {100 * final:.1f} and {100 * (final - gain):.1f}."]
 
 
 def _certainty(subject: Subject, kind: Outcome, gap: Gap) -> list[str]:
-    """How sure it is, by each thing that could have come out otherwise."""
+    """How sure it is, by everything that could have come out otherwise."""
     tested = len(subject.findings.roles.methods)
     if kind == "unproven":
         return [
-            f"It did better in {gap.units.wins} of {gap.n} repetitions, by {_count(gap.mean)} points on average. With {_methods(tested)} "
+            f"It did better in {gap.units.wins} of {gap.n} repetitions, by {count(gap.mean)} points on average. With {_methods(tested)} "
             f"tested, proof takes at least {repetitions_needed(tested)} repetitions."
         ]
     if max(abs(gap.low), abs(gap.high)) < 0.0005:
         return ["The difference is less than 0.1 points."]
-    said = [sentence for sentence in (_again(subject, gap), _elsewhere(gap)) if sentence]
+    wide = f"With 95 % confidence the difference lies between {with_sign(gap.low)} and {with_sign(gap.high)} points ({repeated(subject)})"
+    said = f"{wide}: the widest of what may come of {sources_in_words(subject, gap)}."
     if kind in ("better", "worse"):
-        return [*said, "Chance does not explain it."]
+        return [said, "Chance alone would rarely give this."]
     if kind == "unclear":
-        return [*said, "The difference may be chance." if gap.units.low <= 0 <= gap.units.high else _undecided(gap)]
-    return said
+        return [said, "The difference may be chance." if gap.units.low <= 0 <= gap.units.high else _undecided(subject, gap)]
+    return [said]
 
 
-def _again(subject: Subject, gap: Gap) -> str:
-    """What other repetitions would show: of the data where they were redrawn, else on this one split."""
-    again = subject.findings.repetitions
-    when = ANEW[again.redrawn] if again.several_draws else "Repeated on this one split of the data"
-    own = gap.sources.draws if again.several_draws else None
-    low, high = (own.low, own.high) if isinstance(own, Interval) else (gap.units.low, gap.units.high)
-    return f"{when}, the difference lies between {_signed(low)} and {_signed(high)} points ({again.runs} repetitions)."
-
-
-def _elsewhere(gap: Gap) -> str:
-    """What other test samples or clients would show."""
-    own = gap.sources.clients
-    if isinstance(own, str):
-        return ""
-    who = "other samples of these clients" if "samples of" in own.over else "other clients like these"
-    return f"For {who} it lies between {_signed(own.low)} and {_signed(own.high)}{', at the widest' if own.bound else ''}."
-
-
-def _undecided(gap: Gap) -> str:
+def _undecided(subject: Subject, gap: Gap) -> str:
     """Where repetitions agree and the verdict is open all the same, why."""
-    others = [name for name, own in gap.sources.deciding.items() if own.low <= 0 <= own.high]
-    if "test clients" in others:
-        return "These clients' test samples are too few, or too unlike each other, to say so of others."
+    if any(own.low <= 0 <= own.high for name, own in gap.sources.deciding.items() if name == "test clients"):
+        tested = int(subject.findings.records.test.sum())
+        return (
+            f"With {tested:,} test samples of {len(subject.findings.records.ids):,} clients a difference of this size can still be chance."
+        )
     return "It is not shown once it is counted how many methods were tried."
 
 
-def _losers(subject: Subject, finding: Finding) -> list[str]:
-    """Clients that the baseline serves better, those of them that clearly are, and those that would do better alone."""
-    base, own = subject.baseline.name, finding.fairness
-    known, count = _below_zero(own.gain)
-    if not known:
-        return []
-    if not count:
-        said = [f"No client scores lower than with {base}."]
-    else:
-        said = [f"{_of(count, known)} lower than with {base}, by {_count(np.nanmin(own.gain))} points{'' if count == 1 else ' at most'}."]
-        said += _clearly(subject, finding)
-    alone = _below_zero(own.gain_over_local)[1] if own.gain_over_local is not None else 0
-    return [*said, f"{_of(alone, known)} lower than alone."] if alone else said
-
-
-def _clearly(subject: Subject, finding: Finding) -> list[str]:
-    """Who loses beyond the chance of few test samples and few runs, by name where a name is the same client in all draws."""
-    own, records, losers = finding.fairness, subject.findings.records, finding.fairness.losers
-    if losers is None or not own.tested:
-        return []
-    samples = np.median(records.test[records.test > 0])
-    behind = f" (half of the clients have {samples:.0f} test samples or fewer)"
-    if not own.clearly_worse:
-        return [f"Of none is this more than chance may do{behind}."]
-    if not subject.findings.repetitions.same_clients:
-        return [f"Clearly, beyond chance: {own.clearly_worse:.1f} clients a draw, on average{behind}."]
-    worst = sorted(np.flatnonzero(losers.clearly), key=lambda i: losers.mean[i])
-    named = [f"{records.ids[i]} ({_signed(losers.mean[i])}, {_signed(losers.low[i])} to {_signed(losers.high[i])})" for i in worst[:5]]
-    more = f" and {len(worst) - 5} more" if len(worst) > 5 else ""
-    return [f"Clearly, beyond chance: {', '.join(named)}{more}."]
-
-
-def _below_zero(gain: Doubles) -> tuple[int, int]:
-    """How many clients have a gain, and how many of them lose."""
-    known = gain[np.isfinite(gain)]
-    return len(known), int((known < -1e-12).sum())
-
-
-def _of(count: int, known: int) -> str:
-    return f"{count:,} of {known:,} clients {'scores' if count == 1 else 'score'}"
-
-
-def _origin(subject: Subject, finding: Finding, kind: Outcome) -> list[str]:
+def _origin(finding: Finding, kind: Outcome) -> list[str]:
     """Whether it is similarity that helps, from the control with random groups."""
     parts = finding.decomposition
     similarity = parts.step("similarity") if parts is not None else None
     if parts is None or similarity is None or not similarity.gain.testable:
         return []
     own, like = similarity.gain, " among clients of like size" if parts.step("balance") is not None else ""
-    random = f"Groups of the same sizes drawn by lot{like} {_gain_or_lose(parts.without_similarity)}"
+    random = f"Groups of the same sizes drawn by lot{like} {gain_or_lose(parts.without_similarity)}"
     if kind not in ("better", "unproven"):
         if own.low > 0:
             return [f"{random}: choosing similar clients helps, but not enough."]
         return [f"{random}: choosing similar clients {'does harm' if own.high < 0 else 'is not shown to make a difference'}."]
+    share = f"{count(own.mean)} of the {count(parts.total.mean)} points"
     match origin_of(parts):
         case "all":
-            return [f"{random}: the gain comes from putting similar clients together."]
+            return [f"{random}: putting similar clients together makes {share}."]
         case "part":
-            return [f"{random}: only {_count(own.mean)} points come from putting similar clients together."]
+            return [f"{random}: putting similar clients together makes only {share}."]
     return [f"{random}: the gain is not shown to come from putting similar clients together."]
 
 
 def _simpler(subject: Subject, finding: Finding) -> list[str]:
-    """Simpler things that do as well or better."""
-    findings, found = subject.findings, []
+    """The method against simpler things, always: a method that they equal is not worth its trouble."""
+    findings, said = subject.findings, []
     for role, who in RIVALS.items():
         label = findings.roles.first(role)
-        gap = findings.gap(label, finding.label) if label is not None else None
-        if gap is not None and gap.low > 0:
-            found.append(f"{who} better, by {_count(gap.mean)} points.")
-        elif gap is not None and gap.low <= 0 <= gap.high:
-            found.append(f"{who} neither clearly better nor clearly worse.")
-    return found
+        gap = findings.gap(finding.label, label) if label is not None else None
+        if gap is not None and gap.testable:
+            verdict = "better" if gap.low > 0 else "worse" if gap.high < 0 else "not shown to differ"
+            lower = _lower_than_alone(finding) if role == "local" else ""
+            said.append(f"Against {who} {with_sign(gap.mean)} points ({between_ends(gap.low, gap.high)}): {verdict}{lower}.")
+    return said
+
+
+def _lower_than_alone(finding: Finding) -> str:
+    share = finding.fairness.worse_than_alone
+    return f"; {100 * share:.0f} % of clients score lower than alone" if share > 0 else ""
 
 
 def _room(subject: Subject, finding: Finding) -> list[str]:
@@ -229,7 +199,7 @@ def _room(subject: Subject, finding: Finding) -> list[str]:
     gap = subject.findings.gap(label, finding.label) if label is not None else None
     if gap is None or not gap.testable or gap.low <= 0:
         return []
-    return [f"Knowing the true groups would add {_count(gap.mean)} points."]
+    return [f"Knowing the true groups would add {count(gap.mean)} points."]
 
 
 def _early(subject: Subject, finding: Finding) -> list[str]:
@@ -237,24 +207,5 @@ def _early(subject: Subject, finding: Finding) -> list[str]:
     return [lost] if finding.missing else []
 
 
-def _methods(count: int) -> str:
-    return "one method" if count == 1 else f"{count} methods"
-
-
-def _gain_or_lose(value: float) -> str:
-    if abs(value) < 0.0005:
-        return "change nothing"
-    return f"gain {_count(value)} points" if value > 0 else f"lose {_count(value)} points"
-
-
-def _count(value: float) -> str:
-    return f"{abs(100 * value):.1f}"
-
-
-def _signed(value: float) -> str:
-    text = f"{100 * value:+.1f}"
-    return "0" if float(text) == 0 else text.replace("-", "−")
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join("training alone" if name == ALONE else name for name in names)
+def _methods(number: int) -> str:
+    return "one method" if number == 1 else f"{number} methods"

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis.two_classes import two_classes_of
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, Show, number, points, span, text
 from coterie.statistics import Interval
+from coterie.statistics.over_clients import MANY_CLIENTS
 
 METHOD = Column("method", text("method"))
 NAMED = 30  # clients up to which each is listed by name on the page
@@ -37,14 +37,16 @@ def _sources(subject: Subject) -> list[ReportTable]:
     if not rows:
         return []
     columns = [METHOD, Column("gain", points("gain", signed=True))]
-    columns += [Column(f"over {name}", _interval(name)) for name in ("draws", "seeds", "test clients")]
+    few = len(subject.findings.records.ids) < MANY_CLIENTS
+    titles = {"draws": "over draws", "seeds": "over seeds", "test clients": "over test samples" if few else "over test clients"}
+    columns += [Column(title, _interval(name)) for name, title in titles.items()]
     if any(np.isfinite(row["variance from draws"]) for row in rows):
         columns.append(Column("variance from draws", number("variance from draws", ".0f", " %", 100)))
     repetitions = subject.findings.repetitions
     caption = (
-        f"The gain over {subject.baseline.name} in points, with what else could have come out ({repetitions}): 95 % intervals over other "
-        "draws of the data, over other seeds on these draws, and over other test clients or samples. A verdict has to survive draws (of "
-        "one draw, seeds) and test clients."
+        f"The gain over {subject.baseline.name} in points, and with 95 % confidence what else could have come out ({repetitions}): with "
+        f"other draws of the data, with other seeds on these draws, with other test {'samples of these clients' if few else 'clients'}. A "
+        "method is called better only if it holds over draws (of one draw, over seeds) and over test clients or samples."
     )
     return [ReportTable(subject.id("sources"), caption, pd.DataFrame(rows), tuple(columns))]
 
@@ -55,7 +57,7 @@ def _interval(name: str) -> Show:
 
 
 def _two_classes(subject: Subject) -> list[ReportTable]:
-    found = two_classes_of(subject.findings.draws)
+    found, again = subject.two_classes, subject.findings.repetitions.several_draws
     rows = [
         {
             "label": label,
@@ -73,11 +75,13 @@ def _two_classes(subject: Subject) -> list[ReportTable]:
         return []
     columns = [METHOD]
     for name, title in (("sensitivity", "sensitivity"), ("specificity", "specificity"), ("auroc", "AUC")):
-        columns += [Column(title, points(name)), Column("95 % interval", span(f"{name}_low", f"{name}_high"))]
+        columns += [Column(title, points(name)), *([Column("95 % interval", span(f"{name}_low", f"{name}_high"))] if again else [])]
+    actual = subject.findings.records.evidence.actual
+    second = f"{int(actual[:, 1].sum()):,} of {int(actual.sum()):,} test samples are of the second class"
     caption = (
-        "After the last round, in percent. Sensitivity: of the samples of the second class (the disease), how many are told; specificity: "
-        "of those of the first, how many; AUC: how often a sample of the second scores above one of the first, mean over clients that have "
-        f"both. Intervals are over {subject.findings.repetitions.unit}s."
+        f"After the last round, in percent; {second}. Sensitivity: how many of these are recognised; specificity: how many of the others; "
+        "AUC: how often a sample of the second class scores above one of the first, mean over the clients that have both. "
+        + ("Intervals are over draws." if again else "One split: how sure these are is not known.")
     )
     return [ReportTable(subject.id("two-classes"), caption, pd.DataFrame(rows), tuple(columns))]
 
@@ -87,7 +91,8 @@ def _clients_by_name(subject: Subject) -> list[ReportTable]:
     findings, rows = subject.findings, []
     if not findings.repetitions.same_clients or len(findings.records.ids) > NAMED:
         return []
-    for label, finding in subject.methods.items():
+    simpler = [label for role in ("local", "finetuned") if (label := findings.roles.first(role)) is not None]
+    for label, finding in {label: findings.methods[label] for label in (*subject.methods, *simpler)}.items():
         own = finding.fairness.losers
         for i, name in enumerate(findings.records.ids if own is not None else ()):
             assert own is not None
@@ -102,7 +107,7 @@ def _clients_by_name(subject: Subject) -> list[ReportTable]:
                     "low": own.low[i],
                     "high": own.high[i],
                     "corrected_p": own.corrected[i],
-                    "clearly": "clearly worse" if own.clearly[i] else "",
+                    "clearly": "yes" if own.clearly[i] else "no",
                 }
             )
     if not rows:
@@ -114,11 +119,11 @@ def _clients_by_name(subject: Subject) -> list[ReportTable]:
         Column("accuracy", points("accuracy")),
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("low", "high", signed=True)),
-        Column("", text("clearly")),
+        Column("clearly worse", text("clearly")),
     )
     caption = (
         f"Every client: accuracy over the last rounds, and gain over {subject.baseline.name} with its interval over "
-        f"{findings.repetitions.unit}s. "
+        f"{findings.repetitions.unit}s, which leaves out the chance of few test samples. "
         "Clearly worse: beyond the chance of runs and of so few test samples, the false discovery rate kept at 5 %."
     )
     return [ReportTable(subject.id("by-name"), caption, pd.DataFrame(rows), columns)]

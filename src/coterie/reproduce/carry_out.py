@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coterie.reproduce.claims import assess
 from coterie.reproduce.file import Reproduction
-from coterie.reproduce.page import Reproduced
+from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import run_parts
 from coterie.reproduce.values import values_of
 from coterie.run.callbacks import Callback
@@ -24,5 +24,5 @@ def reproduce(
 ) -> Reproduced:
     """Run what is not yet in `out`, and judge."""
     runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, trust=trust, callbacks=callbacks)
-    values = {done.part.name: values_of(done, study.target) for done in runs}
+    values = {done.part.name: values_of(done, study.target, study.claims_of(done.part)) for done in runs}
     return Reproduced(study, runs, values, assess(study, runs, values))

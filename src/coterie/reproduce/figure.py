@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.core.inside import write_inside
-from coterie.reproduce.claims import StudyResult
-from coterie.reproduce.file import Reproduction
+from coterie.reproduce.outcomes import StudyResult
+from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.values import PartValues
 from coterie.statistics import t_bands
 
@@ -19,20 +19,23 @@ POINTS = 30  # of a curve: more do not show
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7f7f7f", "#000000"]  # told apart by everybody
 
 
-def draw_figures(study: Reproduction, result: StudyResult, values: Mapping[str, PartValues], folder: Path) -> list[str]:
-    """Write what can be drawn and name the files."""
+def draw_figures(outcome: Reproduced, folder: Path) -> list[str]:
+    """Write what can be drawn and name the files; curves are not kept with scores, so that a drawing of them that is there stays."""
+    study = outcome.study
     try:
         import altair
         import vl_convert  # noqa: F401  (altair saves SVG with it)
     except ImportError:
         return []
-    charts = {study.name: _differences(altair, result), f"{study.name}-curves": _curves(altair, values)}
+    charts = {study.name: _differences(altair, outcome.result), f"{study.name}-curves": _curves(altair, outcome.values)}
     written = []
     for name, chart in charts.items():
         if chart is not None:
             drawn = StringIO()
             chart.save(drawn, format="svg")
             written.append(write_inside(folder, f"{name}.svg", drawn.getvalue()).name)
+        elif outcome.kept is not None and name.endswith("-curves") and (folder / f"{name}.svg").is_file():
+            written.append(f"{name}.svg")
     return written
 
 

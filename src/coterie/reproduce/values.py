@@ -5,7 +5,7 @@ last10, mean, max and median over rounds, change; macro and worst over clients a
 discrepancy and its variance over rounds, server_ms a round, and FedSim's components.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -18,7 +18,11 @@ from coterie.analysis.scores import Scope, curve_scores, scope_of, scores_of
 from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes
+from coterie.reproduce.file import Claim
+from coterie.reproduce.on_clients import over_test_clients
+from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
 from coterie.reproduce.run import PartRun
+from coterie.statistics import Interval
 
 Key = tuple[str, str]  # row and score
 AFTER_LAST = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
@@ -30,6 +34,8 @@ class PartValues:
 
     numbers: dict[Key, dict[int, float]] = field(default_factory=dict)
     curves: dict[str, dict[int, Doubles]] = field(default_factory=dict)  # by method, by seed, (R,)
+    clients: dict[str, Interval | str] = field(default_factory=dict)  # by what a claim says: over test clients, or why not
+    better: dict[str, RoundsBetter] = field(default_factory=dict)  # by what a claim says: the rounds in which a method is better
     rounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (R,) evaluated, from 1
 
     def add(self, row: str, score: str, seed: int, value: float) -> None:
@@ -48,9 +54,9 @@ class PartValues:
         return float(np.mean(list(found.values()))) if found else nan
 
 
-def values_of(run: PartRun, target: float | None) -> PartValues:
-    """Everything that a part's evidence tells."""
-    values = PartValues()
+def values_of(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) -> PartValues:
+    """Everything that a part's evidence tells, of these claims about it what single seeds' scores do not."""
+    values = PartValues(clients=over_test_clients(run, claims))
     for evidence in run.studies:
         records = checked(records_of(evidence))
         scope = scope_of(records)
@@ -63,6 +69,7 @@ def values_of(run: PartRun, target: float | None) -> PartValues:
         _add_scores(values, records, scope_of(records), AFTER_LAST)
     for measured in run.measured:
         values.add(measured.row, measured.score, measured.seed, measured.value)
+    values.better = {claim.says: rounds_better(claim, values.curves, values.rounds) for claim in claims if claim.kind == "rounds"}
     return values
 
 

@@ -11,10 +11,14 @@ from coterie.core.settings import check_settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Engine, device, threads, memory. None of this changes what a study finds, except the route, which is stored and reused on resume."""
+    """Engine, device, threads, memory. None of this changes what a study finds, except the route and the precision of a GPU's products.
+
+    Both are stored, and reused on resume.
+    """
 
     engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are carried out; auto is batched.")
     device: str = setting("auto", "auto, cpu, cuda, or mps (client by client).")
+    precision: Literal["float32", "tf32"] = setting("float32", "Products on a GPU; tf32 is faster and keeps three digits.")
     threads: int | None = setting(None, "Threads; all cores unless given.", least=1)
     memory: float = setting(2.0, "GiB of models and replies held at once: the size of a wave of lanes.", above=0)
     checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)

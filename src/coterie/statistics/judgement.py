@@ -15,6 +15,7 @@ in 100.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Literal
 
 from coterie.statistics.equivalence import beyond, equivalence
@@ -44,12 +45,18 @@ def weighed(sources: Sources, direction: int, *, own_row: bool, bound: float = 0
     return Weighed(*((above, below) if direction > 0 else (below, above)), own_row)
 
 
+def corrected(claims: Sequence[Weighed]) -> list[tuple[float, float]]:
+    """Each claim's p for it and against it after Holm's correction over all of both; nan for what was not run or not tested."""
+    run = [claim for claim in claims if claim.run]
+    found = holm([claim.p_for for claim in run] + [claim.p_against for claim in run])
+    pairs = iter(zip(found[: len(run)], found[len(run) :], strict=True))
+    return [next(pairs) if claim.run else (nan, nan) for claim in claims]
+
+
 def judge(claims: Sequence[Weighed], level: float = LEVEL) -> list[Judgement]:
     """Judge the claims of one study together."""
-    run = [claim for claim in claims if claim.run]
-    corrected = holm([claim.p_for for claim in run] + [claim.p_against for claim in run])
-    decided = iter(zip(corrected[: len(run)], corrected[len(run) :], strict=True))
-    return [_judgement(claim, *next(decided), level) if claim.run else "not run" for claim in claims]
+    decided = zip(claims, corrected(claims), strict=True)
+    return [_judgement(claim, *pair, level) if claim.run else "not run" for claim, pair in decided]
 
 
 def _judgement(claim: Weighed, p_for: float, p_against: float, level: float) -> Judgement:

@@ -42,3 +42,15 @@ def round_tests(differences: Doubles, rounds: Ints) -> RoundTests:
         np.array([wilcoxon_p(column) for column in columns]),
         np.array([t_p(column) for column in columns]),
     )
+
+
+def in_at_least(p_values: Doubles, count: int) -> float:
+    """p that at least `count` of these hypotheses are false: the partial conjunction of Benjamini and Heller (2008).
+
+    Whatever depends on what: with all but count - 1 of them true, the count-th smallest p is at best the least of as many as are left.
+    One that could not be tested (nan) has p = 1.
+    """
+    ordered = np.sort(np.where(np.isfinite(p_values), p_values, 1.0))
+    if not 1 <= count <= len(ordered):
+        raise ValueError("the count is from 1 to the number of tests")
+    return float(min((len(ordered) - count + 1) * ordered[count - 1], 1.0))

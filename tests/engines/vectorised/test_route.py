@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coterie.data.catalogue import load
 from coterie.engines.job import FusedJob
 from coterie.engines.vectorised import plan as vector_plan
+from coterie.engines.vectorised.device_table import table_on
 from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, level_for
 from coterie.engines.vectorised.route import train
 from coterie.engines.vectorised.state import Optimizer
@@ -225,3 +226,21 @@ def test_the_table_holds_the_batches_of_the_loop() -> None:
         found = [table.samples[t, row, : table.counts[t, row]].tolist() for t in range(job.steps()[i])]
         assert found == [batch.tolist() for batch in expected]
         assert all(set(table.samples[t, row]) == set(batch) for t, batch in enumerate(expected))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_table_made_on_a_device_is_the_same(seed: int, device: str) -> None:
+    draw = np.random.default_rng(seed)
+    sizes = draw.integers(1, 40, 7).tolist()
+    job = job_for(
+        noise_world(Smooth(), (6,), sizes),
+        epochs=draw.integers(1, 5, 7),
+        batch_size=draw.integers(1, 50, 7),
+        max_steps=draw.choice([-1, -1, 1, 7], 7),
+    )
+    trainings = np.argsort(-job.steps(), kind="stable")
+    expected = vector_plan.table(job, trainings, capacity=9)
+    samples, counts = table_on(job, trainings, 9, torch.device(device))
+    assert counts.cpu().numpy().tolist() == expected.counts.tolist()
+    assert samples.cpu().numpy().tolist() == expected.samples.tolist()

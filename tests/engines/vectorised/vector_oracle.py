@@ -132,5 +132,7 @@ def jobs(draw: st.DrawFn) -> tuple[World, FusedJob, Optimizer, int]:
         "anchors": noise[0] if draw(st.booleans()) else None,
         "linear": noise[1] if draw(st.booleans()) else None,
     }
+    # Gentle enough that rounding is not magnified: at the full rate momentum and one-sample batches carry any two float32 loops apart.
+    settings["lr"] = settings["lr"] * (1 - settings["momentum"]) * np.minimum(1, settings["batch_size"] / 10)
     memory = draw(st.sampled_from([1, 40_000, ROOM]))
     return task, job_for(task, **settings), draw(st.sampled_from(["sgd", "sgd", "adam"])), memory

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,12 @@ from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
+from coterie.engines.precision import Precision, products_in
+from coterie.engines.stacked.chain import chain_of
+from coterie.engines.stacked.steps import ChainSteps
 from coterie.engines.vectorised import plan
 from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
+from coterie.engines.vectorised.device_table import table_on
 from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for
 from coterie.engines.vectorised.memory import activation_bytes
 from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
@@ -68,12 +72,17 @@ class Vectorised:
         exact: bool = False,
         convolutions: Convolutions = "grouped",
         dtype: torch.dtype = torch.float32,  # float64 for trials: then a kink of the ReLU cannot be mistaken for a fault
+        known: bool = False,  # whether chains of known layers are stacked layer by layer, and torch maps only the rest
+        precision: Precision = "float32",
     ) -> None:
         self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, exact, dtype
         self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
         self.layout = layout_of(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
         self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype)
+        self.precision = precision
+        chain = chain_of(module, tuple(x.shape[1:])) if known and not exact else None
+        self.chained = None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, precision)
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()
@@ -86,7 +95,7 @@ class Vectorised:
 
     def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
         """The trained models (n, d) and the steps (n,) that each took."""
-        with _plain_float32(), self._stream():
+        with products_in(self.precision), self._stream():
             shared = self._shared(job)
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
             vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
@@ -94,14 +103,24 @@ class Vectorised:
                 ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
                 rows = self._numbers(trainings)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
-                    vectors[rows, s.begin : s.end] = tensor[: len(trainings)].to(torch.float32)
+                    vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(torch.float32)
             host = torch.empty(vectors.shape, pin_memory=self.device.type == "cuda")  # a copy to pinned memory is many times faster
             return host.copy_(vectors).numpy(), job.steps()
 
     def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
         """The same by a local rule; and what its further loops trained (n, l, d)."""
-        with _plain_float32(), self._stream():
+        with products_in(self.precision), self._stream():
             return train_by_rule(self.stepper, self.layout, whole, lambda job: self.chunks(job, "adam"))  # room for two moments
+
+    @property
+    def _steps(self) -> Stepper | ChainSteps:
+        return self.stepper if self.chained is None else self.chained
+
+    def _arranged(self, name: str, rows: Tensor) -> Tensor:
+        return rows if self.chained is None else self.chained.arranged(name, rows)
+
+    def _restored(self, name: str, rows: Tensor) -> Tensor:
+        return rows if self.chained is None else self.chained.restored(name, rows)
 
     def _models(self, job: FusedJob) -> Tensor:
         return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
@@ -113,11 +132,12 @@ class Vectorised:
         """What the trainings of a chunk leave behind, as ``Stack.models()`` has it."""
         capacity = capacity_for(len(trainings)) if self.captures else len(trainings)
         stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule)
-        table = plan.table(job, trainings, capacity)
-        samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
         segments = plan.shrinking_prefixes(job.steps()[trainings])
         if self.captures:
+            samples, counts = table_on(job, trainings, capacity, self.device)
             return self._captured_steps(stack, shared, rule, samples.shape[2]).walk(segments, samples, counts)
+        table = plan.table(job, trainings, capacity)
+        samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
         clock = torch.zeros((), dtype=torch.float64, device=self.device)
         for segment in segments:
             active = slice(0, segment.active)
@@ -127,7 +147,7 @@ class Vectorised:
                 if self.exact:
                     self.stepper.exact_step(part, shared, samples[t, active], table.counts[t, active], clock, rule)
                 else:
-                    self.stepper.step(part, shared, samples[t, active], counts[t, active], clock, rule)
+                    self._steps.step(part, shared, samples[t, active], counts[t, active], clock, rule)
         return stack.models()
 
     def _shared(self, job: FusedJob) -> Shared:
@@ -146,7 +166,7 @@ class Vectorised:
         def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
             used, places = np.unique(which, return_inverse=True)
             there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
-            return [self.stepper.typed(s.name, there[:, s.begin : s.end][spread]) for s in slices]
+            return [self._arranged(s.name, self.stepper.typed(s.name, there[:, s.begin : s.end][spread])) for s in slices]
 
         models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
         trained = [s for s in self.layout.slices if s.kind == "weight"]
@@ -172,7 +192,7 @@ class Vectorised:
         else:
             while len(self._captured) >= KEPT:
                 self._captured.popitem(last=False)
-            steps = CapturedSteps(stack, shared, width, partial(self.stepper.step, rule=rule))
+            steps = CapturedSteps(stack, shared, width, partial(self._steps.step, rule=rule))
         self._captured[key] = steps
         return steps
 
@@ -199,18 +219,3 @@ class Vectorised:
         with torch.cuda.stream(self._side):
             yield
         before.wait_stream(self._side)
-
-
-@contextmanager
-def _plain_float32() -> Iterator[None]:
-    """Within the block a GPU multiplies in float32, not in the shorter TF32."""
-    cudnn: Any = torch.backends.cudnn  # its precisions are not in the stubs
-    backends = (torch.backends.cuda.matmul, cudnn.conv)
-    before = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        for backend, value in zip(backends, before, strict=True):
-            backend.fp32_precision = value

@@ -28,6 +28,7 @@ def why_not_stacked(
     device: torch.device | str = "cpu",
     exact: bool = False,
     convolutions: Convolutions = "grouped",
+    known: bool = False,
     local: Local = LOCAL,
 ) -> str | None:
     """Why the world's module, or a local rule, cannot be vectorised, or None if both routes agree. It takes a moment: keep the answer.
@@ -42,7 +43,16 @@ def why_not_stacked(
     x, y = torch.as_tensor(small.federation.x), torch.as_tensor(small.federation.y)
     try:
         route = Vectorised(
-            small.model.module(), small.loss, x, y, device=device, memory=1 << 30, exact=exact, convolutions=convolutions, dtype=dtype
+            small.model.module(),
+            small.loss,
+            x,
+            y,
+            device=device,
+            memory=1 << 30,
+            exact=exact,
+            convolutions=convolutions,
+            dtype=dtype,
+            known=known,
         )
         found = _trained(route, work, ask)
     except Exception as error:  # whatever a module or its operations raise: the loop has just shown that it can be trained

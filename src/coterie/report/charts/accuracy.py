@@ -112,7 +112,7 @@ def significance(subject: Subject) -> list[Figure]:
     )
     note = (
         f"Each round tested by itself against {subject.baseline.name} over {subject.findings.repetitions.unit}s (Wilcoxon, one-sided, not "
-        "corrected for the number of rounds)."
+        "corrected for the number of rounds). It does not see the chance of test samples, and plays no part in the verdict."
     )
     return [Figure(subject.id("rounds"), f"Rounds in which a method beats {subject.baseline.name}", note, chart)]
 

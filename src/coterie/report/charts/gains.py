@@ -20,17 +20,15 @@ WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 
 
 def decomposition(subject: Subject) -> list[Figure]:
-    """The gain over FedAvg in steps, each beginning where the one before ends."""
+    """The gain over FedAvg in steps, each from 0, so that its interval can be seen to hold 0 or not."""
     rows = []
     for label, finding in subject.methods.items():
-        parts, at = finding.decomposition, 0.0
+        parts = finding.decomposition
         if parts is None or not parts.total.n:
             continue
         for name, gain in [*((STEPS[step.name], step.gain) for step in parts.steps), (TOTAL, parts.total)]:
-            begin = 0.0 if name == TOTAL else at
-            at = begin + gain.mean
-            keys = ("begin", "end", "gain", "low", "high", "from", "to")
-            values = percent([begin, at, gain.mean, gain.low, gain.high, begin + gain.low, begin + gain.high])
+            keys = ("begin", "gain", "low", "high")
+            values = percent([0.0, gain.mean, gain.low, gain.high])
             rows.append({"panel": subject.name(label), "part": name, **dict(zip(keys, values, strict=True))})
     if not rows:
         return []
@@ -42,8 +40,8 @@ def decomposition(subject: Subject) -> list[Figure]:
     colour = alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=None)
     x = alt.X("begin:Q", title="points of accuracy")
     tooltip = told(("panel:N", "method"), "part:N", ("gain:Q", "points"), *INTERVAL)
-    bars = alt.Chart().mark_bar(height=16).encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tooltip)
-    whiskers = alt.Chart().mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="from:Q", x2="to:Q", y=y)
+    bars = alt.Chart().mark_bar(height=16).encode(x=x, x2="gain:Q", y=y, color=colour, tooltip=tooltip)
+    whiskers = alt.Chart().mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="low:Q", x2="high:Q", y=y)
     panel = alt.layer(bars, whiskers, zero("x"), data=inline(rows)).properties(width=PANEL - 20, height=alt.Step(30))
     chart = side_by_side(panel, [subject.name(label) for label in subject.methods])
     note = (

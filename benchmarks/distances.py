@@ -1,0 +1,160 @@
+"""How far sides are from float64 after so many steps, as a share of the way trained: is a difference chaos, or an error?
+
+``python -m benchmarks.distances --device cuda --figure docs/figures/distances.svg`` prints the table and draws the figure.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.timing import apart
+from benchmarks.workloads import PAPER, Images
+from coterie.core.arrays import Floats
+from coterie.core.asks import Train
+from coterie.core.parameters import read, write
+from coterie.engines.batched import BatchedEngine
+from coterie.engines.batches import batches
+from coterie.engines.engine import Stamped
+from coterie.engines.local_engine import Work
+from coterie.engines.loop import LoopEngine
+from coterie.engines.precision import Precision
+from coterie.engines.workspace import Workspace
+from coterie.engines.world import World
+
+STEPS = (1, 3, 10, 30, 100)
+STARTS, CLIENTS = 3, 4
+CHECKED = 10  # steps
+ALLOWED, FLIPPED = (
+    1e-5,
+    1e-2,
+)  # the median training's share of the way, and the worst's: a ReLU that flips in one of them is no wrong kernel
+
+Side = Callable[[Stamped], Floats]  # (clients, d)
+
+
+def sides(world: World, device: str) -> dict[str, Side]:
+    """Everything that is compared with the loop in float64."""
+    return {
+        "float64, weights kept in float32": lambda ask: _kept_in_float32(world, ask, device),
+        "ours": _engine(BatchedEngine(world, device)),
+        "plain loop without cuDNN": _without_cudnn(_engine(LoopEngine(world, device))),
+        "plain loop": _engine(LoopEngine(world, device)),
+        "ours, TF32": _engine(BatchedEngine(world, device, precision="tf32")),
+        "plain loop, TF32": _engine(LoopEngine(world, device, precision="tf32")),
+    }
+
+
+def check(world: World, device: str, precision: Precision = "float32") -> str:
+    """Fail where a route is wrong after ten steps from several starts; otherwise say how far from float64 it is.
+
+    It is held against steps in float64 whose weights are kept in float32, as ours are. In TF32, whose first step is a hundredth off, the
+    distance is only told.
+    """
+    fast, exact = _engine(BatchedEngine(world, device, precision=precision)), _engine(LoopEngine(world, device, torch.float64))
+    from_kept, from_exact = [], []
+    for ask in _asks(world, CHECKED):
+        start, found = _train(ask).models[0], fast(ask)
+        from_kept += [apart(a, b, start) for a, b in zip(found, _kept_in_float32(world, ask, device), strict=True)]
+        from_exact += [apart(a, b, start) for a, b in zip(found, exact(ask), strict=True)]
+    if precision == "float32" and not (np.median(from_kept) <= ALLOWED and max(from_kept) <= FLIPPED):
+        raise RuntimeError(f"wrong: after {CHECKED} steps {np.median(from_kept):.1e} (worst {max(from_kept):.1e}) of the way from float64")
+    return (
+        f"after {CHECKED} steps {np.median(from_exact):.0e} (worst {max(from_exact):.0e}) from float64, "
+        f"{np.median(from_kept):.0e} ({max(from_kept):.0e}) with its weights kept in float32"
+    )
+
+
+def table(world: World, device: str) -> dict[str, dict[int, list[float]]]:
+    """For each side and number of steps, every training's distance from float64."""
+    found: dict[str, dict[int, list[float]]] = {}
+    exact, compared = _engine(LoopEngine(world, device, torch.float64)), sides(world, device)
+    for steps in STEPS:
+        for ask in _asks(world, steps):
+            right, start = exact(ask), _train(ask).models[0]
+            for name, side in compared.items():
+                gone = [apart(a, b, start) for a, b in zip(side(ask), right, strict=True)]
+                found.setdefault(name, {}).setdefault(steps, []).extend(gone)
+    return found
+
+
+def _asks(world: World, steps: int) -> list[Stamped]:
+    local = PAPER.but(epochs=20, max_steps=steps)
+    return [Stamped(Train(np.arange(CLIENTS), world.model.initial(seed)(), local), seed, 1) for seed in range(STARTS)]
+
+
+def _train(stamped: Stamped) -> Train:
+    assert isinstance(stamped.ask, Train)
+    return stamped.ask
+
+
+def _engine(engine: LoopEngine | BatchedEngine) -> Side:
+    def vectors(ask: Stamped) -> Floats:
+        found: Floats = engine.run([ask])[0].vectors
+        return found
+
+    return vectors
+
+
+def _without_cudnn(side: Side) -> Side:
+    """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
+
+    def vectors(ask: Stamped) -> Floats:
+        with torch.backends.cudnn.flags(enabled=False):
+            return side(ask)
+
+    return vectors
+
+
+def _kept_in_float32(world: World, stamped: Stamped, device: str) -> Floats:
+    """Every step in float64, and its result rounded to float32: what keeping weights so costs any side, however it multiplies."""
+    ask, space = _train(stamped), Workspace(world, torch.device(device), torch.float64)
+    parts, keys, found = world.federation.train, Work(stamped, world).keys(ask.purpose, ask.clients), []
+    for client, key in zip(ask.clients, keys, strict=True):
+        write(space.module, space.vector(ask.models[0]))
+        weights = list(space.module.parameters())
+        for batch in batches(int(key), parts[client], ask.local.batch_size, ask.local.epochs, ask.local.max_steps):
+            for w, slope in zip(weights, torch.autograd.grad(space.losses(batch).mean(), weights), strict=True):
+                w.data = (w.data - ask.local.lr * slope).float().double()
+        found.append(read(space.module))
+    return np.stack(found)
+
+
+def _printed(found: Mapping[str, Mapping[int, list[float]]]) -> None:
+    print("| steps | " + " | ".join(found) + " |\n| --- |" + " --- |" * len(found))
+    for steps in STEPS:
+        cells = [f"{np.median(column[steps]):.0e} ({max(column[steps]):.0e})" for column in found.values()]
+        print(f"| {steps} | " + " | ".join(cells) + " |")
+
+
+def draw(found: Mapping[str, Mapping[int, list[float]]], path: Path) -> None:
+    import altair
+
+    rows = [{"side": n, "steps": s, "distance": max(v, 1e-9)} for n, column in found.items() for s, vs in column.items() for v in vs]
+    x = altair.X("steps:Q", scale=altair.Scale(type="log"), axis=altair.Axis(values=list(STEPS), title="steps"))
+    y = altair.Y(
+        "median(distance):Q", scale=altair.Scale(type="log"), axis=altair.Axis(format=".0e", title="from float64, share of the way")
+    )
+    lines = altair.Chart(altair.InlineData(rows)).mark_line(point=True).encode(x=x, y=y, color=altair.Color("side:N", title=None))
+    dots = altair.Chart(altair.InlineData(rows)).mark_tick(opacity=0.4).encode(x=x, y=altair.Y("distance:Q"), color="side:N")
+    (lines + dots).properties(width=460, height=280).save(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    images = Images(options.data_dir)
+    print(f"McMahan's CNN on {images.what}, lr {PAPER.lr}, B={PAPER.batch_size}: median (worst) of {STARTS} starts x {CLIENTS} clients")
+    found = table(World.of(images.divided("iid(clients=30,test=0)"), "cnn"), options.device)
+    _printed(found)
+    if options.figure:
+        draw(found, options.figure)
+
+
+if __name__ == "__main__":
+    main()

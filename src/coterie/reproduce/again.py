@@ -1,0 +1,72 @@
+"""Judging again from the scores of every seed that were kept with a page: nothing is run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from coterie.core.errors import UserError
+from coterie.reproduce.claims import assess
+from coterie.reproduce.file import Reproduction, StudyPart
+from coterie.reproduce.kept import Kept, read_kept
+from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.run import PartRun
+from coterie.reproduce.values import PartValues
+
+KEYS = ["part", "method", "seed"]
+NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
+
+
+def judge_again(study: Reproduction, scores: Path) -> Reproduced:
+    """The study's claims, judged by its present rules from scores that were kept."""
+    table, kept = read_scores(scores), read_kept(scores)
+    runs = [_run(study, part, table, kept, scores) for part in study.parts]
+    values = {run.part.name: _values(study, run, table, kept) for run in runs}
+    return Reproduced(study, runs, values, assess(study, runs, values), kept)
+
+
+def read_scores(path: Path) -> pd.DataFrame:
+    """NAME.csv: one row for each part, method and seed, a column for each score."""
+    try:
+        table = pd.read_csv(path, dtype={"part": str, "method": str})
+    except OSError as error:
+        raise UserError(f"Cannot read the scores {path}: {error.strerror or error}.") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"The scores {path} are not CSV: {error}.") from error
+    if lacking := [key for key in KEYS if key not in table]:
+        raise UserError(f"The scores {path} lack the column {lacking[0]!r}: give the CSV file that 'coterie reproduce --page' wrote.")
+    for column in table.columns.drop(KEYS[:2]):
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            raise UserError(f"The scores {path} have something other than numbers in the column {column!r}.")
+    if table[KEYS].isna().any(axis=None) or table.duplicated(KEYS).any():
+        raise UserError(
+            f"The scores {path} have a row without part, method or seed, or two of the same: they are not as they were written."
+        )
+    return table
+
+
+def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, scores: Path) -> PartRun:
+    """How a part was run, as far as that was kept."""
+    settings, own = study.settings_of(part).settings, table[table["part"] == part.name]
+    if own.empty:
+        why = kept.parts[part.name].why_not if part.name in kept.parts else ""
+        return PartRun(part, why_not=why or "no scores of it were kept", settings=settings)
+    if part.name not in kept.parts:
+        raise UserError(
+            f"{scores.with_suffix('.json')} does not say how many rounds of the part {part.name!r} were run: add it to 'parts'."
+        )
+    plan = replace(settings.plan, rounds=kept.parts[part.name].rounds)
+    seeds = tuple(sorted({int(seed) for seed in own["seed"]}))
+    return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan))
+
+
+def _values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: Kept) -> PartValues:
+    claims = study.claims_of(run.part)
+    tested = run.part.measure == "training"
+    values = PartValues(clients={claim.says: kept.clients.get(claim.says, NOT_KEPT) for claim in claims if tested})
+    values.better = {claim.says: kept.rounds[claim.says] for claim in claims if claim.says in kept.rounds}
+    own = table[table["part"] == run.part.name]
+    for score in own.columns.drop(KEYS):
+        for method, seed, value in zip(own["method"], own["seed"], own[score], strict=True):
+            values.add(str(method), str(score), int(seed), float(value))
+    return values

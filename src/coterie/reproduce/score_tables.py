@@ -1,0 +1,54 @@
+"""Every method's scores: as tables of a page, ours with the paper's in brackets, and as the frame that is kept."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.rows import markdown
+from coterie.reproduce.values import PartValues
+
+COLUMNS = ("final", "last10", "mean", "max", "median", "macro", "worst", "ari", "rounds_to", "discrepancy", "discrepancy_variance")
+NAMES = {"last10": "last 10", "rounds_to": "rounds to target", "ari": "ARI", "discrepancy_variance": "its variance"}
+ON_DEMAND = ("discrepancy", "discrepancy_variance", "median", "rounds_to", "components", "server_ms")  # where the paper has them
+MEASURED = ("literal", "normalised", "r2", "components", "server_ms")
+
+
+def frame_of(outcome: Reproduced) -> pd.DataFrame:
+    """The scores of every seed, one in a row; server times, which are no findings, only where a claim is about them."""
+    timed = any(claim.score == "server_ms" for claim in outcome.study.claims)
+    rows = [
+        (part, row, score, seed, round(value, 4))
+        for part, values in outcome.values.items()
+        for (row, score), found in values.numbers.items()
+        if score != "server_ms" or timed
+        for seed, value in sorted(found.items())
+    ]
+    if not rows:
+        return pd.DataFrame()
+    long = pd.DataFrame(rows, columns=["part", "method", "score", "seed", "value"])
+    return long.pivot_table(index=["part", "method", "seed"], columns="score", values="value", sort=False).reset_index()
+
+
+def score_lines(outcome: Reproduced) -> Iterator[str]:
+    """A table for each part."""
+    published = {(p.part, row, p.score): v for p in outcome.study.published for row, v in p.values.items()}
+    for part, values in outcome.values.items():
+        used = {score for _, score in values.numbers}
+        scores = [score for score in (*COLUMNS, *MEASURED) if score in used]
+        if not scores:
+            continue
+        wanted = {claim.score for claim in outcome.study.claims} | {p.score for p in outcome.study.published}
+        scores = [score for score in scores if score in wanted or score not in ON_DEMAND]
+        yield f"\n## {part}: ours (theirs)\n"
+        rows = ([f"`{row}`", *(_cell(values, part, row, score, published) for score in scores)] for row in values.rows)
+        yield from markdown(["", *(NAMES.get(score, score) for score in scores)], rows)
+
+
+def _cell(values: PartValues, part: str, row: str, score: str, published: Mapping[tuple[str, str, str], float]) -> str:
+    found = list(values.of(row, score).values())
+    theirs = published.get((part, row, score))
+    digits = 2 if score in ("ari", "r2", "literal", "normalised") else 1
+    ours = f"{np.mean(found):.{digits}f}" if found else ""
+    return f"{ours} ({theirs:g})" if theirs is not None else ours
