@@ -106,7 +106,7 @@ def test_what_is_no_growth_is_refused_by_name_and_nothing_changes(tmp_path: Path
     for other, told in (
         (replace(small, seeds=(1, 2)), "seeds, without 0"),
         (replace(small, methods=("fedprox",)), "methods, without fedavg"),
-        (replace(small, plan=replace(plan, rounds=2)), "plan.rounds"),
+        (replace(small, plan=replace(plan, rounds=2)), "plan.rounds, fewer than 3"),
         (replace(small, seeds=(0, 1, 2), plan=replace(plan, local=Local(lr=0.2))), "plan.local.lr; plan.local.max_steps"),
         (replace(small, own_seeds=False), "own_seeds"),
     ):
