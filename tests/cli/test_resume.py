@@ -128,3 +128,18 @@ def test_nothing_is_run_again(tmp_path: Path) -> None:
     cut(tmp_path / "s")
     resume_study(tmp_path / "s", callbacks=[Watch()])
     assert made == [2]
+
+
+def test_folders_grow_by_a_word(coterie: Commands) -> None:
+    coterie("run", "fedavg", *QUICK, "--seeds", "0", "--out", "study")
+    coterie("resume", "study", "--seeds", "0-1", "--rounds", "3")
+    coterie("run", "fedavg", *QUICK, "--seeds", "0-1", "--rounds", "3", "--out", "whole")
+    assert coterie("digest", "study") == coterie("digest", "whole")
+    assert "differs in seeds, without 0, 1" in coterie.refused("resume", "study", "--seeds", "2-3")
+    assert "Draws are for comparisons" in coterie.refused("resume", "study", "--draws", "2")
+
+    coterie("compare", "fedavg", *QUICK, "--no-controls", "--draws", "1", "--seeds", "0", "--out", "compared")
+    coterie("resume", "compared", "--draws", "2", "--seeds", "0,1", "--rounds", "3")
+    coterie("compare", "fedavg", *QUICK, "--no-controls", "--draws", "2", "--seeds", "0,1", "--rounds", "3", "--out", "at-once")
+    assert coterie("digest", "compared") == coterie("digest", "at-once")
+    assert "differs in draws of" in coterie.refused("resume", "compared", "--draws", "1")

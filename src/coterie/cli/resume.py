@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run', 'compare' or 'reproduce' made.")],
+    seeds: Annotated[str | None, typer.Option(help="More seeds: all that there should be in the end, 0-9 or 0,2,5.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="More rounds: as many as there should be in the end.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Of a comparison: more draws of the data, as many as there should be.")] = None,
     data_dir: options.DataDir = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
     budget: Annotated[
@@ -29,20 +32,25 @@ def resume(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a study, a comparison, or all studies below a folder to their end; what is complete is only shown."""
+    """Run a study, a comparison, or all studies below a folder to their end; what is complete is only shown.
+
+    With more seeds, rounds or draws than there are, they grow: nothing is run again.
+    """
     from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
     from coterie.evidence.seals import REQUEST
+    from coterie.evidence.settings import parse_seeds
     from coterie.evidence.verify import studies_in
     from coterie.run.progress import ProgressBar
     from coterie.run.result import Result
-    from coterie.run.resuming import resume_comparison, resume_study
+    from coterie.run.resuming import More, resume_comparison, resume_study
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
     watch, common = [ProgressBar(console)], {"data_dir": data_dir, "threads": threads}
+    more = More(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
     if (folder / REQUEST).is_file():
-        again = partial(resume_comparison, folder, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
+        again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
         comparison = with_trust(lambda trusted: again(trust=trusted), trust)
         print_comparison(comparison, console)
         if as_json:
@@ -55,7 +63,7 @@ def resume(
         raise UserError(f"--json prints one study, and {folder} holds {len(studies)}: name one of them.")
     results = []
     for path in studies:
-        one = partial(resume_study, path, callbacks=watch, **common)  # type: ignore[arg-type]
+        one = partial(resume_study, path, more=more, callbacks=watch, **common)  # type: ignore[arg-type]
         results.append(with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
         _tell(path, results[-1], console)
     if as_json:

@@ -1,10 +1,10 @@
-"""Going on with what a folder holds, by what it says itself: settings, data, how it was carried out.
+"""Going on with what a folder holds, by what it says itself: settings, data, how it was carried out; or with more than it holds.
 
 What was given as an object in Python (a federation, a module's numbers, a loss) stands in no folder: such a study goes on in Python.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.analysis.comparison import Comparison
@@ -12,6 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.locks import Hold
 from coterie.core.plain import read_json
+from coterie.core.plan import Plan
 from coterie.core.trust import check_trust
 from coterie.evidence.growth import finish_growing
 from coterie.evidence.seals import REQUEST
@@ -20,19 +21,46 @@ from coterie.evidence.wholeness import is_study
 from coterie.methods.catalogue import build
 from coterie.run.callbacks import Callback
 from coterie.run.compare import carried_out, draws_of
+from coterie.run.designs import Design, Draws, design_of
 from coterie.run.execution import Execution
 from coterie.run.request import Request
 from coterie.run.result import Result
 from coterie.run.study import Study
 
 
+@dataclass(frozen=True)
+class More:
+    """What there should be in the end, where that is more than there is."""
+
+    seeds: tuple[int, ...] | None = None
+    rounds: int | None = None
+    draws: int | None = None  # of a comparison
+
+    def plan(self, plan: Plan) -> Plan:
+        return plan if self.rounds is None else replace(plan, rounds=self.rounds)
+
+    def design(self, spec: str, source: Draws, design: Design) -> Design:
+        wanted = len(design.draws) if self.draws is None else self.draws
+        return design_of(spec, source, first=design.draws[0], draws=wanted, seeds=self.seeds or design.seeds)
+
+
 def resume_study(
-    folder: Path, *, data_dir: Path | None = None, threads: int | None = None, trust: bool = False, callbacks: Iterable[Callback] = ()
+    folder: Path,
+    *,
+    more: More | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+    trust: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Run a study to its end. Code that its folder names needs `trust`."""
+    more = more or More()
+    if more.draws is not None:
+        raise UserError(f"Draws are for comparisons, and {folder} is a study: leave them away.")
     with Hold(folder):
         finish_growing(folder)
-    settings = Settings.from_json(read_json(folder / "settings.json"))
+    stored = Settings.from_json(read_json(folder / "settings.json"))
+    settings = replace(stored, seeds=more.seeds or stored.seeds, plan=more.plan(stored.plan))
     check_trust([settings.model], str(folder), trust)
     check_trust(settings.methods, str(folder), trust, "method")
     if (folder / "data.json").is_file() and not read_object(folder / "data.json"):
@@ -48,6 +76,7 @@ def resume_study(
 def resume_comparison(
     folder: Path,
     *,
+    more: More | None = None,
     budget: float | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
@@ -67,6 +96,9 @@ def resume_comparison(
             source(design.draws[0])  # loads it
     except UserError as error:
         raise _not_by_itself(folder, error) from error
+    more = more or More()
+    designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
+    request = replace(request, designs=designs, plan=more.plan(request.plan))
     carried = replace(execution, threads=threads, seeds_per_wave=None)
     return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
 
