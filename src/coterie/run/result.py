@@ -48,6 +48,10 @@ class Result:
         export = import_module("coterie.deploy.export")
         return export.served_result(self, method, seed, draw).bundle([client])
 
+    def plot(self) -> Any:
+        """Accuracy round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
+        return import_module("coterie.report.plot").curves_of(self.evidence)  # reports know studies, not the other way round
+
     @property
     def groups(self) -> "pd.DataFrame":
         """A row for each client, round and lane of methods that keep groups, with the client's name (`id`) and its group (-1: none yet)."""
