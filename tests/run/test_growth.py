@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from coterie.evidence.verify import verify
 from coterie.methods.catalogue import methods
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
+from coterie.run.resuming import More, resume_study
 from coterie.run.study import Study
 
 DATA = "synthetic(0,0,clients=4,validation=0.2)"
@@ -207,3 +209,16 @@ def test_fast_routes_grow_to_the_run_of_all(tmp_path: Path) -> None:
     order = [(key, "ascending") for key in (*KEYS, "client")]
     grown, at_once = (Evidence.open(tmp_path / name).table("clients").sort_by(order) for name in ("grown", "whole"))
     assert grown["answers"].equals(at_once["answers"])  # of the last round only
+
+
+def test_a_study_with_a_loss_of_its_own_does_not_go_on_with_another(tmp_path: Path) -> None:
+    def half(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return 0.5 * torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    said = {"data": "synthetic(0,0,clients=4)", "rounds": 1, "out": tmp_path / "own", "execution": Execution(engine="loop")}
+    ct.study("fedavg", loss=half, **said)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"begun with the loss 'half', not 'cross_entropy': go on in Python"):
+        resume_study(tmp_path / "own", more=More(rounds=2))
+    grown = ct.study("fedavg", loss=half, resume=True, **said | {"rounds": 2})  # type: ignore[arg-type]
+    whole = ct.study("fedavg", loss=half, **said | {"rounds": 2, "out": None})  # type: ignore[arg-type]
+    assert digest(grown.evidence) == digest(whole.evidence)

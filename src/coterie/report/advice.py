@@ -84,8 +84,8 @@ def _next(subject: Subject) -> list[str]:
     needed = repetitions_needed(len(findings.roles.methods))
     if not findings.repetitions.several_draws:
         said.append(
-            "Repeat it over other splits of the data: this study has one, and cannot tell what another would show. For your analyst: the "
-            "same coterie compare with --draws 10 and another --out."
+            "Repeat it over other splits of the data: this study has one, and cannot tell what another would show. For your analyst: "
+            "coterie resume DIR --draws 10."
         )
     elif len(findings.repetitions.draws) < needed and open_:
         said.append(f"Repeat it over at least {needed} splits: with fewer nothing can be proven of so many methods.")

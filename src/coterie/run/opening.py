@@ -12,6 +12,7 @@ from coterie.core.json_object import read_object
 from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json
 from coterie.data.content import contents, differing
+from coterie.engines.loss import cross_entropy
 from coterie.engines.make import resolve_device
 from coterie.engines.world import World
 from coterie.evidence import format1
@@ -27,6 +28,8 @@ from coterie.evidence.wholeness import is_study
 from coterie.evidence.writer import Writer
 from coterie.run.environment import changes, environment
 from coterie.run.execution import Execution
+
+LOSS = "loss"  # in environment.json
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Opening:
         """Begin the folder, or go on with the one that is there, how it was carried out included."""
         execution_now = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
         data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
-        extras = {"execution": asdict(execution_now), "environment": environment(), "data": data}
+        extras = {"execution": asdict(execution_now), "environment": environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
             if format1.wrote(_tree(self.out / "settings.json")):
                 raise UserError(
@@ -80,6 +83,7 @@ class Opening:
                 "draws or rounds: name those that it has and those that come."
             )
         self._check_data(extras["data"])
+        self._check_loss(read_object(out / "environment.json").get(LOSS))
         found, lost = restore(out)
         told += lost + mend_routes(out)
         if now := changes(read_object(out / "environment.json"), extras["environment"]):
@@ -101,6 +105,19 @@ class Opening:
         if read_study_head(self.out) is None:
             raise UserError(f"{self.out} was written by an earlier version and can go on but not grow: begin anew in another --out.")
         grow(self.out, self.settings, data, self.rosters)
+
+    def _loss(self) -> str:
+        """What clients minimise, by name: a loss of one's own is given in Python and stands in no settings."""
+        losses = {world.loss for world in self.worlds.values()} or {cross_entropy}
+        return ", ".join(sorted(getattr(loss, "__name__", type(loss).__name__) for loss in losses))
+
+    def _check_loss(self, before: object) -> None:
+        """Refuse another loss than the study began with; one that was begun before losses were named may go on."""
+        if isinstance(before, str) and before != self._loss():
+            raise UserError(
+                f"{self.out} was begun with the loss {before!r}, not {self._loss()!r}: go on in Python with the same, as in "
+                "study(..., loss=..., resume=True)."
+            )
 
     def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse other data than those the study began with."""

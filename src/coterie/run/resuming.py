@@ -1,6 +1,7 @@
 """Going on with what a folder holds, by what it says itself: settings, data, how it was carried out; or with more than it holds.
 
-What was given as an object in Python (a federation, a module's numbers, a loss) stands in no folder: such a study goes on in Python.
+What was given as an object in Python (a federation, a module's numbers, a loss) stands in no folder: such a study goes on in Python. Other
+data and another loss are refused by their names.
 """
 
 from collections.abc import Iterable
