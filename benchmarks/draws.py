@@ -39,6 +39,24 @@ RECIPES: dict[str, Recipe] = {
         "epochs": 20,
         "lr": 0.01,
     },
+    "writers": {
+        "data": "qmnist/natural(clients=100,test=0.2)",
+        "methods": ["fesem(groups=4)", "ifca(groups=4)"],
+        "seeds": (0,),
+        "rounds": 30,
+        "epochs": 5,
+        "lr": 0.003,
+        "evaluate_every": 3,
+    },
+    "femnist": {
+        "data": "femnist/natural(clients=60,test=0.2)",
+        "methods": ["fesem(groups=4)", "fedgroup(groups=5)"],
+        "seeds": (0,),
+        "rounds": 30,
+        "epochs": 5,
+        "lr": 0.003,
+        "evaluate_every": 3,
+    },
     "mnist": {
         "data": "mnist/powerlaw",
         "methods": ["fedsim(clusters=5)", "fedgroup(groups=3)"],
@@ -90,13 +108,13 @@ def _section(comparison: Comparison) -> Iterator[str]:
 
 def _row(found: Findings, label: str, finding: Finding) -> str:
     known, gap = finding.gap.sources.estimated, finding.gap
-    spans = [f"{100 * known[n].low:+.1f} to {100 * known[n].high:+.1f}" if n in known else "-" for n in ("draws", "seeds", "test clients")]
+    spans = [
+        f"{100 * known[n].low:+z.1f} to {100 * known[n].high:+z.1f}" if n in known else "-" for n in ("draws", "seeds", "test clients")
+    ]
     share = gap.spread.shares.get("draws", np.nan) if np.isfinite(gap.spread.rest) else np.nan
     told = f"{100 * share:.0f} %" if np.isfinite(share) else "-"
     outcome = finding.outcome if label in found.roles.methods else f"({found.roles.of[label]})"
-    return (
-        f"| `{label}` | {100 * gap.mean:+.1f} | {' | '.join(spans)} | {100 * gap.low:+.1f} to {100 * gap.high:+.1f} | {told} | {outcome} |"
-    )
+    return f"| `{label}` | {100 * gap.mean:+z.1f} | {' | '.join(spans)} | {100 * gap.low:+z.1f} to {100 * gap.high:+z.1f} | {told} | {outcome} |"
 
 
 def main() -> None:
