@@ -114,7 +114,8 @@ def _row(found: Findings, label: str, finding: Finding) -> str:
     share = gap.spread.shares.get("draws", np.nan) if np.isfinite(gap.spread.rest) else np.nan
     told = f"{100 * share:.0f} %" if np.isfinite(share) else "-"
     outcome = finding.outcome if label in found.roles.methods else f"({found.roles.of[label]})"
-    return f"| `{label}` | {100 * gap.mean:+z.1f} | {' | '.join(spans)} | {100 * gap.low:+z.1f} to {100 * gap.high:+z.1f} | {told} | {outcome} |"
+    widest = f"{100 * gap.low:+z.1f} to {100 * gap.high:+z.1f}"
+    return f"| `{label}` | {100 * gap.mean:+z.1f} | {' | '.join(spans)} | {widest} | {told} | {outcome} |"
 
 
 def main() -> None:
