@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie.analysis.records import records_of
 from coterie.core.asks import Evaluate
 from coterie.core.serving import Serving
 from coterie.engines.engine import Stamped
@@ -44,5 +45,9 @@ def test_a_study_keeps_those_of_its_last_round_and_the_digest_does_not_see_them(
     table = result.evidence.table("clients")
     kept = np.array([row is not None for row in table[ANSWERS].to_pylist()])
     assert kept.tolist() == (table["round"].to_numpy() == 2).tolist()
+    assert records_of(result.evidence).answered.all()  # type: ignore[union-attr]
+    settings = result.evidence.settings
+    grown = replace(result.evidence, settings=replace(settings, plan=replace(settings.plan, rounds=3)))
+    assert records_of(grown).answers is None  # a study that goes on to round 3: these were of models that are no longer the last
     assert ANSWERS not in result.clients.columns
     assert ANSWERS not in result.evidence.frame("clients").columns

@@ -8,6 +8,7 @@ from scipy import stats
 
 from coterie.statistics import Hits, Interval, over_test
 from coterie.statistics.over_clients import MANY_CLIENTS, most_differing, over_clients, over_samples
+from coterie.statistics.worse_off import _of_one, _over_runs
 
 
 def hits_of(gains: np.ndarray, sizes: np.ndarray, *, alike: bool = False) -> Hits:
@@ -123,3 +124,17 @@ def test_a_client_without_samples_does_not_count() -> None:
     one, two = over_clients(hits_of(gains, sizes)), over_clients(hits_of(np.append(gains, 0), np.append(sizes, 0)))
     assert (one.mean, one.error, one.degrees, one.over) == (two.mean, two.error, two.degrees, two.over)
     assert over_samples(hits_of(gains, sizes)) == over_samples(hits_of(np.append(gains, 0), np.append(sizes, 0)))
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 7), (4, 1), (5, 3)])
+def test_clients_at_once_are_clients_one_by_one(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(sum(shape))
+    tables = rng.normal(size=(6, *shape)) / 10
+    tables[1] = -0.25  # equal values
+    tables[2] = 0.0
+    tables[3, 0, 0] = np.nan  # a run is missing
+    for shared in (False, True):
+        together = _over_runs(tables, shared)
+        alone = np.array([_of_one(table, shared) for table in tables])
+        np.testing.assert_allclose(together, alone, rtol=1e-12, atol=1e-15)
+    assert np.isfinite(_over_runs(tables, False)[1]).all()

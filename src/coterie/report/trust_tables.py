@@ -7,7 +7,6 @@ import pandas as pd
 
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, Show, number, points, span, text
-from coterie.statistics import Interval
 from coterie.statistics.over_clients import MANY_CLIENTS
 
 METHOD = Column("method", text("method"))
@@ -25,12 +24,8 @@ def _sources(subject: Subject) -> list[ReportTable]:
     for label, finding in subject.methods.items():
         row: dict[str, Any] = {"label": label, "method": subject.name(label), "gain": finding.gap.mean}
         for name, found in finding.gap.sources.named.items():
-            known = isinstance(found, Interval)
-            row |= {
-                f"{name} low": found.low if known else np.nan,  # type: ignore[union-attr]
-                f"{name} high": found.high if known else np.nan,  # type: ignore[union-attr]
-                f"{name} over": found.over if known else found,  # type: ignore[union-attr]
-            }
+            low, high, over = (np.nan, np.nan, found) if isinstance(found, str) else (found.low, found.high, found.over)
+            row |= {f"{name} low": low, f"{name} high": high, f"{name} over": over}
         shares = finding.gap.spread.shares
         row |= {f"variance from {name}": shares.get(name, np.nan) for name in ("draws", "seeds", "rest")}
         rows.append(row)

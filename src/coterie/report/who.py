@@ -20,7 +20,7 @@ def by_name(subject: Subject) -> bool:
 def who_gains(subject: Subject, finding: Finding) -> list[str]:
     """Every client, where they are few; else how many score lower; and whether that is more than chance."""
     own, base = finding.fairness, subject.baseline.name
-    known, lower = below_zero(own.gain)
+    known, lower = _below_zero(own.gain)
     if not known:
         return []
     if not subject.findings.repetitions.same_clients:
@@ -38,7 +38,7 @@ def who_gains(subject: Subject, finding: Finding) -> list[str]:
     return said + _clearly(subject, finding)
 
 
-def below_zero(gain: Doubles) -> tuple[int, int]:
+def _below_zero(gain: Doubles) -> tuple[int, int]:
     """How many clients have a gain, and how many of them lose."""
     known = gain[np.isfinite(gain)]
     return len(known), int((known < -1e-12).sum())
@@ -81,7 +81,7 @@ def who_is_together(subject: Subject, finding: Finding) -> list[str]:
         return []
     usual, often = Counter(runs).most_common(1)[0]
     if often <= len(runs) / 2:
-        return ["Its groups change from run to run: in no two of three runs are they the same."] if often < len(runs) / 3 else []
+        return [f"Its groups change from run to run: the commonest are those of {often} of {len(runs)} runs."]
     ids = subject.findings.records.ids
     groups = "; ".join(" and ".join(ids[i] for i in sorted(group)) for group in sorted(usual, key=min))
     return [f"Together are {groups} (in {often} of {len(runs)} runs)."]
