@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 import coterie as ct
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.analysis.scores import scope_of, scores_of
 from coterie.statistics import LEVEL, paired
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import coterie as ct
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.core.errors import UserError
 from coterie.evidence.reader import json_notes
 from coterie.evidence.settings import parse_seeds

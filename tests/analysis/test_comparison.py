@@ -10,7 +10,7 @@ import coterie as ct
 from analysis.made_records import AVG, GROUP, RANDOM, SIM
 from coterie.analysis.comparison import compare_evidence, open_comparison
 from coterie.analysis.findings import Findings
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
 from coterie.core.local import Local

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.core.asks import Evaluate
 from coterie.core.serving import Serving
 from coterie.engines.engine import Stamped

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.core.acceptance import nobody
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.errors import UserError

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.analysis.draws import study_draws
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.cli.app import app
 from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.attacks import Attack, attack_of
 from coterie.core.errors import UserError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from coterie.analysis.findings import Finding, Findings, findings_of
-from coterie.analysis.records import records_of
+from coterie.analysis.reading import records_of
 from coterie.analysis.roles import label_of
 from coterie.analysis.rules import MARGIN
 from coterie.analysis.score_names import COMPARED, Score

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.analysis.records import Records, checked, records_of
+from coterie.analysis.reading import records_of
+from coterie.analysis.records import Records, checked
 from coterie.analysis.repetitions import overlap_of
 from coterie.analysis.right_answers import hits_of
 from coterie.analysis.score_names import SCORES

@@ -12,7 +12,8 @@ from math import nan
 import numpy as np
 
 from coterie.analysis.central import central_curves
-from coterie.analysis.records import Records, checked, records_of
+from coterie.analysis.reading import records_of
+from coterie.analysis.records import Records, checked
 from coterie.analysis.score_names import SCORES
 from coterie.analysis.scores import Scope, curve_scores, scope_of, scores_of
 from coterie.analysis.stability import rounds_to

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis import metrics
-from coterie.analysis.records import Records, honest_only, records_of
+from coterie.analysis.reading import records_of
+from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.records import Records, checked, records_of
+from coterie.analysis.reading import records_of
+from coterie.analysis.records import Records, checked
 from coterie.analysis.scores import curve_scores
 from coterie.core.errors import UserError
 from coterie.core.method import Method

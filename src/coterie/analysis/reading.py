@@ -1,0 +1,211 @@
+"""From a study's evidence to its records.
+
+Files are read piece by piece and only the columns needed, so that ten million rows take seconds and their counts, not the rows, stay in
+memory. A damaged file is named in `faults`, and what the others hold is still there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coterie.analysis import metrics
+from coterie.analysis.records import COSTS, Cluster, Records
+from coterie.core.arrays import Array, Bools, Doubles, Ints
+from coterie.evidence.reader import Evidence, json_notes, method_places
+from coterie.evidence.record import HOSTILE, RUNNING
+from coterie.evidence.settings import Settings
+from coterie.evidence.tables import ANSWERS
+
+MOST_ANSWERS = 1 << 28  # bytes of answers laid out at once
+
+
+def records_of(evidence: Evidence) -> Records:
+    """Read everything that scores and findings need from the evidence of one draw."""
+    settings, plan = evidence.settings, evidence.settings.plan
+    if len(settings.draws) != 1:
+        raise ValueError("records are of one draw: take it with `evidence.of_draw`")
+    faults: list[str] = []
+    n, index = len(evidence.ids), _Index(settings)
+    rounds = np.array([r for r in range(plan.rounds + 1) if plan.evaluates(r)])
+    test = evidence.actual.sum(axis=1)
+    hostile = _hostile(evidence, index, faults) if plan.attack is not None else None
+    judged = _judged(evidence, index, rounds, test, hostile, faults)
+    by_round = _by_round(evidence, index, faults)
+    truth = evidence.roster["group"].to_numpy()[:n]
+    return Records(
+        settings=settings,
+        ids=tuple(evidence.ids),
+        train=evidence.roster["train"].to_numpy()[:n].astype(np.int64),
+        test=test,
+        tested=judged.tested,
+        truth=truth.astype(np.int64) if (truth >= 0).any() else None,
+        rounds=rounds,
+        right=judged.right,
+        loss=judged.loss,
+        auroc=judged.auroc,
+        validation=by_round["validation"][:, :, rounds],
+        costs={name: by_round[name] for name in COSTS},
+        discrepancy=by_round["discrepancy"],
+        server_seconds=_server_seconds(evidence, index, faults),
+        groups=_groups(evidence, index, faults),
+        clusters=_clusters(evidence, index, faults),
+        silhouette=_silhouette(evidence, index, faults),
+        hostile=hostile,
+        **_answers(evidence, index, n, faults),
+        stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
+        faults=tuple(dict.fromkeys(faults)),
+        evidence=evidence,
+    )
+
+
+class _Index:
+    """Where rows of a table belong: by method and seed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.seeds = {seed: place for place, seed in enumerate(settings.seeds)}
+        self.shape = (len(settings.methods), len(settings.seeds))
+        self._sorted = np.sort(np.asarray(settings.seeds))
+        self._places = np.argsort(np.asarray(settings.seeds))
+
+    def of(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+        """(rows,) the places of each row's method and seed."""
+        methods = method_places(batch.column("method"), self.settings.methods)
+        seeds = self._places[np.searchsorted(self._sorted, batch.column("seed").to_numpy())]
+        return methods, seeds
+
+    def table(self) -> Doubles:
+        """(M, S, T + 1) of what is not known yet."""
+        return np.full((*self.shape, self.settings.plan.rounds + 1), np.nan)
+
+
+def _columns(
+    evidence: Evidence, index: _Index, table: str, names: Sequence[str], faults: list[str]
+) -> Iterator[tuple[Ints, Ints, dict[str, Array]]]:
+    """Pieces of a table: the places of methods and seeds, and columns, the round among them."""
+    for batch in evidence.batches(table, list(names), faults):
+        if len(batch):
+            yield *index.of(batch), {name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("round", *names)}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    right: Array
+    tested: Ints
+    loss: Doubles
+    auroc: Doubles | None
+
+
+def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, hostile: Bools | None, faults: list[str]) -> _Judged:
+    """Right answers, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
+    narrow = np.int16 if test.max(initial=0) < np.iinfo(np.int16).max else np.int32
+    right = np.full((*index.shape, len(rounds), len(test)), -1, dtype=narrow)
+    tested = np.repeat(test[None, :], len(rounds), axis=0)
+    shape = (*index.shape, len(rounds))
+    loss, weight, area, areas = np.zeros((4, int(np.prod(shape))))
+    place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
+    place[rounds] = np.arange(len(rounds))
+    hits = [f"hits_{c}" for c in range(evidence.classes)]
+    names = evidence.columns("clients")
+    actual = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in names]
+    two = ["auroc"] if "auroc" in names else []
+    if actual:  # every round says its own, and who is not in it, or does not share its scores, has none
+        tested[:] = 0
+    for method, seed, batch in _columns(evidence, index, "clients", ["client", "loss", *hits, *actual, *two], faults):
+        row, client = place[batch["round"]], batch["client"]
+        right[method, seed, row, client] = sum((batch[name] for name in hits), start=np.zeros(len(row), np.int32))
+        if actual:  # where the world drifts, each round has its own
+            tested[row, client] = sum((batch[name] for name in actual), start=np.zeros(len(row), np.int64))
+        cell = np.ravel_multi_index((method, seed, row), shape)
+        known = np.where(np.isfinite(batch["loss"]), tested[row, client], 0)
+        honest = np.ones(len(row), dtype=np.bool_) if hostile is None else ~hostile[seed, client]
+        known = np.where(honest, known, 0)
+        loss += np.bincount(cell, weights=np.where(known > 0, batch["loss"], 0.0) * known, minlength=len(loss))
+        weight += np.bincount(cell, weights=known, minlength=len(loss))
+        for name in two:
+            defined = np.isfinite(batch[name]) & honest
+            area += np.bincount(cell[defined], weights=batch[name][defined], minlength=len(area))
+            areas += np.bincount(cell[defined], minlength=len(area))
+    means = [metrics.ratio(top, bottom).reshape(shape) for top, bottom in ((loss, weight), (area, areas))]
+    return _Judged(right, tested, means[0], means[1] if two else None)
+
+
+def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
+    names = [*COSTS, "discrepancy", "validation"]
+    tables = {name: index.table() for name in names}
+    for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
+        for name, table in tables.items():
+            table[method, seed, batch["round"]] = batch[name]
+    return tables
+
+
+def _server_seconds(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:
+    table = index.table()
+    for method, seed, batch in _columns(evidence, index, "timings", ["phase", "seconds"], faults):
+        own = batch["phase"] == "server"
+        table[method[own], seed[own], batch["round"][own]] = batch["seconds"][own]
+    return table
+
+
+def _groups(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Array]:
+    settings = evidence.settings
+    found: dict[str, Array] = {}
+    for method, seed, batch in _columns(evidence, index, "groups", ["client", "group"], faults):
+        for number in np.unique(method):
+            label = settings.methods[number]
+            if label not in found:
+                found[label] = np.full((len(settings.seeds), settings.plan.rounds + 1, len(evidence.ids)), -1, dtype=np.int16)
+            own = method == number
+            found[label][seed[own], batch["round"][own], batch["client"][own]] = batch["group"][own]
+    return found
+
+
+def _clusters(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, dict[tuple[int, int], Cluster]]:
+    """Groups that live for one round (FedSim's)."""
+    found: dict[str, dict[tuple[int, int], Cluster]] = {}
+    for method, seed, batch in _columns(evidence, index, "clusters", ["client", "cluster"], faults):
+        starts = np.flatnonzero(np.diff(method, prepend=-1) | np.diff(seed, prepend=-1) | np.diff(batch["round"], prepend=-1))
+        for a, b in zip(starts, [*starts[1:], len(seed)], strict=True):
+            cell = found.setdefault(evidence.settings.methods[method[a]], {})
+            at, piece = (int(seed[a]), int(batch["round"][a])), [batch[name][a:b].astype(np.int64) for name in ("client", "cluster")]
+            if at in cell:  # a round may be spread over two pieces
+                piece = [np.concatenate(pair) for pair in zip(cell[at], piece, strict=True)]
+            cell[at] = (piece[0], piece[1])
+    return found
+
+
+def _answers(evidence: Evidence, index: _Index, n: int, faults: list[str]) -> dict[str, Array]:
+    """The answers of the last round, sample by sample; nothing where they were not kept, or are too many to lay out."""
+    if ANSWERS not in evidence.columns("clients"):
+        return {}
+    length = int(-(-evidence.actual.sum(axis=1).max(initial=0) // 8))
+    if not length or int(np.prod(index.shape)) * n * length > MOST_ANSWERS:
+        return {}
+    bits, kept = np.zeros((*index.shape, n, length), np.uint8), np.zeros((*index.shape, n), np.bool_)
+    for batch in evidence.batches("clients", ["client", ANSWERS], faults):
+        own = batch.filter(pc.is_valid(batch.column(ANSWERS)))
+        if len(own):
+            method, seed = index.of(own)
+            rows = np.stack([np.frombuffer(row.ljust(length, b"\0")[:length], np.uint8) for row in own.column(ANSWERS).to_pylist()])
+            client = own.column("client").to_numpy()
+            bits[method, seed, client], kept[method, seed, client] = rows, True
+    return {"answers": bits, "answered": kept} if kept.any() else {}
+
+
+def _hostile(evidence: Evidence, index: _Index, faults: list[str]) -> Bools:
+    """(S, N) whom the attack made hostile: the same clients for all methods of a seed."""
+    table = np.zeros((index.shape[1], len(evidence.ids)), dtype=np.bool_)
+    for key, _, clients in json_notes(evidence, HOSTILE, faults):
+        table[index.seeds[key.seed], clients] = True
+    return table
+
+
+def _silhouette(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:
+    table = np.full(index.shape, np.nan)
+    for key, _, value in json_notes(evidence, "silhouette", faults):
+        if value is not None:
+            table[evidence.settings.methods.index(key.method), index.seeds[key.seed]] = value
+    return table
