@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, places
+from coterie.core.held import Held
 from coterie.core.local import Local
 from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
@@ -275,5 +276,5 @@ class Evaluate(Ask[Evaluated]):
 
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """Every per-client array of a dataclass, alone or by name, cut to these rows."""
-    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray) and len(v) == n and k not in but}
+    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Held) and len(v) == n and k not in but}
     return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

@@ -17,6 +17,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ints, places
 from coterie.core.asks import ModelAsk, Reply, Train, Trained
+from coterie.core.held import Held
 from coterie.core.refusals import Refusal, Refused
 from coterie.core.threads import cores, in_order
 
@@ -54,6 +55,8 @@ def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Ref
 
 def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
+    if isinstance(reply.vectors, Held):  # measured where they are
+        return iter([reply.vectors.moved])
     rows = ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]

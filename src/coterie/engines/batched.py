@@ -23,6 +23,7 @@ from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
 from coterie.engines.evaluate import Judge, evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
@@ -30,7 +31,7 @@ from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
-from coterie.engines.tensors import as_tensor
+from coterie.engines.tensors import as_tensor, fetched
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Vectorised
@@ -52,9 +53,11 @@ class BatchedEngine(LocalEngine):
         threads: int | None = None,
         pinned: Mapping[str, str] | None = None,
         precision: Precision = "float32",
+        *,
+        holds: bool = False,  # whether trained models stay on the device until somebody asks for them
     ) -> None:
         super().__init__(worlds)
-        self.device, self.precision = torch.device(device), precision
+        self.device, self.precision, self.holds = torch.device(device), precision, holds
         self.threads = threads or cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
         self._routes: dict[str, str] = {}
@@ -138,7 +141,8 @@ class BatchedEngine(LocalEngine):
             vectors, steps = self._fused(job, kept)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
+            there, steps = self._vectorised(world, kept, exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
+            vectors = self._left(there, job)
         return share_out(asks, job.samples(), vectors, steps)
 
     def _needs_loop(self, work: Work) -> bool:
@@ -151,8 +155,13 @@ class BatchedEngine(LocalEngine):
     def _fused(self, job: FusedJob, kept: "_Kept") -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
             assert isinstance(kept.dense, DenseTensors)
-            return fused_gpu.train(job, resident=(kept.dense.x, kept.dense.y))
+            there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
+            return self._left(there, job), steps
         return fused_cpu.train(job, self.threads)
+
+    def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
+        """Trained models as replies have them: where they are, or fetched."""
+        return TensorRows.trained(vectors, job.models, job.start).as_array() if self.holds else fetched(vectors)
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:

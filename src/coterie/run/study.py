@@ -193,7 +193,7 @@ class Study:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
         pinned = read_words(stored) if stored is not None and stored.exists() else None
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision)
+        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, holds=True)
         engine.prepare(self.settings.plan.local)
         return engine
 
