@@ -27,9 +27,10 @@ class Held(NDArrayOperatorsMixin, ABC):
     shape: tuple[int, int]
     moved: Doubles  # (n,); not finite where one of the row's numbers is not
 
-    def __init__(self, shape: tuple[int, int], moved: Doubles) -> None:
+    def __init__(self, shape: tuple[int, int], moved: Doubles, at_hand: Floats | None = None) -> None:
         self.shape, self.moved = shape, moved
-        self._fetched: Floats | None = None
+        self.at_hand = at_hand  # the numbers, where they are so few that they came along at once: then the host mixes them as fast
+        self._fetched = at_hand
 
     @abstractmethod
     def fetch(self) -> Floats:

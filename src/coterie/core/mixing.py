@@ -83,7 +83,9 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
     if isinstance(vectors, Held):
-        return vectors.mixed(parts, order, before)
+        if vectors.at_hand is None:
+            return vectors.mixed(parts, order, before)
+        vectors = vectors.at_hand
     mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
 
     def sum_block(block: tuple[MixedTensor, int, int]) -> None:

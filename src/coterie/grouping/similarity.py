@@ -19,8 +19,10 @@ EPS = float(np.finfo(np.float64).eps)
 
 def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
-    if isinstance(vectors, Held):  # where they are
-        return vectors.gram(origin)
+    if isinstance(vectors, Held):
+        if vectors.at_hand is None:
+            return vectors.gram(origin)
+        vectors = vectors.at_hand
     total = np.zeros((len(vectors), len(vectors)))
     for product in over_blocks(lambda block, begin: block @ block.T, vectors, origin):
         total += product

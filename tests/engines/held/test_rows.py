@@ -23,6 +23,7 @@ from coterie.core.refusals import Refusal
 from coterie.core.states import flatten
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
+from coterie.engines.held import rows
 from coterie.engines.held.rows import TensorRows
 from coterie.grouping.similarity import gram, lengths
 from coterie.methods.catalogue import build, methods, wrappers
@@ -32,9 +33,11 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 
 def held(vectors: Floats, models: Floats | None = None, start: Any = None, device: str = "cpu") -> TensorRows:
+    """Rows that stay where they are, however few numbers they have."""
     models = np.zeros((1, vectors.shape[1]), np.float32) if models is None else models
     start = np.zeros(len(vectors), np.int64) if start is None else start
-    return TensorRows.trained(torch.as_tensor(vectors, device=device), models, start)
+    tensor = torch.as_tensor(vectors, device=device)
+    return TensorRows(tensor, TensorRows.trained(tensor, models, start).moved)
 
 
 def some(n: int, d: int, seed: int = 0) -> Floats:
@@ -78,9 +81,9 @@ def test_products_of_rows_are_those_of_arrays(device: str) -> None:
 def test_acceptance_and_records_fetch_nothing(device: str) -> None:
     vectors, model = some(5, 40), some(1, 40, 3)
     vectors[1, 7], vectors[3, 39] = np.nan, np.inf
-    rows = held(vectors, model, device=device)
+    sent = held(vectors, model, device=device)
     ask = Train(np.arange(5), model, Local())
-    reply = Trained(np.array([4, 3, 2, 1, 0]), rows.as_array(), np.full(5, 9), np.full(5, 2))
+    reply = Trained(np.array([4, 3, 2, 1, 0]), sent.as_array(), np.full(5, 9), np.full(5, 2))
     plain = Trained(reply.clients, vectors, reply.sizes, reply.steps)
     limits = Limits(np.full(5, 9), norm=50.0)
     found, expected = accept(ask, reply, limits), accept(ask, plain, limits)
@@ -91,7 +94,7 @@ def test_acceptance_and_records_fetch_nothing(device: str) -> None:
     assert mix(Mixing.average(found.clients, found.sizes), found.vectors, model).shape == (1, 40)
     assert isinstance(found.vectors, TensorRows)
     assert found.vectors._fetched is None
-    assert rows._fetched is None
+    assert sent._fetched is None
     assert_array_equal(found.vectors, expected.vectors)
 
 
@@ -106,35 +109,47 @@ def test_one_that_went_too_far_is_refused_where_it_is() -> None:
 
 def test_to_numpy_it_is_an_array() -> None:
     vectors = some(5, 4)
-    rows: Any = held(vectors)
+    here: Any = held(vectors)
     mask = np.array([True, False, True, False, False])
     model = np.arange(4, dtype=np.float32)
     for found, expected in (
-        (rows[1:3], vectors[1:3]),
-        (rows[mask], vectors[mask]),
-        (rows[np.array([4, 0])], vectors[[4, 0]]),
-        (rows[2], vectors[2]),
-        (rows[:, 1:3], vectors[:, 1:3]),
-        (rows[np.array([0, 3]), 1:], vectors[[0, 3], 1:]),
-        (rows - model, vectors - model),
-        (model.astype(np.float64) - rows, model.astype(np.float64) - vectors),
-        (2 * rows + rows, 3 * vectors),
-        (np.concatenate([rows, vectors]), np.concatenate([vectors, vectors])),
-        (np.stack(list(rows)), vectors),
-        (rows.astype(np.float64), vectors.astype(np.float64)),
-        (rows.T @ rows, vectors.T @ vectors),
-        (np.isfinite(rows), np.isfinite(vectors)),
-        (np.zeros_like(rows), np.zeros_like(vectors)),
-        (np.asarray(rows, dtype=np.float64), vectors),
-        (rows.max(axis=0), vectors.max(axis=0)),
+        (here[1:3], vectors[1:3]),
+        (here[mask], vectors[mask]),
+        (here[np.array([4, 0])], vectors[[4, 0]]),
+        (here[2], vectors[2]),
+        (here[:, 1:3], vectors[:, 1:3]),
+        (here[np.array([0, 3]), 1:], vectors[[0, 3], 1:]),
+        (here - model, vectors - model),
+        (model.astype(np.float64) - here, model.astype(np.float64) - vectors),
+        (2 * here + here, 3 * vectors),
+        (np.concatenate([here, vectors]), np.concatenate([vectors, vectors])),
+        (np.stack(list(here)), vectors),
+        (here.astype(np.float64), vectors.astype(np.float64)),
+        (here.T @ here, vectors.T @ vectors),
+        (np.isfinite(here), np.isfinite(vectors)),
+        (np.zeros_like(here), np.zeros_like(vectors)),
+        (np.asarray(here, dtype=np.float64), vectors),
+        (here.max(axis=0), vectors.max(axis=0)),
     ):
         assert_allclose(found, expected, rtol=1e-6)
     table = np.zeros((9, 4), np.float32)
-    table[np.array([1, 3, 5, 7, 8])] = rows
+    table[np.array([1, 3, 5, 7, 8])] = here
     assert_array_equal(table[[1, 3, 5, 7, 8]], vectors)
-    assert (rows.shape, rows.size, rows.ndim, rows.dtype, len(rows)) == ((5, 4), 20, 2, np.float32, 5)
+    assert (here.shape, here.size, here.ndim, here.dtype, len(here)) == ((5, 4), 20, 2, np.float32, 5)
     with pytest.raises(AttributeError):
-        rows.such_a_thing_no_array_has()
+        here.such_a_thing_no_array_has()
+
+
+def test_few_numbers_come_at_once_and_are_cut_with_the_rows() -> None:
+    vectors = some(5, 4)
+    whole = TensorRows.trained(torch.as_tensor(vectors), np.zeros((1, 4), np.float32), np.zeros(5, np.int64))
+    for chosen in (slice(1, 4), np.array([4, 2])):
+        part = whole[chosen]
+        assert_array_equal(part.at_hand, vectors[chosen])
+        assert_array_equal(part.moved, whole.moved[chosen])
+    mixing = Mixing.average(np.arange(5), np.arange(1, 6))
+    assert mix(mixing, whole.as_array(), vectors[:1]).tobytes() == mix(mixing, vectors, vectors[:1]).tobytes()
+    assert_array_equal(gram(whole.as_array()), gram(vectors))
 
 
 def test_weights_of_rows_that_are_not_there_are_refused() -> None:
@@ -164,13 +179,16 @@ def test_no_method_can_tell(spec: str) -> None:
         assert_allclose(other.discrepancy, record.discrepancy, rtol=1e-5)
 
 
-def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_same_bits() -> None:
+@pytest.mark.parametrize("few", [0, rows.FEW])
+def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_same_bits(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "FEW", few)
     world = worlds.made_world(
         worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
     )
     with BatchedEngine(world) as plain, BatchedEngine(world, holds=True) as holding:
         [reply] = holding.run([Stamped(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
         assert isinstance(reply.vectors, TensorRows)
+        assert (reply.vectors.at_hand is None) == (few == 0)
         for spec in ("fedavg", "fedprox", "local", "fedgroup(groups=2)"):
             histories = [play.play(build(spec), engine=engine, world=world) for engine in (plain, holding)]
             assert histories[0].data == histories[1].data

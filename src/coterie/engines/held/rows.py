@@ -13,26 +13,28 @@ from coterie.engines.held.sums import Terms, distances, weighted_sum
 from coterie.engines.tensors import as_tensor, fetched
 
 COLUMNS = 1 << 16  # in float64 at a time
+FEW = 1 << 16  # numbers of a model up to which all are fetched at once: starting a kernel for each lane would take longer than its sums
 
 
 class TensorRows(Held):
     """(n, d) float32 rows of a tensor."""
 
-    def __init__(self, tensor: Tensor, moved: Doubles) -> None:
-        super().__init__((tensor.shape[0], tensor.shape[1]), moved)
+    def __init__(self, tensor: Tensor, moved: Doubles, at_hand: Floats | None = None) -> None:
+        super().__init__((tensor.shape[0], tensor.shape[1]), moved, at_hand)
         self._tensor = tensor
 
     @classmethod
     def trained(cls, tensor: Tensor, models: Floats, start: Ints) -> "TensorRows":
         """Models after training, which row i began from row ``start[i]`` of `models`; all are measured at once."""
-        return cls(tensor, distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device)))
+        moved = distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device))
+        return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
 
     def fetch(self) -> Floats:
         return fetched(self._tensor)
 
     def rows(self, chosen: Ints | slice) -> "TensorRows":
         where = chosen if isinstance(chosen, slice) else as_tensor(chosen, self._tensor.device)
-        return TensorRows(self._tensor[where], self.moved[chosen])
+        return TensorRows(self._tensor[where], self.moved[chosen], None if self.at_hand is None else self.at_hand[chosen])
 
     def mixed(self, parts: Sequence[MixedTensor], order: Ints, before: Floats) -> Floats:
         used = any(part.before.any() for part in parts)
