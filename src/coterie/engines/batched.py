@@ -19,12 +19,15 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.batches import leaves_one_over
-from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
+from coterie.engines.dense import Dense, Spread
+from coterie.engines.dense_arrays import DenseArrays, Judged
+from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.evaluate import Judge, evaluate
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
+from coterie.engines.judging import judged_together
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
@@ -98,16 +101,19 @@ class BatchedEngine(LocalEngine):
             if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
                 if len(works) == 1:  # alone, it has the cores to itself
                     return [self._answer(works[0], self._pool.map)]
-                return list(self._pool.map(self._answer, works))
+                dense = {world: kept.dense for world, kept in self._kept.items() if isinstance(kept.dense, DenseArrays)}
+                judged = judged_together(works, dense, self._pool.map)
+                return list(self._pool.map(lambda i: self._answer(works[i], judged=judged.get(i)), range(len(works))))
             return [self._answer(work) for work in works]
 
-    def _answer(self, work: Work, spread: Spread = map) -> Any:
-        """Everything that is not training."""
+    def _answer(self, work: Work, spread: Spread = map, judged: Judged | None = None) -> Any:
+        """Everything that is not training; an evaluation whose only model is `judged` already is only counted."""
         ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept))
+                judge = self._judge(work, kept, spread) if judged is None else lambda model, rows: judged
+                return evaluate(ask, federation, predict, work.judged(), judge)
             case Losses():
                 return loss_table(ask, work.parts(ask.part), predict)
             case Error():
@@ -119,11 +125,14 @@ class BatchedEngine(LocalEngine):
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
-    def _judge(self, work: Work, kept: "_Kept") -> Judge | None:
-        """On a GPU the likeliest classes are found there."""
+    def _judge(self, work: Work, kept: "_Kept", spread: Spread) -> Judge | None:
+        """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
+        dense = kept.dense
+        if isinstance(dense, DenseArrays):
+            return lambda model, rows: dense.judge([model], rows, spread)[0]
         if self.device.type == "cpu":
             return None
-        return kept.dense.judge if isinstance(kept.dense, DenseTensors) else self.loop.space(work.world).judge
+        return dense.judge if isinstance(dense, DenseTensors) else self.loop.space(work.world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
