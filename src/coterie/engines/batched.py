@@ -23,6 +23,7 @@ from coterie.engines.dense import Dense, Spread
 from coterie.engines.dense_arrays import DenseArrays, Judged
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.evaluate import Judge, evaluate
+from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.held.rows import TensorRows
@@ -39,9 +40,6 @@ from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Vectorised
 from coterie.engines.world import World
-
-# Bytes that the vectorised route may stack: on a CPU what its caches hold, on a GPU a part of its memory.
-MEMORY = {"cpu": 32 << 20, "cuda": 8 << 30}
 
 
 class BatchedEngine(LocalEngine):
@@ -180,7 +178,7 @@ class BatchedEngine(LocalEngine):
                 as_tensor(world.federation.x),
                 as_tensor(world.federation.y),
                 device=self.device,
-                memory=MEMORY[self.device.type],
+                memory=stacked_memory(self.device),
                 exact=exact,
                 convolutions=convolutions(self.device),
                 known=knows_layers(self.device),
