@@ -23,10 +23,10 @@ from coterie.run.study import Study
 from coterie.testing import worlds
 
 SETTINGS = Settings(
-    methods=("fedavg", "local"),
-    data="digits/rotated(clients=8,groups=4)",
+    methods=("local",),
+    data="synthetic(0,0,clients=4)",
     seeds=(0, 1),
-    plan=Plan(rounds=6, cohort=4, local=Local(epochs=1, lr=0.1)),
+    plan=Plan(rounds=6, cohort=2, local=Local(epochs=1, lr=0.1, max_steps=2)),
 )
 LOOP = Execution(engine="loop", checkpoint_every=2)
 
@@ -88,12 +88,12 @@ def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypat
     planned, wave = Checkpoints(Execution(), 30, 4), wave_of(2)
     assert planned.told(wave, tmp_path) is None
     monkeypatch.setattr(checkpoints, "GB", 10**4)
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
     assert planned.told(wave, tmp_path) == f"Checkpoints will write about 28.2 GB to {tmp_path}: 3 of 9.4 GB, of which 2 are kept."
     tight = replace(planned, execution=Execution(checkpoint_gb=20.0))
     assert "2 of 9.4 GB" in str(tight.told(wave, tmp_path))
     assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.told(wave, tmp_path))
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
     assert "Only 28.0 GB are free there: choose another --out, or fewer seeds." in str(planned.told(wave, tmp_path))
 
 
@@ -102,7 +102,7 @@ def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: py
     plain = Study.prepare(SETTINGS).run(out=tmp_path / "plain", execution=LOOP, callbacks=[heard])
     assert heard.sentences == []
     monkeypatch.setattr(checkpoints, "GB", 10**3)
-    bounded = replace(LOOP, checkpoint_gb=60.0, seeds_per_wave=1)
+    bounded = replace(LOOP, checkpoint_gb=40.0, seeds_per_wave=1)
     found = Study.prepare(SETTINGS).run(out=tmp_path / "bounded", execution=bounded, callbacks=[heard])
     assert len(heard.sentences) == 1
     assert "they are 6 rounds apart" in heard.sentences[0]
@@ -114,7 +114,7 @@ def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: py
 def test_waves_are_as_large_as_the_device_and_the_host_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
     assert wave_memory("cpu") == 2.0
-    monkeypatch.setattr(free_memory.torch.cuda, "mem_get_info", lambda device: (80 * gib, 141 * gib))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 * gib, 141 * gib))
     monkeypatch.setattr(free_memory, "host_memory", lambda: 500 * gib)
     assert wave_memory("cuda") == 40.0
     monkeypatch.setattr(free_memory, "host_memory", lambda: 30 * gib)

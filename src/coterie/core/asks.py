@@ -10,6 +10,7 @@ back on that), and joins the questions of tests/engines/test_engine.py.
 
 from collections.abc import Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -61,7 +62,7 @@ class Reply:
     @classmethod
     def columns(cls) -> dict[str, Mapping[str, Any]]:
         """By name, what `column` says of each."""
-        return {f.name: f.metadata for f in fields(cls) if "dtype" in f.metadata}
+        return _columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -272,6 +273,11 @@ class Evaluate(Ask[Evaluated]):
 
     def take(self, rows: Array) -> "Evaluate":
         return replace(self, serving=self.serving.take(rows))
+
+
+@cache
+def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
+    return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
 
 
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
