@@ -12,6 +12,7 @@ from coterie.engines.workspace import CHUNK
 
 SMALL = 10**6  # multiplications up to which BLAS multiplies as it stands, without packing: twice as fast where outputs are few
 LEAST = 16  # rows that such a product must have to be worth it
+NEAR = 1 << 19  # bytes of samples that a core's cache keeps
 Judged = tuple[Ints, Doubles]  # the likeliest class (m,) and losses (m,)
 
 
@@ -75,12 +76,19 @@ class DenseArrays(Dense):
 
     def _leaving(self, models: Sequence[Floats], x: Floats, piece: slice) -> Floats:
         """(k, m, C) what leaves each network for these samples."""
-        every, x, block = [self.layers(model) for model in models], x[piece], self.block
+        every, x = [self.layers(model) for model in models], x[piece]
         found = np.empty((len(models), len(x), self.sizes[-1]), dtype=np.float32)
-        for begin in range(0, len(x), block):
-            rows = x[begin : begin + block]
+        whole = len(x) // self.block * self.block
+        # of one model all blocks at a time; of several only as many as stay near while all of them pass
+        near = whole if len(models) == 1 else self.block * max(1, NEAR // (4 * self.sizes[0] * self.block))
+        for begin in range(0, whole, max(near, 1)):
+            end = min(begin + near, whole)
+            rows = x[begin:end].reshape(-1, self.block, self.sizes[0])  # a product for each block
             for out, layers in zip(found, every, strict=True):
-                out[begin : begin + block] = self._signals(layers, rows)[-1]
+                out[begin:end] = self._signals(layers, rows)[-1].reshape(end - begin, -1)
+        if whole < len(x):
+            for out, layers in zip(found, every, strict=True):
+                out[whole:] = self._signals(layers, x[whole:])[-1]
         return found
 
     def _judged(self, models: Sequence[Floats], x: Floats, y: Ints, piece: slice) -> list[Judged]:
