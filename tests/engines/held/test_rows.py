@@ -60,6 +60,15 @@ def test_a_mixture_has_the_bits_that_arrays_have(device: str, n: int, d: int, k:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_clients_are_added_in_the_order_of_their_numbers_not_of_their_arrival(device: str) -> None:
+    vectors = np.array([[1e20], [1.0], [-1e20]], np.float32)  # 1e20 + 1 - 1e20 is 0 in float64, 1e20 - 1e20 + 1 is 1
+    for clients, expected in (([0, 1, 2], 0.0), ([0, 2, 1], 1.0), ([2, 1, 0], 0.0), ([1, 2, 0], 1.0)):
+        mixing = Mixing(np.array(clients), np.ones((1, 3)), np.zeros((1, 1)))
+        for rows_ in (vectors, held(vectors, device=device).as_array()):
+            assert mix(mixing, rows_, np.zeros((1, 1), np.float32))[0, 0] == expected
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_how_far_rows_moved_is_the_same_whoever_is_measured_beside_them(device: str) -> None:
     vectors, models, start = some(7, 9001), some(2, 9001, 1), np.array([0, 1, 1, 0, 0, 1, 0])
     found = held(vectors, models, start, device)
