@@ -57,6 +57,7 @@ class Findings:
     target: float  # the accuracy that "rounds to" and "cost to" mean
     margin: float  # a difference that does not matter
     methods: dict[str, Finding]
+    unseen: "Findings | None" = None  # the same of clients that took no part, where there are any
 
     @property
     def records(self) -> Records:
@@ -150,7 +151,9 @@ def findings_of(
             stopped=_stopped(study, label),
             outcome=outcome_of(gaps[label], p, len(corrected), same),
         )
-    return Findings(study, found.roles, score, level, margin, found.methods)
+    apart = [own.unseen for own in ([draws] if isinstance(draws, Records) else draws) if own.unseen is not None]
+    unseen = findings_of(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None
+    return Findings(study, found.roles, score, level, margin, found.methods, unseen)
 
 
 def _gap_over(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:

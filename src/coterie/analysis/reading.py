@@ -58,6 +58,7 @@ def records_of(evidence: Evidence) -> Records:
         stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
+        unseen=None if evidence.outside or (unseen := evidence.of_unseen()) is None else records_of(unseen),
     )
 
 

@@ -49,6 +49,7 @@ class Records:
     hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit for each test sample that was answered rightly
     answered: Bools | None = None  # (M, S, N) where those were kept
+    unseen: "Records | None" = None  # the same of the clients that took no part: they are in nothing above
 
     @cached_property
     def accuracy(self) -> Doubles:

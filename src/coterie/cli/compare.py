@@ -28,6 +28,7 @@ def compare(
     draws: Annotated[int | None, typer.Option(help="Draws of the data; 10 where they can be redrawn, 1 if seeds alone are given.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5; 0-2 unless given, of one draw 0-9.")] = None,
     data_seed: options.DataSeed = None,
+    unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
@@ -67,7 +68,7 @@ def compare(
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
-        **options.given(model=model, data_seed=data_seed),
+        **options.given(model=model, data_seed=data_seed, unseen=unseen),
     )
     print_comparison(comparison, console)
     console.print(f"Evidence in {out}; go on with --resume if it is not complete.")

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError, suggestion
 from coterie.core.json_object import read_object, read_words
@@ -19,6 +21,7 @@ from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
 from coterie.engines.engine import Engine
 from coterie.engines.make import make_engine, resolve_device
+from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import RUNNING, LaneKey
 from coterie.evidence.restore import Restored, standing
@@ -70,14 +73,14 @@ def served(
         raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)
-    clients = world.problem.roster.clients
+    clients = _everybody(world)
     with _engine(folder, study) as engine:
         return served_by(study, lane, engine, clients if newcomers is None else clients[len(roster) :])
 
 
 def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     """What a lane that has reached its end serves these clients."""
-    script = lane.method.serve(lane.state, clients, lane.context(lane.round_))
+    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
     serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
     world = study.worlds[lane.key.draw]
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
@@ -97,7 +100,12 @@ def served_result(result: Result, method: str | None = None, seed: int | None = 
     if lane.status != RUNNING or lane.round_ < study.settings.plan.rounds:
         raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
     with make_engine(study.worlds, "auto", "cpu") as engine:
-        return served_by(study, lane, engine, study.worlds[key.draw].problem.roster.clients)
+        return served_by(study, lane, engine, _everybody(study.worlds[key.draw]))
+
+
+def _everybody(world: World) -> Ids:
+    """All clients, those who took no part included."""
+    return np.arange(len(world.federation), dtype=np.int64)
 
 
 def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:

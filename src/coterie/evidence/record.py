@@ -89,6 +89,7 @@ class RoundRecord:
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    unseen: Evaluated | None = None  # the same of clients that take no part
     validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     extra: Extra | None = None  # of a round that is evaluated only because it is the last

@@ -16,6 +16,7 @@ from coterie.core.plain import json_text, read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.unseen import leaving_out
 from coterie.evidence.creation import create_folder
 from coterie.evidence.growth import left_out
 from coterie.evidence.reader import Evidence
@@ -51,6 +52,7 @@ def compare(
     draws: int | None = None,
     seeds: Iterable[int] | None = None,
     data_seed: int = 0,
+    unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
     **settings: Any,
@@ -58,7 +60,8 @@ def compare(
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
     `settings` are those of `Request`, and those of `Plan` and `Local` by their names, as for `study`. `draws` and `seeds` make the design
-    (see `design_of`); draws begin at `data_seed`. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on.
+    (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients that take no part and are scored apart. `budget` is in
+    minutes: the run ends on time with complete pairs, and `resume` goes on.
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings = own | {"plan": plan_of(settings, plan, local)}
@@ -66,6 +69,8 @@ def compare(
     given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
     if not given:
         raise UserError("A comparison needs data: give --data, once for each federation.")
+    if unseen is not None:
+        given = tuple(leaving_out(each, unseen) for each in given)
     settings |= {"rates": tuple(settings.get("rates", ()))}
     if settings["rates"]:
         given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
@@ -91,7 +96,7 @@ def carried_out(
 ) -> Comparison:
     """A request, carried out in a folder; the methods by label, the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
-        request.plan.check(len(source(design.draws[0])))
+        request.plan.check(source(design.draws[0]).seen)
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
     runs = [_Run(request, *one, out, execution, callbacks) for one in zip(request.designs, sources, request.folders, strict=True)]
@@ -145,7 +150,7 @@ class _Run:
         if not self.request.controls:
             return entries
         federation = self.source(self.design.draws[0])
-        differ = bool(like_sized(federation.train.sizes).any())
+        differ = bool(like_sized(federation.train.sizes[: federation.seen]).any())
         return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
     def check_tuning(self) -> None:

@@ -127,7 +127,7 @@ class Result:
         steps = int(sum(np.nansum(records.costs["steps"]) for records, _ in self._draws))
         methods = {
             str(name): {
-                **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari")},
+                **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari", "unseen") if score in lanes},
                 "seeds": int(lanes["final"].count()),
             }
             for name, lanes in scores

@@ -21,6 +21,7 @@ from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.data.preparing.scales import scale_warning
+from coterie.data.unseen import leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
 from coterie.engines.loss import Loss, cross_entropy, per_sample
@@ -84,7 +85,7 @@ class Study:
         attack = attack_of(settings.plan.attack)
         worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
         for world in worlds.values():
-            settings.plan.check(len(world.federation))
+            settings.plan.check(world.federation.seen)
             world.federation.check_apart()
             if not world.federation.test.sizes.any():
                 raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
@@ -246,6 +247,7 @@ def study(
     model: GivenModel = "mclr",
     seeds: Iterable[int] = (0,),
     data_seed: int = 0,
+    unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
     loss: Loss = cross_entropy,
@@ -258,7 +260,8 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
-    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one.
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `unseen` is a share of clients
+    that take no part in training and are scored apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
     says why and carries the result that there is.
@@ -271,6 +274,7 @@ def study(
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
+    data = data if unseen is None else leaving_out(data, unseen)
     federation = data if isinstance(data, Federation) else None
     named, make = given_model(model)
     whole = Settings(

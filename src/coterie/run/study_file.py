@@ -17,6 +17,8 @@ from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.trust import check_trust
+from coterie.data.taking_part import check_unseen
+from coterie.data.unseen import spec_with_unseen
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.run.execution import Execution
 from coterie.run.options import LOCAL, PLAN, defaults, execution_with, plan_with, without_zero
@@ -64,6 +66,11 @@ class FileStudy:
         own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
         settings = replace(self.settings, plan=plan_with(said, self.settings.plan), **own)
         return replace(self, settings=settings, execution=execution_with(said, self.execution))
+
+    def leaving_out(self, share: float) -> "FileStudy":
+        """The study with a share of clients that take no part."""
+        check_unseen(share)
+        return replace(self, settings=replace(self.settings, data=spec_with_unseen(self.settings.data, share)))
 
 
 def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False) -> list[FileStudy]:
