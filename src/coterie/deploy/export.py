@@ -23,7 +23,7 @@ from coterie.engines.engine import Engine
 from coterie.engines.make import make_engine, resolve_device
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import RUNNING, LaneKey
+from coterie.evidence.record import LaneKey
 from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
@@ -86,21 +86,31 @@ def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
 
 
-def served_result(result: Result, method: str | None = None, seed: int | None = None, draw: int | None = None) -> Served:
+def served_result(
+    result: Result, method: str | None = None, seed: int | None = None, draw: int | None = None, newcomers: Federation | None = None
+) -> Served:
     """What a study that was run in this process serves: its objects are at hand, whether anything was written or not."""
     if result.run is None:
         folder = result.evidence.source.folder
         if folder is None:
             raise UserError("The result has neither a folder nor the study that it is of: run the study again.")
-        return served(folder, method, seed=seed, draw=draw, trust=True)
+        return served(folder, method, seed=seed, draw=draw, newcomers=newcomers, trust=True)
     study, lanes = result.run.study, result.run.lanes
     chosen = _chosen(study.settings, method, seed, draw)
     key = LaneKey(chosen.draws[0], chosen.methods[0], chosen.seeds[0])
     lane = next(each for each in lanes if each.key == key)
-    if lane.status != RUNNING or lane.round_ < study.settings.plan.rounds:
+    if not lane.end.complete(study.settings.plan.rounds):
         raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
+    world = study.worlds[key.draw]
+    clients = _everybody(world)
+    if newcomers is not None:
+        both = with_newcomers(world.federation.at(lane.round_), newcomers)
+        study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
+        (beside,) = study.lanes()
+        beside.go_on(lane.end, lane.state)
+        lane, clients = beside, _everybody(study.worlds[key.draw])[len(clients) :]
     with make_engine(study.worlds, "auto", "cpu") as engine:
-        return served_by(study, lane, engine, _everybody(study.worlds[key.draw]))
+        return served_by(study, lane, engine, clients)
 
 
 def _everybody(world: World) -> Ids:
@@ -143,9 +153,9 @@ def _last(folder: Path, key: LaneKey, settings: Settings) -> Restored:
     found = standing(folder, [key]).lanes.get(key) if (folder / "segments").is_dir() else None
     if found is None or found.state is None:
         raise UserError(f"There is no state of {who} to export: let the study run to its end with --resume.")
-    if found.end.status != RUNNING:
+    if found.end.failed:
         raise UserError(f"{who} {found.end}: what did not reach the end is not exported.")
-    if found.end.round_ < rounds:
+    if not found.end.complete(rounds):
         raise UserError(f"{who} is at round {found.end.round_} of {rounds}: let the study run to its end with --resume.")
     return found
 

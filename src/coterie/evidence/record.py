@@ -10,6 +10,7 @@ from coterie.core.notes import Notes
 from coterie.core.states import State
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
 
@@ -28,6 +29,15 @@ class LaneEnd:
     round_: int
     status: str = RUNNING
     reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended before it should: neither goes on, nor stopped early because that was asked for."""
+        return self.status not in (RUNNING, STOPPED)
+
+    def complete(self, rounds: int) -> bool:
+        """Whether it has come to its end."""
+        return self.status == STOPPED or (self.status == RUNNING and self.round_ >= rounds)
 
     def __str__(self) -> str:
         return f"{self.status} {self.reason}".strip()

@@ -107,12 +107,12 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
-    columns["validation"] = np.array([_validation(r.validated) for r in records], dtype=np.float64)
+    columns["validation"] = np.array([validation_score(r.validated) for r in records], dtype=np.float64)
     columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
 
-def _validation(validated: Evaluated | None) -> float:
+def validation_score(validated: Evaluated | None) -> float:
     """Accuracy over all clients' validation samples; nan where there are none or the round was not evaluated."""
     total = 0 if validated is None else int(validated.sizes.sum())
     return float(validated.hits.sum() / total) if validated is not None and total else float("nan")

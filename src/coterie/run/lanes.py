@@ -22,10 +22,12 @@ from coterie.core.rng import key as key_of
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
-from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, Extra, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, STOPPED, Extra, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.tables import validation_score
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
+from coterie.run.patience import Watch
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Lane:
         self.state: State | None = None
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
+        self.watch = Watch(plan.stop_early)
         self.account = Account()
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
@@ -142,6 +145,8 @@ class Lane:
             measured = yield from self._measure(ctx, state)
             if not self.plan.evaluates_anyway(ctx.round_):
                 measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
+            else:
+                self._consider_stopping(ctx, measured)
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(
@@ -156,6 +161,13 @@ class Lane:
                 seconds=dict(account.seconds),
             )
         )
+
+    def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
+        """End after this round where validation has not improved for long enough."""
+        self.watch.seen(ctx.round_, validation_score(measured.get("validated")))
+        if self.watch.over:
+            ctx.note("stopped_early", self.watch.best_round)
+            self.stop(STOPPED, self.watch.reason)
 
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""

@@ -44,6 +44,8 @@ from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
+from coterie.run.patience import check_stopping
+from coterie.run.progress import watchers_of
 from coterie.run.result import Carried, Result
 
 GIB = 1 << 30
@@ -119,6 +121,8 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution, watchers = execution or Execution(), list(callbacks)
+        validation = all(problem.validation for problem in self.problems.values())
+        check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=self.changing)
         for watcher in watchers:
             for sentence in self.notices:
                 watcher.on_notice(sentence)
@@ -139,6 +143,8 @@ class Study:
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
                 lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+        if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
+            _remember(lanes, Evidence.open(opened.writer.folder))
         keeper = _Keeper(self, opened.writer if opened is not None else None)
         with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
             setup = self.setup_seconds + perf_counter() - began
@@ -236,6 +242,15 @@ class _Keeper:
         return Evidence(self.study.settings, self.study.rosters, Memory(self.memory, ends))
 
 
+def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:
+    """Let lanes that go on know the validation scores that they had, by which they may stop early."""
+    by_key = {lane.key: lane for lane in lanes}
+    rounds = evidence.frame("rounds", ["validation"]).sort_values("round", kind="stable")
+    for draw, method, seed, round_, score in rounds[["draw", "method", "seed", "round", "validation"]].itertuples(index=False):
+        if evidence.settings.plan.evaluates_anyway(round_):
+            by_key[LaneKey(int(draw), str(method), int(seed))].watch.seen(int(round_), float(score))
+
+
 def _finished(wave: Sequence[Lane], rounds: int) -> bool:
     return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)
 
@@ -255,7 +270,7 @@ def study(
     out: Path | str | None = None,
     resume: bool = False,
     execution: Execution | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[Callback] | None = None,
     **settings: Any,
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
@@ -264,7 +279,7 @@ def study(
     that take no part in training and are scored apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
-    says why and carries the result that there is.
+    says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -285,7 +300,7 @@ def study(
         draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
-    watchers = list(callbacks)
+    watchers = watchers_of(callbacks)
     ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
