@@ -16,7 +16,7 @@ from coterie.cli.app import app
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence, json_notes
 from coterie.evidence.record import STOPPED, LaneKey
-from coterie.run.patience import Watch
+from coterie.run.patience import Patience
 
 DATA = "synthetic(0,0,clients=6,validation=0.3)"
 METHODS = ["fedavg", "ifca(groups=2)"]
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {"data": DATA, "lr": 0.3, "seeds": (0, 1), "stop_earl
 
 @given(st.lists(st.one_of(st.just(float("nan")), st.integers(0, 5).map(float)), max_size=20), st.integers(1, 4))
 def test_a_watch_counts_rounds_since_the_best(scores: list[float], patience: int) -> None:
-    watch = Watch(patience)
+    watch = Patience(patience)
     for round_, score in enumerate(scores):
         watch.seen(round_, score)
         known = [value for value in scores[: round_ + 1] if value == value]
@@ -46,7 +46,7 @@ def test_a_run_stops_where_its_validation_says_and_nowhere_else() -> None:
     told = stops(found.evidence)
     assert told  # otherwise this shows nothing
     for (method, seed), lane in whole.groupby(["method", "seed"], observed=True):
-        watch, expected = Watch(2), 14
+        watch, expected = Patience(2), 14
         for round_, score in zip(lane["round"], lane["validation"], strict=True):
             watch.seen(round_, score)
             if watch.over:

@@ -55,6 +55,7 @@ def served(
     folder = Path(folder)
     evidence = Evidence.open(folder)
     check_trust([evidence.settings.model], str(folder), trust)
+    check_trust([evidence.settings.plan.selection], str(folder), trust, "sampler")
     if not isinstance(evidence.source, Folder):
         raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
     settings = _chosen(evidence.settings, method, seed, draw)

@@ -27,7 +27,7 @@ from coterie.evidence.tables import validation_score
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
-from coterie.run.patience import Watch
+from coterie.run.patience import Patience
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Lane:
         self.state: State | None = None
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
-        self.watch = Watch(plan.stop_early)
+        self.patience = Patience(plan.stop_early)
         self.account = Account()
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
@@ -164,10 +164,10 @@ class Lane:
 
     def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
-        self.watch.seen(ctx.round_, validation_score(measured.get("validated")))
-        if self.watch.over:
-            ctx.note("stopped_early", self.watch.best_round)
-            self.stop(STOPPED, self.watch.reason)
+        self.patience.seen(ctx.round_, validation_score(measured.get("validated")))
+        if self.patience.over:
+            ctx.note("stopped_early", self.patience.best_round)
+            self.stop(STOPPED, self.patience.reason)
 
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""

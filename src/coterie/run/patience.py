@@ -10,7 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.plan import Plan
 
 
-class Watch:
+class Patience:
     """The validation scores of a run so far: the best, and how many rounds ago it was."""
 
     def __init__(self, patience: int | None) -> None:

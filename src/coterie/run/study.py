@@ -248,7 +248,7 @@ def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:
     rounds = evidence.frame("rounds", ["validation"]).sort_values("round", kind="stable")
     for draw, method, seed, round_, score in rounds[["draw", "method", "seed", "round", "validation"]].itertuples(index=False):
         if evidence.settings.plan.evaluates_anyway(round_):
-            by_key[LaneKey(int(draw), str(method), int(seed))].watch.seen(int(round_), float(score))
+            by_key[LaneKey(int(draw), str(method), int(seed))].patience.seen(int(round_), float(score))
 
 
 def _finished(wave: Sequence[Lane], rounds: int) -> bool:

@@ -90,6 +90,7 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     studies = [study_of(path, tree, point) for point in points]
     check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
     check_trust([method for study in studies for method in study.settings.methods], f"The study file {path}", trust, "method")
+    check_trust([study.settings.plan.selection for study in studies], f"The study file {path}", trust, "sampler")
     return studies
 
 
