@@ -1,7 +1,7 @@
 """One federation's methods compared: from records to every number that is reported."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from coterie.analysis.spending import Spending, spending_of
 from coterie.analysis.stability import Stability, stability_of
 from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.core.errors import UserError
+from coterie.evidence.reader import Evidence
 from coterie.statistics import Equivalence, Paired, RoundTests, equivalence, holm, paired, round_tests, t_bands
 
 
@@ -63,6 +64,13 @@ class Findings:
     def records(self) -> Records:
         """Those of the first draw, for what can be shown of one only."""
         return self.draws.each[0].records
+
+    @property
+    def evidence(self) -> Evidence:
+        """That of all draws."""
+        draws = [own.records.evidence for own in self.draws.each]
+        settings = replace(draws[0].settings, draws=tuple(each.settings.draws[0] for each in draws))
+        return replace(draws[0], settings=settings, rosters={draw: roster for each in draws for draw, roster in each.rosters.items()})
 
     @property
     def scope(self) -> Scope:

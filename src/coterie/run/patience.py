@@ -44,4 +44,4 @@ def check_stopping(plan: Plan, data: str, *, validation: bool, changing: bool) -
             f"--stop-early watches clients' validation parts, and {data!r} has none: ask for them with validation=0.1 in its spec."
         )
     if changing:
-        raise UserError(f"--stop-early cannot be used with {data!r}, whose data change from round to round: leave one of them away.")
+        raise UserError(f"--stop-early cannot be used with {data!r}, whose clients or data may change from round to round: leave it away.")

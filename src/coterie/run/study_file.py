@@ -59,6 +59,7 @@ class FileStudy:
     settings: Settings
     execution: Execution
     out: Path | None
+    said: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
 
     def but(self, said: Mapping[str, Any]) -> "FileStudy":
         """The study with what was said on the command line, which wins over the file."""
@@ -101,7 +102,7 @@ def study_of(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | N
         table, _, key = name.rpartition(".")
         (changed.setdefault(table, {}) if table else changed)[key] = value
     try:
-        return _study(_check(path, changed), changes or {})
+        return replace(_study(_check(path, changed), changes or {}), said=frozenset(changed))
     except UserError as error:
         sentence = str(error)
         raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None
