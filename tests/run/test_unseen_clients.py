@@ -16,6 +16,8 @@ from coterie.core.method import Context, Round
 from coterie.core.states import Models
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
+from coterie.deploy.export import served
+from coterie.deploy.held import held_by_site
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence, json_notes
 from coterie.evidence.record import HOSTILE
@@ -162,3 +164,15 @@ def test_run_prints_a_column_and_a_study_without_them_has_none(tmp_path: Path) -
     assert "unseen" not in runner.invoke(app, some).output.lower()
     refused = runner.invoke(app, [*some, "--unseen", "2"])
     assert isinstance(refused.exception, ct.UserError) or refused.exit_code == 2
+
+
+def test_a_newcomer_of_such_a_study_is_served_as_they_are(tmp_path: Path) -> None:
+    federation = load(DATA)
+    ct.study("ifca(groups=2)", data=DATA, rounds=2, out=tmp_path / "s")
+    everybody = served(tmp_path / "s")
+    assert everybody.serving.clients.tolist() == list(range(10))
+    twin = held_by_site(federation, [federation.ids[8]]).with_(ids=("newcomer",))
+    found = served(tmp_path / "s", newcomers=twin)
+    assert found.serving.clients.tolist() == [10]
+    place = everybody.serving.clients.tolist().index(8)
+    assert found.serving.rows[0] == everybody.serving.rows[place]  # the same rows, the same group
