@@ -176,3 +176,11 @@ def test_a_newcomer_of_such_a_study_is_served_as_they_are(tmp_path: Path) -> Non
     assert found.serving.clients.tolist() == [10]
     place = everybody.serving.clients.tolist().index(8)
     assert found.serving.rows[0] == everybody.serving.rows[place]  # the same rows, the same group
+
+
+@pytest.mark.parametrize(("empty", "told"), [(slice(0, 7), r"\(0.3\)' has test"), (slice(7, 10), "that takes no part has test samples")])
+def test_both_must_be_scored(empty: slice, told: str) -> None:
+    federation = load(DATA)
+    tests = [part[:0] if client in range(10)[empty] else part for client, part in enumerate(federation.test)]
+    with pytest.raises(ct.UserError, match=told):
+        ct.study("fedavg", data=federation.with_(test=Parts.of(tests)), rounds=1)

@@ -41,6 +41,14 @@ def given_unseen(federation: Federation, share: float) -> Federation:
     return with_unseen(federation, share).with_(name=f"{federation.name}/{_step(share)}")
 
 
+def check_scored(federation: Federation, data: str) -> None:
+    """Refuse what could not be scored: clients without test samples, whether they take part or not."""
+    sizes, seen = federation.test.sizes, federation.seen
+    for own, whose in ((sizes[:seen], ""), (sizes[seen:], " that takes no part")):
+        if len(own) and not own.any():
+            raise UserError(f"No client of {data!r}{whose} has test samples, so nothing could be scored: keep some with test=0.1.")
+
+
 def leaving_out(data: str | Federation, share: float) -> str | Federation:
     """What a user names as data, with such a share of clients."""
     check_unseen(share)

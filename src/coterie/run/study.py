@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.attacks import attack_of
-from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
@@ -21,7 +20,7 @@ from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.data.preparing.scales import scale_warning
-from coterie.data.unseen import leaving_out
+from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
 from coterie.engines.loss import Loss, cross_entropy, per_sample
@@ -89,8 +88,7 @@ class Study:
         for world in worlds.values():
             settings.plan.check(world.federation.seen)
             world.federation.check_apart()
-            if not world.federation.test.sizes.any():
-                raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
+            check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
             check_fit(world, settings.plan.local.batch_size)
         return cls(
