@@ -125,9 +125,8 @@ def _inspected(found: Inspection) -> dict[str, Any]:
     }
 
 
-def collect(out: Path) -> None:
+def collect(out: Path, names: list[str]) -> None:
     """Three tables: a row a federation; a row a draw and method; a row a method with what draws alone cannot tell again."""
-    names = [name for name in TWELVE if (out / name / "compare.json").exists()]
     found = {name: open_comparison(out / name).federations[0] for name in names}
     FILES.mkdir(exist_ok=True)
     _write(FILES / "federations.csv", [_federation(name, found[name], out) for name in names])
@@ -194,7 +193,7 @@ def main() -> None:
     said = parser.parse_args()
     said.out.mkdir(parents=True, exist_ok=True)
     if said.what == "collect":
-        collect(said.out)
+        collect(said.out, said.only or list(TWELVE))
         return
     for name in said.only or TWELVE:
         {"choose": choose, "run": run}[said.what](name, said.out)
