@@ -15,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.data.catalogue import SETS, load
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.sets import flights, packaged, people, schools, watch
+from coterie.data.sets.facts import facts_of
 from data.packages.small_packages import pickled, placed, r_files
 
 Place = Callable[..., Path]
@@ -26,7 +27,7 @@ def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     def placing(module: Any, name: str, tidy: Any, contents: list[bytes], samples: int, clients: int) -> Path:
         known = getattr(module, name)
-        facts = packaged.facts_of(known.name)
+        facts = facts_of(known.name)
         sha256 = placed(root, known.package.file, dict(zip(facts["members"], contents, strict=True)))
         monkeypatch.setitem(packaged._packages()[facts["package"]], "sha256", sha256)
         made = packaged.packaged(known.name, tidy)

@@ -76,7 +76,7 @@ def test_frames_and_arrays_come_back(protocol: int) -> None:
     frame = pd.DataFrame({"n": [1, 2, 3], "x": [0.5, np.nan, 2.0]}).assign(word=pd.Series(["a", None, "c"], dtype=object))
     frame.columns = pd.Index(list(frame.columns), dtype=object)
     assert unpickled(pickle.dumps(frame, protocol=protocol), "here").equals(frame)
-    held = {"X": [np.arange(6.0).reshape(2, 3)], "y": np.array([1, 2])}
+    held: dict[str, Any] = {"X": [np.arange(6.0).reshape(2, 3)], "y": np.array([1, 2])}
     found = unpickled(pickle.dumps(np.array(held, dtype=object), protocol=protocol), "here").item()
     assert np.array_equal(found["X"][0], held["X"][0])
     assert np.array_equal(found["y"], held["y"])
