@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.data.federation import Samples
-from coterie.data.sets.packaged import as_it_is, packaged
+from coterie.data.sets.packaged import packaged, untouched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,4 +46,4 @@ FLIGHTS = packaged("flights_carriers", flights_of)
 
 def flights_carriers(*, _data_dir: Path | None = None) -> Samples:
     """327,346 flights of 16 carriers: will it arrive late (41 %)? Package needed."""
-    return FLIGHTS.samples(as_it_is, _data_dir)
+    return FLIGHTS.samples(untouched, _data_dir)

@@ -56,7 +56,7 @@ def pickled_frame(raw: bytes, where: str) -> "pd.DataFrame":
     return found
 
 
-def as_it_is(table: Table) -> Table:
+def untouched(table: Table) -> Table:
     """The features are made by then."""
     return table
 

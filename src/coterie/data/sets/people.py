@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.data.federation import Samples
-from coterie.data.sets.packaged import as_it_is, packaged, pickled_frame
+from coterie.data.sets.packaged import packaged, pickled_frame, untouched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,19 +74,19 @@ BIRTHS = packaged("births_states", births_of)
 
 def covid_clinics(*, _data_dir: Path | None = None) -> Samples:
     """15,223 COVID-19 tests at 88 clinics and wards of a children's hospital: positive (6 %) or negative? Package needed."""
-    return COVID.samples(as_it_is, _data_dir)
+    return COVID.samples(untouched, _data_dir)
 
 
 def wvs_countries(*, _data_dir: Path | None = None) -> Samples:
     """330,664 answers in 97 countries: is taking a bribe never justifiable, or sometimes? Package needed."""
-    return VALUES.samples(as_it_is, _data_dir)
+    return VALUES.samples(untouched, _data_dir)
 
 
 def minneapolis_stops(*, _data_dir: Path | None = None) -> Samples:
     """51,920 police stops in 87 neighbourhoods of Minneapolis: traffic, or suspicion? Package needed."""
-    return STOPS.samples(as_it_is, _data_dir)
+    return STOPS.samples(untouched, _data_dir)
 
 
 def births_states(*, _data_dir: Path | None = None) -> Samples:
     """372,864 days in 51 states: more births than on the state's median day? Package needed."""
-    return BIRTHS.samples(as_it_is, _data_dir)
+    return BIRTHS.samples(untouched, _data_dir)

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.data.federation import Samples
 from coterie.data.packages.r_data import r_frame
-from coterie.data.sets.packaged import as_it_is, packaged
+from coterie.data.sets.packaged import packaged, untouched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,9 +40,9 @@ CHEM97 = packaged("chem97", marks_of)
 
 def insteval(*, _data_dir: Path | None = None) -> Samples:
     """73,421 ratings of 1,128 lecturers by their students: 4 or 5 of 5? Package needed."""
-    return INSTEVAL.samples(as_it_is, _data_dir)
+    return INSTEVAL.samples(untouched, _data_dir)
 
 
 def chem97(*, _data_dir: Path | None = None) -> Samples:
     """31,022 A-level chemistry candidates of 2,410 schools: an A or B? Package needed."""
-    return CHEM97.samples(as_it_is, _data_dir)
+    return CHEM97.samples(untouched, _data_dir)

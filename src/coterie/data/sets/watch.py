@@ -11,7 +11,7 @@ from coterie.core.arrays import Doubles
 from coterie.core.errors import UserError
 from coterie.data.federation import Samples
 from coterie.data.packages.unpickling import unpickled
-from coterie.data.sets.packaged import as_it_is, packaged
+from coterie.data.sets.packaged import packaged, untouched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,4 +64,4 @@ WATCH = packaged("watch_exercises", windows_of)
 
 def watch_exercises(*, _data_dir: Path | None = None) -> Samples:
     """2,369 windows of two seconds from the smartwatches of ten people: which of seven exercises? Package needed."""
-    return WATCH.samples(as_it_is, _data_dir)
+    return WATCH.samples(untouched, _data_dir)
