@@ -196,8 +196,9 @@ def _read_off(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[s
         told = ", ".join(f"{word} in {counts[word]}" for word in ("better", "worse", "same", "unclear", "unproven") if counts[word])
         yield f"- {title}: {told}, of {total}."
     grouped = {name for name, methods in found.items() if any(_from_similarity(methods[short]) for short in GROUPING)}
-    of = f"of {total}{_listed(grouped)}"
-    yield f"- A grouping method is better than FedAvg, and clearly better than its own random groups, in {len(grouped)} {of}."
+    most = {name: max(found[name][short].gap.mean for short in GROUPING if _from_similarity(found[name][short])) for name in grouped}
+    told = f" ({', '.join(f'{name} {100 * most[name]:+.1f}' for name in WHAT if name in most)})" if most else ""
+    yield f"- A grouping method is better than FedAvg, and clearly better than its own random groups, in {len(grouped)} of {total}{told}."
     said = set(tables.federations[tables.federations["pilot"].str.startswith("expected to help")]["federation"])
     yield (
         f"- `inspect`'s pilot expects grouping to help in {len(said)}{_listed(said)}; in {len(said & grouped)} of these it does, and so it "
