@@ -177,7 +177,7 @@ def _scores(name: str, found: Findings) -> Iterator[dict[str, Any]]:
                 "method": label,
                 "role": found.roles.of[label],
                 "draw": own.records.settings.draws[0],
-                "accuracy": round(float(scores.item()), 6),
+                "accuracy": round(float(scores.item()), 12),
             }
 
 

@@ -209,6 +209,8 @@ def _read_off(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[s
     means = {name: tables.accuracies(name).mean() for name in found}
     alone = {name for name, own in means.items() if own["local"] > max(own["fedavg"], _best_grouped(own))}
     yield f"- Clients alone are ahead of FedAvg and of every grouping method, by the mean, in {len(alone)}{_listed(alone)}."
+    tuned = {name for name, own in means.items() if own["fedavg+finetune(epochs=5)"] > _best_grouped(own)}
+    yield f"- Fine-tuned FedAvg is ahead of every grouping method, by the mean, in {len(tuned)}{_listed(tuned)}."
     largest = dict(zip(tables.federations["federation"], tables.federations["largest_class"], strict=True))
     idle = {name for name, own in means.items() if own["fedavg"] <= largest[name] + MARGIN}
     yield (
