@@ -52,12 +52,12 @@ tables beside this page ([federations](natural/federations.csv), [scores](natura
 
 ## Protocol
 
-Written down in `studies/natural.py` and committed before any of these results; the writers were made fewer, for time, before any of them was
-compared, and what three federations gave in a trial of two other draws is not used. Softmax regression; 20 rounds of 3 local epochs in batches of 10;
-everybody takes part where there are at most 100 clients, else 50 a round. A fifth of each client's samples is its test part; {draws} draws
-of the split, a seed each. One learning rate for all methods: FedAvg's best on validation parts of a draw that is not compared (of equals
-the lowest). So nothing is gained over FedAvg by a rate that it was denied; the others may be worth more at rates of their own. 4 groups, or
-2 for fewer than 10 clients: nobody knows the right number. At most 500 samples a client (`most=500`).
+Written down in `studies/natural.py` and committed before any of these results; the writers were made fewer, for time, before any of them
+was compared, and what three federations gave in a trial of two other draws is not used. Softmax regression; 20 rounds of 3 local epochs in
+batches of 10; everybody takes part where there are at most 100 clients, else 50 a round. A fifth of each client's samples is its test part;
+{draws} draws of the split, a seed each. One learning rate for all methods: FedAvg's best on validation parts of a draw that is not compared
+(of equals the lowest). So nothing is gained over FedAvg by a rate that it was denied; the others may be worth more at rates of their own. 4
+groups, or 2 for fewer than 10 clients: nobody knows the right number. At most 500 samples a client (`most=500`).
 
 The score is accuracy, mean of the last ten rounds. An interval is the widest of those over draws and over test clients (95 %). *Better*
 leaves out 0 and has p < .05 after Holm's correction over the five methods, *worse* leaves out 0, *same* is shown to be within a point,

@@ -45,7 +45,7 @@ def test_the_tables_are_of_what_was_declared() -> None:
         assert not table.isna().any(axis=None)
         assert natural.CHOOSING not in table.index  # the draw that the rate was chosen on
     assert set(TABLES.federations["rate"]) <= set(natural.RATES)
-    assert (natural_page.LOWEST, natural_page.HIGHEST) == (min(natural.RATES), max(natural.RATES))
+    assert (min(natural.RATES), max(natural.RATES)) == (natural_page.LOWEST, natural_page.HIGHEST)
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
