@@ -125,7 +125,7 @@ def test_stops_know_the_hour_but_not_the_place_nor_what_came_of_it(place: Place)
             "neighborhood": ["Whittier", "Whittier", "Cedar Riverside", "Cedar Riverside"],
         }
     )
-    root = place(people, "STOPS", people.stops_of, [pickled(table)], 4, 2)
+    root = place(people, "STOPS", people.police_stops_of, [pickled(table)], 4, 2)
     found = features("minneapolis_stops", root)
     assert np.allclose(found["day_sine"], [0, 1, 0, np.sin(2 * np.pi * (23 + 59 / 60) / 24)], atol=1e-3)
     assert np.allclose(found["day_cosine"], [1, 0, -1, 1], atol=1e-3)

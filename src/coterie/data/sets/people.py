@@ -37,7 +37,7 @@ def answers_of(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
     ]
 
 
-def stops_of(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
+def police_stops_of(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
     """Every stop. Where exactly it was, and what came of it (searches, citations), are left out."""
     import pandas as pd
 
@@ -68,7 +68,7 @@ def births_of(raw: Sequence[bytes], where: str) -> "pd.DataFrame":
 
 COVID = packaged("covid_clinics", tests_of)
 VALUES = packaged("wvs_countries", answers_of)
-STOPS = packaged("minneapolis_stops", stops_of)
+STOPS = packaged("minneapolis_stops", police_stops_of)
 BIRTHS = packaged("births_states", births_of)
 
 
