@@ -32,6 +32,9 @@ class Plan:
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
     )
+    loss: Literal["usual", "absolute"] = setting(
+        "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
+    )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     local: Local = field(default_factory=Local)
 

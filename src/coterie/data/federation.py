@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.errors import UserError
+from coterie.core.tasks import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ class Samples:
 
     name: str
     x: Array  # (N, ...) float32 features, or integer tokens
-    y: Ints  # (N,)
-    classes: tuple[str, ...]
-    central: tuple[Array, Ints] | None = None
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets
+    classes: tuple[str, ...]  # or the names of the labels, or of the target
+    central: tuple[Array, Array] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     owners: Ints | None = None  # (N,) who wrote, sent or treated each sample, where that is known: a row of `owner_names`
     owner_names: tuple[str, ...] = ()
     given: Ints | None = None  # (N,) the part each sample is in by the set's own split, where it has one
+    task: Task = CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,18 @@ class Federation:
 
     name: str
     x: Array  # (N, ...) shared by all clients and all lanes
-    y: Ints  # (N,) class numbers
-    classes: tuple[str, ...]
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets, standardised
+    classes: tuple[str, ...]  # or the names of the labels, or of the target
     ids: tuple[str, ...]  # a string a client: the key of its randomness
     train: Parts
     test: Parts
     validation: Parts | None = None
-    central: tuple[Array, Ints] | None = None  # the server's own test set
+    central: tuple[Array, Array] | None = None  # the server's own test set
     groups: Ids | None = None  # (n,) the true group of each client, where known
     arrivals: Ints | None = None  # (n,) the first round in which each client can be reached; None: all from the start
     data_seed: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided and scaled
+    task: Task = CLASSIFICATION
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
+from coterie.data.array_labels import array_labels
 from coterie.data.federation import Federation
 from coterie.data.frames import ColumnRoles, listed, table_of
 from coterie.data.object_rows import LABEL, ObjectRows, samples_of
@@ -15,7 +16,7 @@ from coterie.data.own import TOLD, split_words
 from coterie.data.partitions import natural
 from coterie.data.preparing.wishes import Wishes
 from coterie.data.preparing.worded import WordedColumn
-from coterie.data.table import PARTS, Table, as_samples, check_table, coded, numbered_classes
+from coterie.data.table import PARTS, Table, as_samples, check_table, coded
 from coterie.data.text import Wording
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def frame_federation(
     frame: "pd.DataFrame",
     *,
-    label: str,
+    label: Sequence[str] | str,
     client: str,
     text: str | None = None,
     split: str | None = None,
@@ -39,6 +40,7 @@ def frame_federation(
     width: int = 1024,
     vocabulary: int = 4096,
     length: int = 32,
+    task: str = "auto",
     **parts: Any,
 ) -> Federation:
     """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
@@ -46,7 +48,8 @@ def frame_federation(
     wording = Wording(features, width, vocabulary, length)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
-    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", ColumnRoles(label, client, text, split), wishes)
+    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
+    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", roles, wishes, task)
     return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
 
 
@@ -58,25 +61,32 @@ def arrays_federation(
     split: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    task: str = "auto",
     **parts: Any,
 ) -> Federation:
-    """The clients of arrays: samples, their class numbers or names, and whose each is."""
+    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and whose each is."""
     where, x, y = f"The arrays {name!r}", np.asarray(x), np.asarray(y)
-    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or not len(x) == len(y) == len(client):
+    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim not in (1, 2) or not len(x) == len(y) == len(client):
         raise UserError(
             f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
         )
-    numbers, named = _classes(y, classes, where)
+    labels = array_labels(y, classes, task, where)
     owners, names = coded([str(each) for each in client])
-    table = Table(numbers, named, _floats(x), owners=owners, owner_names=names)
+    table = Table(labels.y, labels.classes, _floats(x), owners=owners, owner_names=names, task=labels.task)
     table = table if split is None else replace(table, part=split_words(list(split), where))
     return _federation(table, name, "arrays in memory", parts)
 
 
 def datasets_federation(
-    datasets: Mapping[str, Any], *, label: str = LABEL, inputs: str | Sequence[str] | None = None, name: str = "datasets", **parts: Any
+    datasets: Mapping[str, Any],
+    *,
+    label: str = LABEL,
+    inputs: str | Sequence[str] | None = None,
+    name: str = "datasets",
+    task: str = "auto",
+    **parts: Any,
 ) -> Federation:
-    """A client for each data set of torch (pairs of features and a class) or Hugging Face (columns, of which `label` is one).
+    """A client for each data set of torch (pairs of features and a class, a number or labels) or Hugging Face (columns, of which `label` is one).
 
     A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from; all unless given.
     """
@@ -96,10 +106,11 @@ def datasets_federation(
     if len(shapes) > 1:
         raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
     words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
-    numbers, named = _classes(np.concatenate([rows.y for _, _, rows in pieces]), words, where)
+    labels = array_labels(np.concatenate([rows.y for _, _, rows in pieces]), words, task, where)
     owners, names = coded(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
     split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
-    table = Table(numbers, named, _floats(np.concatenate([rows.x for _, _, rows in pieces])), part=split, owners=owners, owner_names=names)
+    x = _floats(np.concatenate([rows.x for _, _, rows in pieces]))
+    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task)
     return _federation(table, name, "data sets in memory", parts)
 
 
@@ -111,15 +122,6 @@ def _federation(table: Table, name: str, source: str, parts: Mapping[str, Any]) 
         raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least and data_seed.")
     check_table(table, f"The data of {name!r}")
     return natural(as_samples(name, table, {"source": source, **TOLD}), **chosen, _data_seed=seed).with_(name=name)
-
-
-def _classes(y: Array, classes: Sequence[str] | None, where: str) -> tuple[Array, tuple[str, ...]]:
-    """Class numbers and their names: numbers are kept where names for them are given, or where they begin at 0."""
-    if y.dtype.kind in "iu" and (classes is not None or (len(y) and y.min() >= 0)):
-        return y.astype(np.int64), tuple(map(str, classes)) if classes is not None else numbered_classes(y, where)
-    if y.dtype.kind == "f" and (y != np.round(y)).any():
-        raise UserError(f"{where}: the labels are fractions such as {y[y != np.round(y)][0]:g}: give class numbers or names.")
-    return coded([str(value) for value in y])
 
 
 def _floats(x: Array) -> Array:

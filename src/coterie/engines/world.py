@@ -16,7 +16,7 @@ from coterie.core.rng import word
 from coterie.core.roster import Roster
 from coterie.data.federation import Federation
 from coterie.data.poisoning import poisoned, triggered
-from coterie.engines.loss import Loss, cross_entropy
+from coterie.engines.loss import USUAL, Loss, cross_entropy
 from coterie.models.catalogue import build_model
 
 
@@ -34,12 +34,14 @@ class World:
         cls,
         federation: Federation,
         model: str,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         attack: Attack | None = None,
         make: MakeModule = build_model,
     ) -> "World":
-        """The world of training the model that a spec names; `make` stands in for the spec of a model that is an object."""
-        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), make), loss, attack)
+        """The world of training the model that a spec names, with the task's usual loss unless another is given; `make` stands in for the
+        spec of a model that is an object."""
+        spec = ModelSpec(model, federation.input_shape, len(federation.classes), make)
+        return cls(federation, spec, USUAL[federation.task.name] if loss is None else loss, attack)
 
     @cached_property
     def words(self) -> Words:
@@ -77,7 +79,8 @@ class World:
     def problem(self) -> Problem:
         """What a server knows of it."""
         federation = self.federation
-        return Problem(self.model, self._roster, self._truth, federation.validation is not None, federation.central is not None)
+        held = federation.validation is not None, federation.central is not None
+        return Problem(self.model, self._roster, self._truth, *held, task=federation.task)
 
     def _roster(self, round_: int) -> Roster:
         roster = self.at(round_)._everybody

@@ -9,6 +9,7 @@ from coterie.core.arrays import Array, Floats
 from coterie.data.federation import Federation
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
+from coterie.data.preparing.targets import with_targets
 from coterie.data.preparing.wishes import Wishes
 
 PENDING = "to prepare"  # in the provenance of samples: columns and wishes
@@ -26,7 +27,9 @@ def has_gaps(facts: Mapping[str, Any]) -> bool:
 
 
 def prepared(federation: Federation, known: Preparation | None = None) -> Federation:
-    """The federation with its features prepared: as its own training parts ask for it, or as is known of an earlier one."""
+    """The federation with its features, and the target of a regression, prepared: as its own training parts ask for it, or, of features,
+    as is known of an earlier one."""
+    federation = with_targets(federation)
     told = federation.provenance.get(PENDING)
     if told is None:
         return federation
