@@ -20,6 +20,8 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     unknown = sorted(set(new.classes) - set(federation.classes))
     if unknown:
         raise UserError(f"{where}: they have a class {unknown[0]!r}, the others have {', '.join(federation.classes)}.")
+    if new.task != federation.task:
+        raise UserError(f"{where}: they are a {new.task.name} and the others a {federation.task.name}, or their targets have other units.")
     numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
     told = dict(federation.provenance)
     told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
@@ -28,7 +30,8 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     return Federation(
         name=federation.name,
         x=both_samples(federation.x, new.x),
-        y=np.concatenate([federation.y, numbers[new.y]]),
+        y=np.concatenate([federation.y, numbers[new.y] if federation.task.counts_classes else new.y]),
+        task=federation.task,
         classes=federation.classes,
         ids=(*federation.ids, *new.ids),
         train=appended(federation.train, new.train, len(federation.y)),

@@ -8,6 +8,7 @@ from coterie.core.arrays import Ids
 from coterie.core.asks import Evaluated
 from coterie.core.notes import Notes
 from coterie.core.states import State
+from coterie.core.tasks import Task, credits_of
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
@@ -93,3 +94,8 @@ class RoundRecord:
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     extra: Extra | None = None  # of a round that is evaluated only because it is the last
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def score(self, task: Task) -> float | None:
+        """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
+        return float(credits_of(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

@@ -21,6 +21,7 @@ from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
 from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, Extra, LaneEnd, LaneKey, RoundRecord
+from coterie.methods.combiners import ByRow
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
@@ -162,6 +163,8 @@ class Lane:
         if self.problem.validation:
             measured["validated"] = yield from Evaluate(serving, "validation")
         named = self.method.central(state) if self.problem.central else None
+        if named is not None and not self.problem.task.counts_classes and isinstance(panel := named.serving.combiner, ByRow):
+            named = panel.without_classes(named)
         if named is not None:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
