@@ -23,8 +23,8 @@ class Judged:
     tested: Ints  # (R, N) test samples; none where the metric is not defined
     loss: Doubles  # (M, S, R)
     auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
-    absolute: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
-    root: Doubles | None = None  # (M, S, R) root mean squared error
+    mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
+    rmse: Doubles | None = None  # (M, S, R) root mean squared error
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by in the last round
 
 

@@ -30,9 +30,36 @@ class Measure:
         """Over a column or beside an axis, where values are times 100."""
         return f"{self.noun}, %" if self.share else f"{self.noun}, hundredths"
 
+    @property
+    def title(self) -> str:
+        """At the beginning of a line."""
+        return f"{self.noun[0].upper()}{self.noun[1:]}"
+
+    @property
+    def times_100(self) -> str:
+        """What numbers in a table are."""
+        return f"{self.title} in {'percent' if self.share else 'hundredths'}"
+
     def level(self, value: float) -> str:
         """A value by itself."""
         return f"{100 * value:.1f} %" if self.share else f"{value:.3f}"
+
+    def short(self, value: float) -> str:
+        """A value in brackets, for who decides."""
+        return f"{100 * value:.1f} right in 100" if self is ACCURACY else f"{self.noun} {self.level(value)}"
+
+    def standing(self, own: float, other: float, base: str) -> str:
+        """A value beside another's, in a sentence without its end."""
+        if self is ACCURACY:
+            return f"{100 * own:.1f} of 100 answers are right, {100 * other:.1f} with {base}"
+        return f"{self.title} is {self.level(own)}, {self.level(other)} with {base}"
+
+    def more(self, points: str) -> str:
+        """How much better, in words."""
+        return f"{points} more right answers in 100" if self is ACCURACY else f"{points} points more of {self.noun}"
+
+
+ACCURACY = Measure("accuracy", "accuracy", "one right answer in 100", whole=True)
 
 
 @dataclass(frozen=True)
@@ -94,11 +121,10 @@ def _f1(counts: Counts) -> Doubles:
 
 
 CLASSES: tuple[TaskName, ...] = ("classification",)
-RIGHT = "one right answer in 100"
 METRICS: dict[str, Metric] = {
     found.measure.name: found
     for found in (
-        Metric(Measure("accuracy", "accuracy", RIGHT, whole=True), CLASSES, _accuracy),
+        Metric(ACCURACY, CLASSES, _accuracy),
         Metric(Measure("labels", "share of right labels", "one right label in 100"), ("multilabel",), _labels),
         Metric(Measure("exact", "exact-match accuracy", "one sample in 100 with all labels right", whole=True), ("multilabel",), _exact),
         Metric(Measure("r2", "R2", "one hundredth of R2", share=False), ("regression",), _r2),
@@ -117,4 +143,3 @@ METRICS: dict[str, Metric] = {
     )
 }
 OWN: dict[TaskName, str] = {"classification": "accuracy", "multilabel": "labels", "regression": "r2"}  # each task's, unless another is chosen
-ACCURACY = METRICS["accuracy"].measure

@@ -51,8 +51,8 @@ class Records:
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
     answered: Bools | None = None  # (M, S, N) where those were kept
     measure: Measure = ACCURACY  # what `right` and all that is made of it measures
-    absolute: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
-    root: Doubles | None = None  # (M, S, R) root mean squared error
+    mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
+    rmse: Doubles | None = None  # (M, S, R) root mean squared error
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see `right_answers`
 
     @cached_property
