@@ -34,6 +34,7 @@ def compare(
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
+    metric: options.Metric = None,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
     track: options.Track = None,
@@ -67,6 +68,7 @@ def compare(
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
+        metric=metric,
         **options.given(model=model, data_seed=data_seed),
     )
     print_comparison(comparison, console)

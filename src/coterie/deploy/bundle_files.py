@@ -1,6 +1,7 @@
 """Bundles on disk: `models.safetensors` and, written last, `bundle.json`. No pickle; what is damaged or foreign is refused."""
 
 import hashlib
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from coterie.core import trees
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
+from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.core.trust import check_trust
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
@@ -56,6 +58,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         head["preparation"] = bundle.preparation.told()
     if bundle.worded is not None:
         head["worded"] = bundle.worded.told()
+    if not bundle.task.counts_classes:
+        head["task"] = asdict(bundle.task)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -92,6 +96,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
             worded=None if head.worded is None else WordedColumn.read(head.worded),
+            task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

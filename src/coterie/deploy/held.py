@@ -14,6 +14,11 @@ from coterie.data.federation import Federation, Parts
 def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
     """The federation of a site: all clients of the spec, or those that are named. Nothing of it ever leaves but what asks ask for."""
     whole = load(spec, data_seed, data_dir)
+    if not whole.task.counts_classes:
+        raise UserError(
+            f"The data {spec!r} are a {whole.task.name}: real federations carry classifications so far, since what sites tell of test targets "
+            "would be more than counts by class; simulate it with 'coterie compare'."
+        )
     if clients is None:
         return whole
     for name in clients:

@@ -12,6 +12,7 @@ from coterie.core.specs import parse_path
 from coterie.data.assemble import check_fractions, split_one
 from coterie.data.federation import Federation, Parts
 from coterie.data.preparing.prepared import DONE, preparation_of
+from coterie.data.preparing.targets import standardised
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_table
@@ -21,9 +22,10 @@ LEAST = 4  # rows: two to place it by, and two for a half of them
 
 
 def label_column(data: str) -> str | None:
-    """The label column that a study's own spec names, if it is one of a table."""
+    """The label column that a study's own spec names, if it is one of a table; of several, with commas between."""
     try:
-        return parse_path(data)[0].kwargs.get("label")
+        found = parse_path(data)[0].kwargs.get("label")
+        return ",".join(map(str, found)) if isinstance(found, tuple) else found
     except UserError:  # objects in memory have any name
         return None
 
@@ -39,14 +41,15 @@ def newcomer_from(path: Path, known: Federation, name: str, label: str, test: fl
     order = shuffle(key(data_seed, "place", name), len(y))
     train, _, tests = split_one(order.astype(np.int64), test, 0.0)
     x, told = _prepared(raw, train, known, name)
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told)
+    y = standardised(y, known.task) if known.task.name == "regression" else y
+    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told, task=known.task)
 
 
-def _rows(path: Path, known: Federation, label: str) -> tuple[Array, Ints]:
+def _rows(path: Path, known: Federation, label: str) -> tuple[Array, Array]:
     """The rows as the file has them, encoded where they are a table of words and numbers."""
     if path.suffix in (".npy", ".npz"):
-        return labelled_arrays(path, known.input_shape, known.classes, label)
-    frame, y = labelled_table(path, known.classes, label)
+        return labelled_arrays(path, known.input_shape, known.classes, label, known.task)
+    frame, y = labelled_table(path, known.classes, label, known.task)
     preparation, names = preparation_of(known), feature_names(known)
     if preparation is not None:
         return preparation.columns.encode(frame, str(path)), y

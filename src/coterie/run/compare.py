@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
@@ -53,14 +54,17 @@ def compare(
     data_seed: int = 0,
     plan: Plan | None = None,
     local: Local | None = None,
+    metric: str | ValueOf | None = None,
+    loss: str | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
     `settings` are those of `Request`, and those of `Plan` and `Local` by their names, as for `study`. `draws` and `seeds` make the design
-    (see `design_of`); draws begin at `data_seed`. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on.
+    (see `design_of`); draws begin at `data_seed`. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on.
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
+    settings |= {} if loss is None else {"loss": loss}
     settings = own | {"plan": plan_of(settings, plan, local)}
     entries = [(m, build(m, trust=True)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
     given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
@@ -75,8 +79,8 @@ def compare(
     designs = tuple(
         design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
     )
-    request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
-    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(callbacks))
+    request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_spelt(metric), **settings)
+    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(callbacks), metric)
 
 
 def carried_out(
@@ -88,10 +92,13 @@ def carried_out(
     budget: float | None,
     execution: Execution,
     callbacks: tuple[Callback, ...],
+    metric: str | ValueOf | None = None,
 ) -> Comparison:
     """A request, carried out in a folder; the methods by label, the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
-        request.plan.check(len(source(design.draws[0])))
+        first = source(design.draws[0])
+        request.plan.check(len(first))
+        metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
     runs = [_Run(request, *one, out, execution, callbacks) for one in zip(request.designs, sources, request.folders, strict=True)]
@@ -99,7 +106,12 @@ def carried_out(
         run.check_tuning()
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _carry_out(runs, entries, budget)
-        return open_comparison(out)
+        return open_comparison(out, metric=metric or request.metric)
+
+
+def _spelt(metric: str | ValueOf | None) -> str | None:
+    """A metric as a word that a request can hold."""
+    return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
 def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
