@@ -62,7 +62,7 @@ CLASSIFICATION = Task()
 
 def credits_of(reply: Evaluated, task: Task) -> Array:
     """(n,) what each client's samples are worth together: divided by their number, its score. Right answers, of a classification."""
-    if task.name == "classification":
+    if task.name == "classification" or not len(reply):
         return np.asarray(reply.hits.sum(axis=1))
     if task.name == "multilabel":
         return labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1)

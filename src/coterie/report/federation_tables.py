@@ -64,7 +64,7 @@ def score_table(subject: Subject) -> ReportTable:
     defined = [name for name in names if frame[name].notna().any()]
     columns = [
         METHOD,
-        *(Column(SCORES[name].title, points(name)) for name in defined),
+        *(Column(SCORES[name].title, points(name) if SCORES[name].percent else number(name, ".4g")) for name in defined),
         Column("95 % interval", span("low", "high")),
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("gain_low", "gain_high", signed=True)),
