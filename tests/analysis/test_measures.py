@@ -35,7 +35,11 @@ def test_metrics_of_classes_by_hand() -> None:
     assert METRICS["accuracy"].of(counts).tolist() == [0.75]
     assert METRICS["balanced_accuracy"].of(counts).tolist() == pytest.approx([5 / 6])
     assert METRICS["balanced_accuracy"].of(counts)[0] == pytest.approx(balanced_accuracy_score([0, 0, 0, 1], [0, 0, 1, 1]))
-    assert METRICS["f1"].of(counts)[0] == pytest.approx((0.8 + 2 / 3) / 2) == pytest.approx(f1_score([0, 0, 0, 1], [0, 0, 1, 1], average="macro"))
+    assert (
+        METRICS["f1"].of(counts)[0]
+        == pytest.approx((0.8 + 2 / 3) / 2)
+        == pytest.approx(f1_score([0, 0, 0, 1], [0, 0, 1, 1], average="macro"))
+    )
     assert METRICS["auroc"].of(counts).tolist() == [0.9]
     one_class = replace(counts, hits=np.array([[2, 0]]), actual=np.array([[3, 0]]))
     assert METRICS["balanced_accuracy"].of(one_class).tolist() == pytest.approx([2 / 3])  # over the classes that the client has
@@ -82,9 +86,11 @@ def test_differences_of_single_samples_add_up_to_those_of_clients(numbers: Any, 
     credits = records.right[1, :, -1] - records.right[0, :, -1]
     np.testing.assert_allclose((ours - theirs).sum(axis=-1), credits, rtol=1e-4, atol=1e-5)
     squares = differing_of(records, 1, 0)
+    assert squares is not None
     np.testing.assert_allclose(squares, ((ours - theirs) ** 2).sum(axis=-1))
     hits = hits_of(records, scope_of(records), "final", 1, 0, np.ones(2, dtype=bool))
     assert not isinstance(hits, str)
+    assert hits.differing is not None
     np.testing.assert_allclose(hits.differing, squares)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, hamming_loss, mean_absolute_error, mean_squared_error, r2_score
 
-from coterie.core.asks import Error, Evaluate, Gradient, Losses, Share, Train
+from coterie.analysis.metrics import f1
+from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Share, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.tasks import TaskName, credits_of
-from coterie.analysis.metrics import f1
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.loss import absolute_error
@@ -42,8 +42,9 @@ def test_errors_of_numbers_are_in_the_targets_own_units() -> None:
     federation, models = world.federation, models_of(world)
     rows = CLIENTS % 2
     reply = ask(world, Evaluate(Serving(CLIENTS, models, rows), answers=True))
-    every_true, every_said = [], []
-    for client in CLIENTS:
+    every_true: list[float] = []
+    every_said: list[float] = []
+    for client in CLIENTS.tolist():
         samples = federation.test[client]
         true = 10 + 2 * federation.y[samples].astype(np.float64)
         said = 10 + 2 * linear_answers(world, models[rows[client]], federation.x[samples])[:, 0]
@@ -63,7 +64,7 @@ def test_counts_of_labels() -> None:
     world = worlds.world_of("multilabel")
     federation, model = world.federation, models_of(world)[0]
     reply = ask(world, Evaluate(Serving.one(CLIENTS, model), "train", answers=True))
-    for client in CLIENTS:
+    for client in CLIENTS.tolist():
         samples = federation.train[client]
         true, said = federation.y[samples], (linear_answers(world, model, federation.x[samples]) >= 0).astype(int)
         assert reply.hits[client].tolist() == (true & said).sum(0).tolist()
@@ -84,7 +85,7 @@ def test_the_stacked_route_agrees_with_the_loop_on_ragged_clients(task: TaskName
     start = CLIENTS % 2
     combined = Serving(CLIENTS, models, np.full(6, COMBINED), Mixture(np.full((6, 2), 0.5)))
     rule = Contrast(mu=0.5, temperature=0.5)
-    questions = [
+    questions: list[Ask[Any]] = [
         Train(CLIENTS, models, Local(epochs=2, batch_size=5, lr=0.1, momentum=0.5), start=start),
         Train(CLIENTS, models, Local(batch_size=4, optimizer="adam", lr=0.01, mu=0.3), start=start),
         Train(CLIENTS, models, Local(batch_size=5, rule=rule), extra={name: np.repeat(models[1:], 6, axis=0) for name in rule.needs}),
@@ -99,7 +100,9 @@ def test_the_stacked_route_agrees_with_the_loop_on_ragged_clients(task: TaskName
         for question in questions:
             expected, found = ask(world, question), ask(world, question, engine)
             for name in expected.columns():
-                np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=2e-5, atol=2e-6, err_msg=f"{question.kind} {name}")
+                np.testing.assert_allclose(
+                    getattr(found, name), getattr(expected, name), rtol=2e-5, atol=2e-6, err_msg=f"{question.kind} {name}"
+                )
         assert set(engine.routes().values()) == {"vectorised"}  # and not one that knows classes only
 
 

@@ -1,4 +1,4 @@
-"""What clients' test parts say of each evaluated round: every client's credit (its value of the metric, times its samples), losses, AUROC."""
+"""What clients' test parts say of each evaluated round: every client's credit (its value times its samples), losses, errors, AUROC."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

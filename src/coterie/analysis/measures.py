@@ -133,13 +133,18 @@ METRICS: dict[str, Metric] = {
             ("regression",),
             _absolute,
         ),
-        Metric(
-            Measure("balanced_accuracy", "balanced accuracy", "one hundredth of balanced accuracy", alike=True), CLASSES, _balanced
-        ),
+        Metric(Measure("balanced_accuracy", "balanced accuracy", "one hundredth of balanced accuracy", alike=True), CLASSES, _balanced),
         Metric(Measure("f1", "F1", "one hundredth of F1", alike=True, share=False), ("classification", "multilabel"), _f1),
         Metric(
-            Measure("auroc", "AUROC", "one hundredth of AUROC", alike=True, share=False), CLASSES, lambda counts: counts.auroc, two_classes=True
+            Measure("auroc", "AUROC", "one hundredth of AUROC", alike=True, share=False),
+            CLASSES,
+            lambda counts: counts.auroc,
+            two_classes=True,
         ),
     )
 }
-OWN: dict[TaskName, str] = {"classification": "accuracy", "multilabel": "labels", "regression": "r2"}  # each task's, unless another is chosen
+OWN: dict[TaskName, str] = {
+    "classification": "accuracy",
+    "multilabel": "labels",
+    "regression": "r2",
+}  # each task's, unless another is chosen

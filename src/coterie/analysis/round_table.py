@@ -1,4 +1,4 @@
-"""Every evaluated round of every lane as a row of a data frame: accuracy (or what the task has instead) and its kin, loss, precision, recall, F1, costs."""
+"""Every evaluated round of every lane as a row of a data frame: the measure and its kin, loss, precision, recall, F1, costs."""
 
 from typing import TYPE_CHECKING
 

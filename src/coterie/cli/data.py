@@ -93,7 +93,10 @@ def _predicted(federation: "Federation") -> tuple[str, str]:
     """What is predicted, by name."""
     task = federation.task
     if task.name == "regression":
-        return "target", f"{federation.classes[0]}: a regression (of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g})"
+        return (
+            "target",
+            f"{federation.classes[0]}: a regression (of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g})",
+        )
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
 

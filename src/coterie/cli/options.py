@@ -29,7 +29,7 @@ Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, 
 Metric = Annotated[
     str | None,
     typer.Option(
-        help="What is compared: balanced_accuracy, f1 or auroc; labels, exact or f1; r2 or mae; or 'module:function'. The task's own unless given."
+        help="What is compared, the task's own unless given: balanced_accuracy, f1, auroc; labels, exact, f1; r2, mae; 'module:function'."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

@@ -77,7 +77,10 @@ def _expected(found: "Placing") -> str:
             f"Expected absolute error {found.score:.4g} in {found.bundle.classes[0]} ({found.judged} rows kept aside; 95 % interval "
             f"{found.low:.4g} to {found.high:.4g}); always saying the mean of its rows is {found.usual:.4g} off."
         )
-    share, kept = f"{100 * found.score:.1f} %", f"{found.judged} rows kept aside; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}"
+    share, kept = (
+        f"{100 * found.score:.1f} %",
+        f"{found.judged} rows kept aside; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}",
+    )
     if task == "multilabel":
         return f"Expected share of right labels {share} ({kept}); always saying its usual labels has {100 * found.usual:.1f} % right."
     hits = round(found.score * found.judged)

@@ -15,9 +15,7 @@ def report(
     figures: Annotated[str, typer.Option(help="Also write every figure as pdf, svg or png, or several of them: pdf,png.")] = "",
     score: Annotated[Headline, typer.Option(help="The headline score.")] = "last10",
     baseline: Annotated[str | None, typer.Option(help="What methods are compared with; FedAvg unless given.")] = None,
-    margin: Annotated[
-        float, typer.Option(help="Points that do not matter: no difference is said where it is shown to be less.")
-    ] = 1.0,
+    margin: Annotated[float, typer.Option(help="Points that do not matter: no difference is said where it is shown to be less.")] = 1.0,
     target: Annotated[
         float | None, typer.Option(help="The level (a share, or R2) that costs are counted up to; the baseline's unless given.")
     ] = None,

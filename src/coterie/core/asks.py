@@ -112,7 +112,7 @@ class Errors(Reply):
 class Evaluated(Reply):
     """Counts enough for accuracy, precision, recall, F1 and FedEx's accuracy gate: one row a client, or a model on the central set.
 
-    Where a sample has several labels, counts are of those that are set; of a regression there are none. `core.tasks` says what is summed up.
+    Where a sample has several labels, counts are of those that are set; a regression has none. `core.tasks` says what is summed up.
     """
 
     hits: Ints = column(np.int64, axes=1)  # (n, C) right predictions by class

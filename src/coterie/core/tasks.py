@@ -19,8 +19,8 @@ from coterie.core.arrays import Array, Doubles
 from coterie.core.asks import Evaluated
 
 TaskName = Literal["classification", "regression", "multilabel"]
-# What a client sums up over the samples that it is judged on, beside counts by class or label: columns of `Evaluated.sums`. Of a regression,
-# in the target's own units; squares are about the client's own mean, distances from the mean of all training targets.
+# What a client sums up over the samples that it is judged on, beside counts by class or label: columns of `Evaluated.sums`. Those of a
+# regression are in the target's own units; squares are about the client's own mean, distances from the mean of all training targets.
 SUMS: dict[TaskName, tuple[str, ...]] = {
     "classification": (),
     "multilabel": ("samples", "exact"),
@@ -65,7 +65,7 @@ def credits_of(reply: Evaluated, task: Task) -> Array:
     if task.name == "classification" or not len(reply):
         return np.asarray(reply.hits.sum(axis=1))
     if task.name == "multilabel":
-        return labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1)
+        return np.asarray(labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1))
     samples, squared, _, means, squares, _ = reply.sums.T
     return squared_credit(squared, samples, pooled_variance(samples, means, squares))
 
@@ -77,7 +77,7 @@ def labels_right(hits: Array, predicted: Array, actual: Array, samples: Array) -
 
 
 def squared_credit(squared: Array, samples: Array, variance: Array | float) -> Doubles:
-    """(...) samples less errors in units of what is to be explained. An error where nothing is, or that is no number, is as bad as can be."""
+    """(...) samples less errors in units of what is to be explained. An error where nothing is, or that is no number, is the worst."""
     worst = WORST * np.maximum(samples, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(squared == 0, 0.0, squared / variance)

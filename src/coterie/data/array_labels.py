@@ -19,7 +19,9 @@ def array_labels(y: Array, classes: Sequence[str] | None, task: str, where: str)
     if y.ndim == 2:
         names = tuple(map(str, classes)) if classes is not None else tuple(f"label {i}" for i in range(y.shape[1]))
         if len(names) != y.shape[1] or task not in ("auto", "multilabel"):
-            raise UserError(f"{where}: {y.shape[1]} columns of labels are a multilabel task with as many names, not {task} with {len(names)}.")
+            raise UserError(
+                f"{where}: {y.shape[1]} columns of labels are a multilabel task with as many names, not {task} with {len(names)}."
+            )
         return Labels(marks_of(list(y.T.tolist()), names, where), names, "multilabel")
     whole = y.dtype.kind in "iu" and len(y) > 0 and y.min() >= 0
     if y.dtype.kind in "iu" and task in ("auto", "classification") and (classes is not None or (whole and _numbered(y, task))):

@@ -103,9 +103,10 @@ class Federation:
             raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
     @classmethod
-    def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
-        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
-        of the partition ``natural(...)`` (test, validation, clients, least), `data_seed` and `name`.
+    def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
+        """The clients of a data frame; `label` names one column, or several of 0 and 1. `settings` are those of the spec ``csv(...)``
+        (task, scale, impute, categories, drop, text, split, ...), of the partition ``natural(...)`` (test, validation, clients, least),
+        `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
@@ -118,14 +119,14 @@ class Federation:
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
-        """The clients of arrays: samples, their class numbers or names, and whose each is; `split` may say the part of each."""
+        """The clients of arrays: samples, their classes, targets or rows of 0 and 1, and whose each is; `split` may say each one's part."""
         from coterie.data.from_objects import arrays_federation
 
         return arrays_federation(x, y, client, **settings)
 
     @classmethod
     def from_datasets(cls, datasets: Mapping[str, Any], **settings: Any) -> "Federation":
-        """A client for each site's data set: torch's (pairs of features and a class) or Hugging Face's (columns; `label` and `inputs` name
+        """A client for each site's data set: torch's (pairs of features and a label) or Hugging Face's (columns; `label` and `inputs` name
         them), or ``{"train": ..., "test": ...}`` of them."""
         from coterie.data.from_objects import datasets_federation
 

@@ -86,7 +86,7 @@ def datasets_federation(
     task: str = "auto",
     **parts: Any,
 ) -> Federation:
-    """A client for each data set of torch (pairs of features and a class, a number or labels) or Hugging Face (columns, of which `label` is one).
+    """A client for each data set of torch (pairs of features and a label) or Hugging Face (columns, of which `label` is one).
 
     A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from; all unless given.
     """

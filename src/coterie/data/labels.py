@@ -1,4 +1,4 @@
-"""What a label column asks for: classes, a number, or several labels at once. Chosen by what stands in it, or said; refused where unclear."""
+"""What a label column asks for: classes, a number, or several labels together. Read off what stands in it, or said; refused where unclear."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +60,9 @@ def targets_of(cells: Sequence[Any], name: str, where: str) -> Doubles:
     numbers = _numbers([str(cell) for cell in cells])
     if numbers is None or not np.isfinite(numbers).all():
         row = next(i for i, cell in enumerate(cells) if _numbers([str(cell)]) is None or not np.isfinite(float(cell)))
-        raise UserError(f"{where}: row {row} has {str(cells[row])!r} in the target {name!r}: a regression needs a finite number in every row.")
+        raise UserError(
+            f"{where}: row {row} has {str(cells[row])!r} in the target {name!r}: a regression needs a finite number in every row."
+        )
     return numbers
 
 
@@ -68,7 +70,9 @@ def _marks(cells: Sequence[Any], name: str, where: str) -> Array:
     """(N,) 0 or 1."""
     words = [str(cell).strip().lower() for cell in cells]
     if wrong := [i for i, word in enumerate(words) if word not in MARKS]:
-        raise UserError(f"{where}: row {wrong[0]} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, each is 0 or 1.")
+        raise UserError(
+            f"{where}: row {wrong[0]} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, each is 0 or 1."
+        )
     return np.array([MARKS[word] for word in words], dtype=np.uint8)
 
 

@@ -28,9 +28,9 @@ def linear(
 ) -> Federation:
     """Numbers, or several labels, of a linear model that each of the groups has to itself; client i is in group i modulo groups.
 
-    x ~ N(0, 1) in every feature. A regression's target is 50 + 10 (x w_g + noise e) with w_g ~ N(0, 1) and e ~ N(0, 1); label l of several is
-    set where x w_{g,l} + noise e is above 0. Sizes run from half of `samples` to one and a half times as many, evenly. Every draw is keyed:
-    more clients leave the earlier ones as they were.
+    x ~ N(0, 1) in every feature. A regression's target is 50 + 10 (x w_g + noise e) with w_g ~ N(0, 1) and e ~ N(0, 1); label l of several
+    is set where x w_{g,l} + noise e is above 0. Sizes run from half of `samples` to one and a half times as many, evenly. Every draw is
+    keyed: more clients leave the earlier ones as they were.
     """
     who = "Data set 'linear'"
     for setting, value in (("clients", clients), ("groups", groups), ("features", features), ("labels", labels), ("samples", samples)):

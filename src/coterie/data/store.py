@@ -118,9 +118,16 @@ def save_table(table: Table, final: Path) -> None:
 def open_table(folder: Path) -> Table:
     """A table written by `save_table`."""
     about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
-    found = {name: _map(file) for name in ("values", "y", "part", "owners") if (file := folder / f"{name}.npy").exists()}
+    values, part, owners = (_map(file) if (file := folder / f"{name}.npy").exists() else None for name in ("values", "part", "owners"))
     return Table(
-        classes=tuple(about["classes"]), owner_names=tuple(about["owner_names"]), facts=about["facts"], texts=about["texts"], **found
+        _map(folder / "y.npy"),
+        tuple(about["classes"]),
+        values,
+        about["texts"],
+        part,
+        owners,
+        tuple(about["owner_names"]),
+        facts=about["facts"],
     )
 
 

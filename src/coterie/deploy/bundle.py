@@ -72,8 +72,8 @@ class Bundle:
         return np.array(self.classes, dtype=object)
 
     def predict(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Array:
-        """(m,) the class of each row, by name; of a regression the number, in the target's own units; (m, L) of several labels whether each is
-        set. A table is in the client's own units; an array in those that the models were trained in."""
+        """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
+        is set. A table is in the client's own units; an array in those that the models were trained in."""
         found = self._answered(rows, client).classes
         return np.asarray(self.classes_[found]) if self.task.counts_classes else found
 

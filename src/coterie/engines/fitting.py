@@ -83,9 +83,9 @@ def _check_loss(world: World, outputs: Tensor, y: Tensor) -> None:
     try:
         losses = world.loss(outputs, y)
     except Exception as error:  # likewise
+        labels = LABELS[world.federation.task.name]
         raise UserError(
-            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and {LABELS[world.federation.task.name]} of shape {tuple(y.shape)} "
-            f"({_first_line(error)})."
+            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and {labels} of shape {tuple(y.shape)} ({_first_line(error)})."
         ) from error
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
     if shape != (len(y),):

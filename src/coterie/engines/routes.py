@@ -30,7 +30,12 @@ class Route:
 def layer_sizes(world: World) -> tuple[int, ...]:
     """The layer sizes of a dense network with softmax cross-entropy on plain features; empty for any other world."""
     module = world.model.module()
-    if type(module) is not Mlp or world.loss is not cross_entropy or not world.federation.task.counts_classes or world.federation.x.dtype.kind != "f":
+    if (
+        type(module) is not Mlp
+        or world.loss is not cross_entropy
+        or not world.federation.task.counts_classes
+        or world.federation.x.dtype.kind != "f"
+    ):
         return ()
     return module.sizes if module.sizes[-1] > 1 else ()
 

@@ -47,7 +47,7 @@ class SumTally(ABC):
         return Evaluated(ask.serving.clients, *counts, loss, np.full(self.n, np.nan), sums=self.sums, answers=kept)
 
     def _by_owner(self, owners: Ints, values: Doubles) -> Doubles:
-        return np.bincount(owners, weights=values, minlength=self.n)
+        return np.asarray(np.bincount(owners, weights=values, minlength=self.n), dtype=np.float64)
 
 
 class ErrorTally(SumTally):
@@ -80,4 +80,4 @@ class LabelTally(SumTally):
             np.add.at(table, owners, marks.astype(np.int64))
         right = (said == true).sum(axis=1)
         self.sums[:, 1] += self._by_owner(owners, (right == y.shape[1]).astype(np.float64))
-        return right.astype(np.float64)
+        return np.asarray(right, dtype=np.float64)

@@ -37,9 +37,7 @@ EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of
 ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
 
 
-def tables_of(
-    records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, task: Task = CLASSIFICATION
-) -> dict[str, pa.Table]:
+def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, task: Task = CLASSIFICATION) -> dict[str, pa.Table]:
     """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
     classes = task.labels(classes)
     evaluated = [(r, r.evaluated) for r in records if r.evaluated is not None]

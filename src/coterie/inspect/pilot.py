@@ -102,9 +102,7 @@ class Pilot:
         return np.asarray((self.grouped - self.one) / np.maximum(self.judged, 1))
 
 
-def pilot(
-    model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rng: np.random.Generator, task: Task
-) -> Round[Pilot]:
+def pilot(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rng: np.random.Generator, task: Task) -> Round[Pilot]:
     """Train one model, the groups' models and random groups' models from the same start, and judge each client with the one it gets."""
     one = yield from _arm(model, clients, np.zeros_like(labels), judged, plan)
     grouped = yield from _arm(model, clients, labels, judged, plan)

@@ -63,7 +63,8 @@ def keyed_apart(script: Round[T], prefix: str) -> Round[T]:
 
 
 def _run(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -> Round[tuple[float, int, float]]:
-    """Three rounds of the method with these clients: right answers, or other credits, on their validation parts, their number, and Eq. 6 at the end."""
+    """Three rounds of the method with these clients: right answers (or other credits) on their validation parts, how many samples these
+    are, and Eq. 6 at the end."""
     roster = replace(ctx.roster, reachable=np.isin(ctx.roster.clients, clients))
     plan = replace(ctx.plan, cohort=None, selection="uniform")  # everybody of the sample, whatever the study selects
     small = [replace(ctx, roster=roster, plan=plan, seed=key(ctx.seed, "trial"), round_=t, notes=Notes()) for t in range(ROUNDS + 1)]

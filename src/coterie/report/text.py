@@ -123,7 +123,8 @@ def _level(subject: Subject, finding: Finding) -> list[str]:
     if findings.score != "last10" or len(tail) < 2:
         return [said]
     gain = finding.over_baseline["final"].mean
-    return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {_plain(measure, final)} and {_plain(measure, final - gain)}."]
+    now, then = (_plain(measure, value) for value in (final, final - gain))
+    return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {now} and {then}."]
 
 
 def _plain(measure: Measure, value: float) -> str:

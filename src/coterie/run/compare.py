@@ -61,7 +61,8 @@ def compare(
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
     `settings` are those of `Request`, and those of `Plan` and `Local` by their names, as for `study`. `draws` and `seeds` make the design
-    (see `design_of`); draws begin at `data_seed`. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on.
+    (see `design_of`); draws begin at `data_seed`. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes:
+    the run ends on time with complete pairs, and `resume` goes on.
     """
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}

@@ -84,7 +84,9 @@ class Study:
         attack = attack_of(settings.plan.attack)
         if loss is not None and settings.plan.loss != "usual":
             raise UserError(f"The loss is said twice: {settings.plan.loss!r} in the plan, and one of your own; say it in one place.")
-        losses = {draw: loss_named(settings.plan.loss, each.task) if loss is None else per_sample(loss) for draw, each in federations.items()}
+        losses = {
+            draw: loss_named(settings.plan.loss, each.task) if loss is None else per_sample(loss) for draw, each in federations.items()
+        }
         worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
             settings.plan.check(len(world.federation))
@@ -288,7 +290,9 @@ def study(
         plan=plan_of(settings, plan, local),
     )
     watchers = list(callbacks)
-    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make)
+    ready = Study.prepare(
+        whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make
+    )
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)

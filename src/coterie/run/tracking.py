@@ -1,7 +1,7 @@
 """Callbacks for experiment trackers. Each imports its own package when made, so none is a dependency.
 
-Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy (or what the task has instead), loss, client steps, bytes. TensorBoard has a run for
-each lane instead, so that one chart lays methods over each other.
+Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy (or what the task has instead), loss, client steps,
+bytes. TensorBoard has a run for each lane instead, so that one chart lays methods over each other.
 """
 
 from abc import ABC, abstractmethod

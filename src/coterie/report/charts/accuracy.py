@@ -1,4 +1,4 @@
-"""Accuracy, or what is compared instead: curves with intervals, methods beside their controls, scores, and the rounds in which a method is better."""
+"""What is compared: curves with intervals, methods beside their controls, scores, and the rounds in which a method is better."""
 
 from typing import Any
 
@@ -28,7 +28,9 @@ def curves(subject: Subject) -> Figure:
     over = "draws" if again.several_draws else "seeds"
     band = f"lines are means of {again}, bands 95 % intervals over {over}" if again.runs > 1 else "one seed, so no intervals"
     measure = subject.measure
-    what = "Share of all clients' test samples that are answered rightly" if measure is ACCURACY else f"{measure.title}, {over_whom(measure)}"
+    what = (
+        "Share of all clients' test samples that are answered rightly" if measure is ACCURACY else f"{measure.title}, {over_whom(measure)}"
+    )
     note = f"{what}, after each round; {band}. {SWITCH}"
     return Figure(subject.id("curves"), f"{measure.title} round by round", note, chart)
 
@@ -54,7 +56,9 @@ def controls(subject: Subject) -> list[Figure]:
     colours["random groups of like sizes"] = OKABE_ITO["purple"]
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
-    panel = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(width=PANEL, height=220)
+    panel = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(
+        width=PANEL, height=220
+    )
     chart = side_by_side(panel, [subject.name(label) for label in roles.controls])
     note = (
         "The same method when similarity decides who shares a model, when chance decides (groups of the same sizes) and, where they are "
