@@ -1,4 +1,4 @@
-"""What a label column asks for: classes, a number, or several labels together. Read off what stands in it, or said; refused where unclear."""
+"""What a label column asks for: classes, a number, or several labels. Read off what stands in it, or said; refused where unclear."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int
     whole = load(spec, data_seed, data_dir)
     if not whole.task.counts_classes:
         raise UserError(
-            f"The data {spec!r} are a {whole.task.name}: real federations carry classifications so far, since no policy says yet what sites "
+            f"The data {spec!r} are a {whole.task.name}: real federations carry classifications so far, as no policy says yet what sites "
             "may tell of other labels; simulate it with 'coterie compare'."
         )
     if clients is None:
