@@ -83,15 +83,14 @@ def _expected(found: "Placing") -> str:
     )
     if task == "multilabel":
         return f"Expected share of right labels {share} ({kept}); always saying its usual labels has {100 * found.usual:.1f} % right."
-    hits = round(found.score * found.judged)
-    return f"Expected accuracy {share} ({hits} of {kept}); always saying its usual class is right in {100 * found.usual:.1f} %."
+    return f"Expected accuracy {share} ({found.hits} of {kept}); always saying its usual class is right in {100 * found.usual:.1f} %."
 
 
 def as_tree(name: str, found: "Placing") -> dict[str, Any]:
     """The same as one object."""
     task = found.bundle.task
     named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae"}[task.name]
-    hits = {"hits": round(found.score * found.judged) if found.judged else 0} if task.counts_classes else {}
+    hits = {"hits": found.hits} if task.counts_classes else {}
     score = {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
     sure = {"same": found.same, "halves": found.halves}
     return {"client": name, "model": found.model, "placed_by": found.placed_by, **hits, "judged": found.judged, **score, **sure}

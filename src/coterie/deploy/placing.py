@@ -32,6 +32,11 @@ class Placing:
     same: int | None  # of the halves, how many place it alike; None where there is no choice to make
     halves: int = DRAWS
 
+    @property
+    def hits(self) -> int:
+        """The rows kept aside that a classification has right."""
+        return round(self.score * self.judged) if self.judged else 0
+
 
 def place(new: Federation, serve: Callable[[Federation], Served]) -> Placing:
     """Place the only client of a federation. `serve` gives what the method serves newcomers.

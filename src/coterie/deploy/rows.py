@@ -70,17 +70,21 @@ def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], 
 
 def labelled_table(path: Path, classes: Sequence[str], label: str, task: Task) -> "tuple[pd.DataFrame, Array]":
     """The other columns of a CSV file, all cells as text, and its labels; the columns of several are named with commas between."""
-    frame = _read_table(path)
+    return labelled_frame(_read_table(path), classes, label, task, str(path))
+
+
+def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
+    """The same of a table that is there already."""
     names = [label] if label in frame or task.name != "multilabel" else label.split(",")
     for name in names:
         if name not in frame:
-            raise UserError(f"{path} has no label column {name!r}: {suggestion(name, map(str, frame.columns))}")
+            raise UserError(f"{where} has no label column {name!r}: {suggestion(name, map(str, frame.columns))}")
     columns = [frame[name].tolist() for name in names]
     if task.name == "multilabel":
         if len(names) != len(classes):
             raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
-        return frame.drop(columns=names), marks_of(columns, names, str(path))
-    return frame.drop(columns=label), _labels(columns[0], classes, task, label, str(path))
+        return frame.drop(columns=names), marks_of(columns, names, where)
+    return frame.drop(columns=label), _labels(columns[0], classes, task, label, where)
 
 
 def _labels(cells: Sequence[object], classes: Sequence[str], task: Task, label: str, where: str) -> Array:
