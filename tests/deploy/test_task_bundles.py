@@ -8,6 +8,7 @@ import pytest
 from sklearn.metrics import r2_score
 
 from coterie.core.errors import UserError
+from coterie.core.plan import Plan
 from coterie.core.tasks import Task
 from coterie.data.catalogue import load
 from coterie.deploy.bundle_files import read_bundle, write_bundle
@@ -81,3 +82,8 @@ def test_rows_with_known_labels_by_hand() -> None:
 def test_sites_of_a_real_federation_have_classes() -> None:
     with pytest.raises(UserError, match="are a regression: real federations carry classifications so far"):
         site_data(NUMBERS)
+
+
+def test_a_real_federation_minimises_the_usual_loss() -> None:
+    with pytest.raises(UserError, match="A real federation carries classifications, and loss=absolute is for a regression"):
+        Plan(loss="absolute").check_real()

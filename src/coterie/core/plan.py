@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Any, Literal
 
-from coterie.core.attacks import attack_of
+from coterie.core.attacks import attack_of, refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.selection import Selection
@@ -54,6 +54,12 @@ class Plan:
         if rest.get("norm_bound", 0) is None:
             rest["norm_bound"] = inf
         return cls(**rest, local=local)
+
+    def check_real(self) -> None:
+        """Refuse what a real federation does not do: its clients are what they are, and minimise the usual loss of classes."""
+        refuse_attack(self.attack)
+        if self.loss != "usual":
+            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

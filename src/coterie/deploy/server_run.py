@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.core.attacks import refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.deploy.answering import coterie_version
@@ -58,7 +57,7 @@ def carry_out_order(
         write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
         return True
     settings = Settings.from_json(order.settings)
-    refuse_attack(settings.plan.attack)
+    settings.plan.check_real()
     for spec in settings.methods:
         build(spec)  # a wrong spec is refused before any site is asked
     members = introductions(order, carrier, sites, settings.model, folder, tell)
