@@ -16,7 +16,7 @@ ReadColumns = Iterator[tuple[Ints, Ints, dict[str, Array]]]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRounds:
     """Of M methods, S seeds, R rounds and N clients."""
 
     right: Array  # (M, S, R, N) credits; -1, or nan where they are no counts, of what was not evaluated
@@ -47,7 +47,7 @@ class Held:
 
 
 class Judging:
-    """Fills `Judged`, a piece of the table of clients at a time."""
+    """Fills `JudgedRounds`, a piece of the table of clients at a time."""
 
     def __init__(self, evidence: Evidence, metric: Metric, shape: tuple[int, int], rounds: Ints, hostile: Bools | None, held: Held) -> None:
         self.evidence, self.metric, self.hostile, self.held = evidence, metric, hostile, held
@@ -105,13 +105,13 @@ class Judging:
     def _add(self, name: str, cell: Ints, weights: Array) -> None:
         self.totals[name] += np.bincount(cell, weights=weights, minlength=len(self.totals[name]))
 
-    def result(self) -> Judged:
+    def result(self) -> JudgedRounds:
         """A client for whom the metric is undefined in any run of a round counts in none of them: runs are compared on the same clients."""
         totals = self.totals
         loss, area = (metrics.ratio(totals[top], totals[low]).reshape(self.shape) for top, low in (("loss", "weight"), ("area", "areas")))
         errors = {name: metrics.ratio(total, totals["weight"]).reshape(self.shape) for name, total in self.errors.items()}
         root = np.sqrt(errors["squared_error"]) if errors else None
-        return Judged(
+        return JudgedRounds(
             self.right,
             np.where(self.undefined, 0, self.held.samples),
             loss,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.analysis.choosing import ValueOf, metric_of
-from coterie.analysis.judging import Judged, Judging, held_in, wanted_columns
+from coterie.analysis.judging import JudgedRounds, Judging, held_in, wanted_columns
 from coterie.analysis.measures import Metric
 from coterie.analysis.records import COSTS, Cluster, Records
 from coterie.core.arrays import Array, Bools, Doubles, Ints
@@ -96,7 +96,7 @@ def _columns(
             yield *index.of(batch), {name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("round", *names)}
 
 
-def _judged(evidence: Evidence, index: _Index, rounds: Ints, metric: Metric, hostile: Bools | None, faults: list[str]) -> Judged:
+def _judged(evidence: Evidence, index: _Index, rounds: Ints, metric: Metric, hostile: Bools | None, faults: list[str]) -> JudgedRounds:
     """Credits, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
     columns = wanted_columns(evidence, metric)
     held = held_in(evidence, rounds, evidence.tested, _columns(evidence, index, "clients", columns, []))
