@@ -133,3 +133,15 @@ def test_made_up_groups_have_models_of_their_own() -> None:
     assert made.groups is not None
     assert made.groups.tolist() == [0, 1, 0, 1]
     assert linear(clients=5, _data_seed=3).x[:10].tolist() == linear(clients=2, _data_seed=3).x[:10].tolist()
+
+
+def test_targets_are_not_fitted_on_clients_that_take_no_part(tmp_path: Path) -> None:
+    table = pd.concat([frame()[["site", "x", "price"]].assign(site=f"s{i}", price=frame()["price"] + 100 * i) for i in range(4)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for spec in ("linear(clients=6)", f"csv('{tmp_path / 't.csv'}',label=price,client=site)"):
+        made = load(f"{spec}/unseen(0.25)")
+        train = made.task.in_units(made.y[np.concatenate([made.train[client] for client in range(made.seen)])])
+        assert made.seen < len(made)
+        assert (made.task.mean, made.task.deviation) == pytest.approx((train.mean(), train.std()), rel=1e-5)
+    found = ct.study("fedavg", data="linear(clients=6,samples=20)", rounds=1, unseen=0.25)
+    assert np.isfinite(found.scores["unseen"]).all()

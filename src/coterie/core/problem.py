@@ -29,6 +29,7 @@ class Problem:
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
     task: Task = CLASSIFICATION
+    everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
 
     @property
     def roster(self) -> Roster:

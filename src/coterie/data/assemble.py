@@ -123,4 +123,4 @@ def divide(
             **(provenance or {}),
         },
     )
-    return prepared(made)
+    return prepared(made, samples.unseen)

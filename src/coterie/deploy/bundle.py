@@ -12,6 +12,7 @@ from torch import nn
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
@@ -26,6 +27,8 @@ from coterie.models.catalogue import build_model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array]
 
 
 class Predictions(NamedTuple):
@@ -65,6 +68,7 @@ class Bundle:
     worded: WordedColumn | None = None  # of a table of texts
     task: Task = CLASSIFICATION
     make: MakeModule = build_model  # another where the model was given as an object
+    several: Inputs | None = None  # what a row holds, where samples have several inputs
 
     def __repr__(self) -> str:
         who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
@@ -75,19 +79,20 @@ class Bundle:
         """The names of the classes, in the order of the columns of `predict_proba`."""
         return np.array(self.classes, dtype=object)
 
-    def predict(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Array:
+    def predict(self, rows: "Rows", client: str | None = None) -> Array:
         """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
-        is set. A table is in the client's own units; an array in those that the models were trained in."""
+        is set. A table is in the client's own units; an array in those that the models were trained in; samples of several inputs are a
+        tuple or a dictionary of arrays, as they were in training."""
         found = self._answered(rows, client).classes
         return np.asarray(self.classes_[found]) if self.task.counts_classes else found
 
-    def predict_proba(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Doubles:
+    def predict_proba(self, rows: "Rows", client: str | None = None) -> Doubles:
         """(m, C) the probability of each class, or of each label."""
         if self.task.name == "regression":
             raise UserError("A regression has no probabilities: use predict.")
         return self._answered(rows, client).probabilities
 
-    def _answered(self, rows: "Array | pd.DataFrame", client: str | None) -> Predictions:
+    def _answered(self, rows: "Rows", client: str | None) -> Predictions:
         from coterie.deploy.rows import inputs_of  # which knows bundles
 
         return self.answer(inputs_of(self, rows, client), client)
@@ -129,7 +134,7 @@ class Bundle:
     @cached_property
     def module(self) -> nn.Module:
         """The module that every model of the bundle is written into, in turn."""
-        return ModelSpec(self.model, self.input_shape, len(self.classes), self.make).module().eval()
+        return ModelSpec(self.model, self.several or self.input_shape, len(self.classes), self.make).module().eval()
 
     def load(self, row: int) -> nn.Module:
         """The module as this row of the models."""

@@ -54,6 +54,7 @@ class Head(_Strict):
     scaling: dict[str, _Scale]
     preparation: dict[str, Any] | None = None
     worded: dict[str, Any] | None = None
+    inputs: dict[str, Any] | None = None
     task: _Task | None = None  # none of a classification
     sha256: str
 

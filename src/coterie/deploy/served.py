@@ -58,6 +58,7 @@ class Served:
             worded=worded_column_of(federation.provenance),
             task=federation.task,
             make=self.make,
+            several=federation.inputs,
         )
 
     @cached_property

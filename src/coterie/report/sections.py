@@ -21,6 +21,7 @@ from coterie.report.page import Block, Html, Section, paragraph
 from coterie.report.subject import Subject
 from coterie.report.tables import ReportTable
 from coterie.report.text import Card, cards, headline
+from coterie.report.unseen_table import HEADING
 
 TERMS = (
     "A seed draws the first model, who takes part when, and the order of the data anew; a draw divides "
@@ -101,6 +102,7 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
         ("accuracy", subject.measure.title, [*shown("sources", "two-classes"), *accuracy_figures(subject), *shown("scores")]),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
         ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
+        ("unseen", HEADING, shown("unseen")),
         ("grouping", "The groups", [*groups_over_rounds(subject), *agreement_matrix(subject), *client_map(subject), *shown("grouping")]),
         ("counts", "Who counts how much", weight_figures(subject)),
         ("costs", "What it costs", [cost(subject), *shown("cost")]),

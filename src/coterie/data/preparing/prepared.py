@@ -11,6 +11,7 @@ from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
 from coterie.data.preparing.targets import with_targets
 from coterie.data.preparing.wishes import Wishes
+from coterie.data.taking_part import unseen_clients
 
 PENDING = "to prepare"  # in the provenance of samples: columns and wishes
 DONE = "preparation"  # in that of a federation: what was fitted
@@ -26,17 +27,19 @@ def has_gaps(facts: Mapping[str, Any]) -> bool:
     return PENDING in facts and facts[PENDING]["wishes"]["impute"] != "none"
 
 
-def prepared(federation: Federation, known: Preparation | None = None) -> Federation:
-    """The federation with its features, and the target of a regression, prepared: as its own training parts ask for it, or, of features,
-    as is known of an earlier one."""
-    federation = with_targets(federation)
+def prepared(federation: Federation, unseen: float = 0.0) -> Federation:
+    """The federation with its features, and the target of a regression, prepared as the training parts of its clients ask for it; without
+    the share that will take no part, to whom what the others ask for is done as well."""
+    apart = unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
+    federation = with_targets(federation, [client for client in range(len(federation)) if client not in apart])
     told = federation.provenance.get(PENDING)
     if told is None:
         return federation
     columns, wishes = Columns.read(told["columns"]), Wishes.read(told["wishes"])
     raw = np.asarray(federation.x, dtype=np.float64)
     training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
-    made = known or Preparation.fit(columns, wishes, training)
+    fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
+    made = Preparation.fit(columns, wishes, fitted)
     for name, rows in training.items():
         made = made.with_client(name, rows)
     provenance = {name: value for name, value in federation.provenance.items() if name != PENDING}
