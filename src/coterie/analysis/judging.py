@@ -29,7 +29,7 @@ class JudgedRounds:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldForTest:
     """What is fixed of test parts in each evaluated round, (R, N) each: samples, and of a regression what its targets sum up to."""
 
     samples: Ints
@@ -49,7 +49,9 @@ class Held:
 class Judging:
     """Fills `JudgedRounds`, a piece of the table of clients at a time."""
 
-    def __init__(self, evidence: Evidence, metric: Metric, shape: tuple[int, int], rounds: Ints, hostile: Bools | None, held: Held) -> None:
+    def __init__(
+        self, evidence: Evidence, metric: Metric, shape: tuple[int, int], rounds: Ints, hostile: Bools | None, held: HeldForTest
+    ) -> None:
         self.evidence, self.metric, self.hostile, self.held = evidence, metric, hostile, held
         self.place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
         self.place[rounds] = np.arange(len(rounds))
@@ -142,7 +144,7 @@ def wanted_columns(evidence: Evidence, metric: Metric) -> list[str]:
     return [name for name in ["client", "loss", *by_class, "auroc", *SUMS[evidence.task]] if name in there]
 
 
-def held_in(evidence: Evidence, rounds: Ints, test: Ints, pieces: ReadColumns) -> Held:
+def held_in(evidence: Evidence, rounds: Ints, test: Ints, pieces: ReadColumns) -> HeldForTest:
     """What is fixed of test parts: as the roster says, or, where the world drifts or clients come later, as every round says of itself."""
     names = [name for name in SUMS[evidence.task] if name.startswith("target")]
     samples = np.repeat(test[None, :], len(rounds), axis=0)
@@ -150,7 +152,7 @@ def held_in(evidence: Evidence, rounds: Ints, test: Ints, pieces: ReadColumns) -
     there = evidence.columns("clients")
     said = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in there] if evidence.task == "classification" else ["samples"]
     if not said or said[0] not in there:
-        return Held(samples, targets)
+        return HeldForTest(samples, targets)
     samples[:] = 0
     place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
     place[rounds] = np.arange(len(rounds))
@@ -159,4 +161,4 @@ def held_in(evidence: Evidence, rounds: Ints, test: Ints, pieces: ReadColumns) -
         samples[row, client] = np.sum([batch[name] for name in said], axis=0)
         for name, table in targets.items():
             table[row, client] = batch[name]
-    return Held(samples, targets)
+    return HeldForTest(samples, targets)

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
-from coterie.data.labels import FEW_NUMBERS, Labels, labels_of, marks_of
+from coterie.data.labels import FEW_NUMBERS, Labels, label_marks, labels_of
 from coterie.data.table import numbered_classes
 
 TARGET = "target"  # what a regression's is called where nothing names it
@@ -22,7 +22,7 @@ def array_labels(y: Array, classes: Sequence[str] | None, task: str, where: str)
             raise UserError(
                 f"{where}: {y.shape[1]} columns of labels are a multilabel task with as many names, not {task} with {len(names)}."
             )
-        return Labels(marks_of(list(y.T.tolist()), names, where), names, "multilabel")
+        return Labels(label_marks(list(y.T.tolist()), names, where), names, "multilabel")
     whole = y.dtype.kind in "iu" and len(y) > 0 and y.min() >= 0
     if y.dtype.kind in "iu" and task in ("auto", "classification") and (classes is not None or (whole and _numbered(y, task))):
         return Labels(y.astype(np.int64), tuple(map(str, classes)) if classes is not None else numbered_classes(y, where))

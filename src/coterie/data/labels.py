@@ -31,7 +31,7 @@ def labels_of(columns: Sequence[Sequence[Any]], names: Sequence[str], task: str,
     if len(columns) > 1 or task == "multilabel":
         if task not in ("auto", "multilabel"):
             raise UserError(f"{where}: a {task} has one label column, not {', '.join(names)}.")
-        return Labels(marks_of(columns, names, where), tuple(names), "multilabel")
+        return Labels(label_marks(columns, names, where), tuple(names), "multilabel")
     (column,), (name,) = columns, names
     words = [str(value) for value in column]
     if task == "regression" or (task == "auto" and _asks_for_numbers(words, name, where)):
@@ -76,7 +76,7 @@ def _marks(cells: Sequence[Any], name: str, where: str) -> Array:
     return np.array([MARKS[word] for word in words], dtype=np.uint8)
 
 
-def marks_of(columns: Sequence[Sequence[Any]], names: Sequence[str], where: str) -> Array:
+def label_marks(columns: Sequence[Sequence[Any]], names: Sequence[str], where: str) -> Array:
     """(N, L) labels of 0 and 1 from columns of them."""
     return np.stack([_marks(own, name, where) for own, name in zip(columns, names, strict=True)], axis=1)
 

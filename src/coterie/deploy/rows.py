@@ -16,7 +16,7 @@ from coterie.core.inputs import Inputs, several
 from coterie.core.tasks import Task
 from coterie.data.files import read_npz
 from coterie.data.frames import check_columns
-from coterie.data.labels import marks_of, targets_of
+from coterie.data.labels import label_marks, targets_of
 from coterie.deploy.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, ta
     if task.name == "multilabel":
         if len(names) != len(classes):
             raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
-        return frame.drop(columns=names), marks_of(columns, names, where)
+        return frame.drop(columns=names), label_marks(columns, names, where)
     return frame.drop(columns=label), _labels(columns[0], classes, task, label, where)
 
 
@@ -100,7 +100,7 @@ def _array_labels(found: Array, classes: Sequence[str], task: Task, where: str) 
         return _labels(found.tolist(), classes, task, "label", where)
     if found.ndim != 2 or found.shape[1] != len(classes):
         raise UserError(f"{where}: the labels have shape {found.shape}: the model has {len(classes)} of them, a column each.")
-    return marks_of(list(found.T.tolist()), classes, where)
+    return label_marks(list(found.T.tolist()), classes, where)
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
