@@ -60,8 +60,7 @@ class Context:
     def cohort(self, purpose: str = "cohort") -> Ids:
         """The clients of this round, ascending, as the plan selects them."""
         if self.plan.selection == "windows":
-            size = self.plan.cohort or max(round(self.plan.window * len(self.roster)), 1)
-            return windows(self.roster, size, self.seed, purpose, self.round_)
+            return windows(self.roster, self.plan.cohort_size(len(self.roster)), self.seed, purpose, self.round_)
         return uniform(self.roster, self.plan.cohort, self.seed, purpose, self.round_)
 
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
@@ -145,4 +144,10 @@ class Method(ABC, Generic[S]):
     @property
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
+        return False
+
+    @property
+    def trains_once(self) -> bool:
+        """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
+        an earlier round can then count in it, which is what asynchronous rounds need."""
         return False

@@ -10,6 +10,7 @@ from coterie.core.notes import Notes
 from coterie.core.states import State
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+ALOFT = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
 
@@ -41,6 +42,7 @@ class Progress:
     first: int  # the first of its new rounds
     end: LaneEnd
     state: State | None
+    aloft: State | None = None  # where time is simulated: what is on its way between rounds
 
 
 @dataclass(frozen=True)

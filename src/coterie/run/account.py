@@ -34,6 +34,20 @@ class Account:
             return
         self.cost += cost_of(ask, reply)
         self.absences += _absences(ask, reply)
+        self._count(ask, reply)
+
+    def charge_apart(self, asked: Train, back: Trained, question: Train, reply: Trained, seconds: float) -> None:
+        """Likewise in an asynchronous round: who was asked, and what they answer sooner or later; and, as if asked now, those whose answers
+        are there. Questions are charged when they are sent, answers and the work behind them when they arrive."""
+        self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
+        nobody = np.zeros(0, dtype=np.int64)
+        self.cost += cost_of(asked, back.take(nobody)) + cost_of(question.take(nobody), reply)
+        silent = np.setdiff1d(asked.clients, [*back.clients.tolist(), *back.refused])
+        self.absences += _refusals(asked, reply) + [Absence(int(client), asked.kind, "ABSENT") for client in silent]
+        self._count(question, reply)
+
+    def _count(self, ask: Ask[Any], reply: Any) -> None:
+        """How the round's training went."""
         if isinstance(ask, Train) and isinstance(reply, Trained):
             self.trained += len(reply)
             self.ran_away |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())

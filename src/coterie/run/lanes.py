@@ -7,6 +7,7 @@ state, `_close` measures it and yields the record.
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 from coterie.core.acceptance import accept
@@ -22,8 +23,10 @@ from coterie.core.states import State
 from coterie.engines.engine import Stamped
 from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, Extra, LaneEnd, LaneKey, RoundRecord
 from coterie.run.account import Account
+from coterie.run.aloft import Aloft
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
+from coterie.run.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Lane:
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
         self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
+        timed = plan.speeds is not None or plan.asynchronous is not None
+        self.timing = Timing(plan, problem, self.keyed) if timed else None
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -90,21 +95,45 @@ class Lane:
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
-            ask = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
+            left = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
+            ask = left if self.timing is None else self.timing.send(ask, left, round_)
         return Stamped(ask, self.keyed, round_, self.key.draw, self.number)
 
-    def answered(self, sent: Stamped, reply: Any) -> Any:
-        """What comes in: the engine's reply, with what hostile clients make of theirs, and without what cannot be right."""
+    def answered(self, ask: Ask[Any], sent: Stamped, reply: Any, seconds: float) -> Any:
+        """What comes in for an ask: the engine's reply to what was sent, with what hostile clients make of theirs, and without what cannot
+        be right; in asynchronous rounds, what is there by now. It is charged to the round."""
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
-        return accept(sent.ask, reply, self._limits)
+        if self.plan.asynchronous is None or self.account.measuring:
+            accepted = accept(sent.ask, reply, self._limits)
+            self.account.charge(ask, accepted, seconds)
+            return accepted
+        return self._buffered(sent.ask, accept(sent.ask, reply), seconds)
+
+    def _buffered(self, sent: Any, back: Any, seconds: float) -> Any:
+        """The answers that an asynchronous round goes on with: they are judged together, whenever they were begun."""
+        assert self.timing is not None
+        assert self.timing.sent is not None
+        assert self.account.context is not None
+        question, answers = self.timing.receive(sent, back, self.account.context)
+        accepted = accept(question, answers, self._limits)
+        accepted = replace(accepted, refused={**back.refused, **accepted.refused})
+        self.account.charge_apart(self.timing.sent.asked, back, question, accepted, seconds)
+        return accepted
 
     def stop(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
 
-    def go_on(self, end: LaneEnd, state: State | None) -> None:
+    @property
+    def aloft(self) -> Aloft | None:
+        """Where time is simulated: how late it is, and what is on its way."""
+        return None if self.timing is None else self.timing.aloft
+
+    def go_on(self, end: LaneEnd, state: State | None, aloft: State | None = None) -> None:
         """Stand where an earlier run left off."""
         self.round_, self.state = end.round_, state
+        if self.timing is not None and isinstance(aloft, Aloft):
+            self.timing.go_on(aloft)
         self.stop(end.status, end.reason)
 
     def context(self, round_: int) -> Context:
@@ -146,6 +175,7 @@ class Lane:
                 absences=tuple(account.absences),
                 groups=self.method.members(state),
                 discrepancy=account.discrepancy,
+                clock=nan if self.timing is None else self.timing.aloft.clock,
                 **measured,
                 seconds=dict(account.seconds),
             )

@@ -35,6 +35,7 @@ from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
+from coterie.run.asynchrony import check_methods
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
@@ -65,6 +66,9 @@ class Study:
     changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
     setup_seconds: float = 0.0
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
+
+    def __post_init__(self) -> None:
+        check_methods(self.settings.plan, self.settings.methods, self.methods)
 
     @classmethod
     def prepare(
@@ -138,7 +142,8 @@ class Study:
         lanes = self.lanes()
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
-                lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+                stood = opened.lanes[lane.key]
+                lane.go_on(stood.end, stood.state, stood.aloft)
         keeper = _Keeper(self, opened.writer if opened is not None else None)
         with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
             setup = self.setup_seconds + perf_counter() - began
@@ -222,7 +227,7 @@ class _Keeper:
             return
         moved = [lane for lane in wave if lane.round_ > before[lane.key] or lane.status != RUNNING]
         self.writer.routes(routes)
-        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state) for lane in moved], tables)
+        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state, lane.aloft) for lane in moved], tables)
         self.writer.log(f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {max(lane.round_ for lane in wave)} written")
         for lane in moved:
             if lane.status != RUNNING:
