@@ -1,7 +1,7 @@
 """How long clients take for a training, in simulated time: the settings that a plan names as ``--speeds``.
 
-A client's time is keyed by (seed, client), as who is hostile is: the same for every method of a seed. One unit is what a client of the usual
-speed takes for a training as the plan describes it; a training of half the epochs takes half as long. In a file the unit is the file's own.
+A client's time is keyed by (seed, client), as who is hostile is: the same for every method of a seed. One unit is what a client of the
+usual speed takes for a training as the plan describes it; half the epochs take half as long. In a file the unit is the file's own.
 """
 
 import csv
@@ -63,7 +63,7 @@ class LogNormal(Speeds):
 
 @dataclass(frozen=True)
 class Slowed(Speeds):
-    """A share of the clients takes `factor` times as long as the others, who take 1: so many that the share is met best, and at least one."""
+    """A share of the clients takes `factor` times as long as the others, who take 1: as many as meet the share best, at least one."""
 
     share: float = setting(0.1, "Share of the clients that are slow.", above=0, below=1)
     factor: float = setting(10.0, "How many times as long they take.", above=0)
@@ -84,7 +84,9 @@ class FromFile(Speeds):
         """Read when a study begins or goes on, and not before: its settings can be read where the file is not."""
         found = self._read()
         if missing := [name for name in roster.ids if name not in found]:
-            raise UserError(f"{self.path} has no time for the client {missing[0]!r}: it needs a line for each client, such as '{missing[0]},1'.")
+            raise UserError(
+                f"{self.path} has no time for the client {missing[0]!r}: it needs a line for each client, such as '{missing[0]},1'."
+            )
         return np.array([found[name] for name in roster.ids])
 
     def _read(self) -> dict[str, float]:

@@ -57,9 +57,7 @@ class Aloft(State):
         """Some of the answers, and the models that are still needed for them."""
         names = ("clients", "begun", "ends", "vectors", "sizes", "steps")
         needed = np.isin(self.rounds, self.begun[rows])
-        return replace(
-            self, **{name: getattr(self, name)[rows] for name in names}, rounds=self.rounds[needed], models=self.models[needed]
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in names}, rounds=self.rounds[needed], models=self.models[needed])
 
     def answers(self, round_: int, model: Floats, exponent: float, compared: Bools) -> Trained:
         """All of it as answers to the question of a round, whose model (d,) is sent then: ascending by client, each rebased."""

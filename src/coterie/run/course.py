@@ -38,9 +38,7 @@ class Course:
     clock: float  # when the server goes on
 
 
-def course_of(
-    clock: float, aloft: Iterable[AtWork], candidates: Iterable[Candidate], round_: int, wanted: float, room: float
-) -> Course:
+def course_of(clock: float, aloft: Iterable[AtWork], candidates: Iterable[Candidate], round_: int, wanted: float, room: float) -> Course:
     """The course of a round that begins at `clock`: it ends with the `wanted`-th answer, or when nobody is at work any more.
 
     Candidates begin in the order of their draws as long as there is room; whoever comes back makes room for the next at once. Those who
