@@ -66,9 +66,11 @@ def _studies(
 ) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
     from coterie.core.attacks import refuse_attack
+    from coterie.core.speeds import refuse_speeds
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
+    from coterie.run.asynchrony import check_methods
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy, read_study_file
 
@@ -84,8 +86,8 @@ def _studies(
     found = [(entry.name, entry.but(said).settings) for entry in entries]
     for _, settings in found:
         refuse_attack(settings.plan.attack)
-        for spec in settings.methods:
-            build(spec)
+        refuse_speeds(settings.plan.speeds)
+        check_methods(settings.plan, settings.methods, [build(spec) for spec in settings.methods])
     if len(found) == 1:
         return [(name or free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from coterie.core.attacks import refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
+from coterie.core.speeds import refuse_speeds
 from coterie.deploy.answering import coterie_version
 from coterie.deploy.engine import Carrier, FederatedEngine
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
@@ -17,6 +18,7 @@ from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageErr
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
+from coterie.run.asynchrony import check_methods
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
@@ -59,17 +61,18 @@ def carry_out_order(
         return True
     settings = Settings.from_json(order.settings)
     refuse_attack(settings.plan.attack)
-    for spec in settings.methods:
-        build(spec)  # a wrong spec is refused before any site is asked
+    refuse_speeds(settings.plan.speeds)
+    methods = tuple(build(spec) for spec in settings.methods)  # a wrong spec is refused before any site is asked
+    check_methods(settings.plan, settings.methods, methods)
     members = introductions(order, carrier, sites, settings.model, folder, tell)
     problem = problem_of(members, settings.model)
-    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit)
+    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit, last=settings.plan.rounds)
     settings.plan.check(len(members.members))
     study = Study(
         settings,
         problems={settings.draws[0]: problem},
         rosters={settings.draws[0]: members.table()},
-        methods=tuple(build(spec) for spec in settings.methods),
+        methods=methods,
         changing=True,  # clients may come later, and some tell no scores
     )
     out, execution = folder / "study", Execution(checkpoint_every=1, device="cpu")

@@ -26,7 +26,7 @@ from coterie.run.account import Account
 from coterie.run.aloft import Aloft
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
-from coterie.run.timing import Timing
+from coterie.run.own_time import timing_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Lane:
         *,
         own_seeds: bool = False,
         keeps_answers: bool = False,
+        real: bool = False,
     ) -> None:
         self.method, self.key, self.problem, self.plan, self.number = method, key, problem, plan, number
         self.keyed = keyed_seed(key.draw, key.seed) if own_seeds else key.seed  # what all its randomness is keyed by
@@ -60,8 +61,7 @@ class Lane:
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
         self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
-        timed = plan.speeds is not None or plan.asynchronous is not None
-        self.timing = Timing(plan, problem, self.keyed) if timed else None
+        self.timing = timing_of(plan, problem, self.keyed, real=real)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -96,7 +96,9 @@ class Lane:
             raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
             left = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
-            ask = left if self.timing is None else self.timing.send(ask, left, round_)
+            if self.timing is not None:
+                return self.timing.stamped(Stamped(self.timing.send(ask, left, round_), self.keyed, round_, self.key.draw, self.number))
+            ask = left
         return Stamped(ask, self.keyed, round_, self.key.draw, self.number)
 
     def answered(self, ask: Ask[Any], sent: Stamped, reply: Any, seconds: float) -> Any:
@@ -108,17 +110,15 @@ class Lane:
             accepted = accept(sent.ask, reply, self._limits)
             self.account.charge(ask, accepted, seconds)
             return accepted
-        return self._buffered(sent.ask, accept(sent.ask, reply), seconds)
+        return self._buffered(sent.ask, reply, seconds)
 
-    def _buffered(self, sent: Any, back: Any, seconds: float) -> Any:
+    def _buffered(self, sent: Any, reply: Any, seconds: float) -> Any:
         """The answers that an asynchronous round goes on with: they are judged together, whenever they were begun."""
         assert self.timing is not None
-        assert self.timing.sent is not None
         assert self.account.context is not None
-        question, answers = self.timing.receive(sent, back, self.account.context)
-        accepted = accept(question, answers, self._limits)
-        accepted = replace(accepted, refused={**back.refused, **accepted.refused})
-        self.account.charge_apart(self.timing.sent.asked, back, question, accepted, seconds)
+        got = self.timing.receive(sent, reply, self.account.context)
+        accepted = accept(got.question, got.answers, self._limits)
+        self.account.charge_apart(got.asked, got.silent, got.question, accepted, seconds)
         return accepted
 
     def stop(self, status: str, reason: str) -> None:
@@ -223,15 +223,13 @@ def lanes_of(
     seeds: Sequence[int],
     problems: Problem | Mapping[int, Problem],
     plan: Plan,
-    *,
-    own_seeds: bool = False,
-    keeps_answers: bool = False,
+    **options: bool,
 ) -> list[Lane]:
     """Every method with every seed on every draw: all draws with the first seed, then with the next, so that a study that is cut short
-    holds complete pairs, and rather few seeds of all draws than all seeds of a few."""
+    holds complete pairs, and rather few seeds of all draws than all seeds of a few. `options` are those of a lane."""
     by_draw = {0: problems} if isinstance(problems, Problem) else problems
     triples = [(draw, label, method, seed) for seed in seeds for draw in by_draw for label, method in methods]
     return [
-        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, own_seeds=own_seeds, keeps_answers=keeps_answers)
+        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, **options)
         for i, (draw, label, method, seed) in enumerate(triples)
     ]

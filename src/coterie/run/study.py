@@ -167,8 +167,8 @@ class Study:
         methods = list(zip(self.settings.methods, self.methods, strict=True))
         # who was right on the same sample is for whoever holds the data: in a simulation everybody does
         few = all(world.federation.test.sizes.sum() <= MOST_ANSWERS for world in self.worlds.values())
-        own, keeps = self.settings.own_seeds, bool(self.worlds) and few
-        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, own_seeds=own, keeps_answers=keeps)
+        options = {"own_seeds": self.settings.own_seeds, "keeps_answers": bool(self.worlds) and few, "real": not self.worlds}
+        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
 
     def _run_wave(
         self,

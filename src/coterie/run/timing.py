@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.acceptance import accept
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, Gradient, Train, Trained
 from coterie.core.errors import UserError
@@ -20,6 +21,7 @@ from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.rng import key
 from coterie.core.speeds import Equal, speeds_of
+from coterie.engines.engine import Stamped
 from coterie.run.aloft import Aloft
 from coterie.run.asynchrony import check_ask
 from coterie.run.course import AtWork, Candidate, Course, course_of
@@ -34,6 +36,16 @@ class Sent:
     asked: Train  # as the method made it, of those who were asked, some of whom may be gone
     round_: int
     course: Course
+
+
+@dataclass(frozen=True)
+class Received:
+    """What an asynchronous round goes on with."""
+
+    asked: Train  # whom the round's own question went to
+    silent: Ids  # who was asked, in this round or before, and will not answer
+    question: Train  # as if it had gone to those whose answers are there
+    answers: Trained  # theirs, as if begun from the round's model
 
 
 class Timing:
@@ -68,18 +80,24 @@ class Timing:
         self.sent = Sent(ask.take(np.isin(ask.clients, asked)), round_, course)
         return left.take(np.isin(left.clients, asked))
 
-    def receive(self, ask: Train, back: Trained, ctx: Context) -> tuple[Train, Trained]:
-        """The question as if it had gone to those whose answers are there now, and these; what comes later is kept."""
+    def stamped(self, stamped: Stamped) -> Stamped:
+        """The question as it goes to the engine, which answers all that it is asked."""
+        return stamped
+
+    def receive(self, ask: Train, reply: Trained, ctx: Context) -> Received:
+        """What the round goes on with; what comes later is kept."""
         assert self.sent is not None
+        back, asked = accept(ask, reply), self.sent.asked
         course, model, round_ = self.sent.course, ask.models[0], ctx.round_
         ends = {each.client: each.end for each in (*course.arrived, *course.aloft) if each.round_ == round_}
         known = self.aloft.joined_by(back, np.array([ends[client] for client in back.clients.tolist()]), round_, model)
         arrived = {(each.client, each.round_) for each in course.arrived}
         here = np.array([pair in arrived for pair in zip(known.clients.tolist(), known.begun.tolist(), strict=True)], dtype=np.bool_)
         now, self.aloft = known.only(here), known.only(~here).at(course.clock)
-        note_arrivals(now, len(self.aloft), ctx)
         answers = now.answers(round_, model, self.plan.staleness, self.problem.layout.compared)
-        return question_to(answers.clients, ask), answers
+        note_arrivals(now, len(self.aloft), ctx)
+        silent = np.setdiff1d(asked.clients, [*back.clients.tolist(), *back.refused])
+        return Received(asked, silent, question_to(answers.clients, ask), replace(answers, refused=back.refused))
 
     def _candidates(self, ask: Train | Gradient, left: Train | Gradient, round_: int) -> list[Candidate]:
         """Everybody who may be asked; who is not left is gone."""
