@@ -49,6 +49,7 @@ def records_of(evidence: Evidence) -> Records:
         validation=by_round["validation"][:, :, rounds],
         costs={name: by_round[name] for name in COSTS},
         discrepancy=by_round["discrepancy"],
+        clock=by_round["clock"] if np.isfinite(by_round["clock"]).any() else None,
         server_seconds=_server_seconds(evidence, index, faults),
         groups=_groups(evidence, index, faults),
         clusters=_clusters(evidence, index, faults),
@@ -134,7 +135,7 @@ def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, hostile
 
 
 def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
-    names = [*COSTS, "discrepancy", "validation"]
+    names = [*COSTS, "discrepancy", "validation", "clock"]
     tables = {name: index.table() for name in names}
     for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
         for name, table in tables.items():

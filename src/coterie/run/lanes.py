@@ -230,6 +230,5 @@ def lanes_of(
     by_draw = {0: problems} if isinstance(problems, Problem) else problems
     triples = [(draw, label, method, seed) for seed in seeds for draw in by_draw for label, method in methods]
     return [
-        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, **options)
-        for i, (draw, label, method, seed) in enumerate(triples)
+        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, **options) for i, (draw, label, method, seed) in enumerate(triples)
     ]
