@@ -231,6 +231,12 @@ def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
         study("fedavg", data=federation, plan=replace(plan, rounds=3), out=tmp_path / "s", resume=True)
 
 
+def test_speeds_that_cannot_be_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"t\.csv cannot be read"):
+        study("fedavg", data=worlds.tiny(), rounds=1, speeds=str(tmp_path / "t.csv"), out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
 @pytest.mark.parametrize("spec", ["fedsim", "ifca", "fesem", "scaffold", "moon", "local", "fedex", "fedavg+guard", "feddane"])
 def test_other_methods_are_refused_before_anything_is_written(spec: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be run with asynchronous=2: asynchronous rounds are for methods"):

@@ -1,12 +1,14 @@
 """What asynchronous rounds can be made of: one training of one shared model. Everything else is refused in a sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coterie.core.asks import Ask, Train
 from coterie.core.errors import UserError
 from coterie.core.method import Method
 from coterie.core.plan import Plan
+from coterie.core.problem import Problem
+from coterie.core.speeds import speeds_of
 
 WHY = "asynchronous rounds are for methods whose round is one training of one shared model (such as fedavg, fedprox, simprox)"
 
@@ -16,6 +18,13 @@ def check_methods(plan: Plan, labels: Sequence[str], methods: Sequence[Method[An
     for label, method in zip(labels, methods, strict=True):
         if plan.asynchronous is not None and not method.trains_once:
             raise UserError(f"The method {label!r} cannot be run with asynchronous={plan.asynchronous}: {WHY}; leave one of them away.")
+
+
+def check_speeds(plan: Plan, problems: Iterable[Problem]) -> None:
+    """Refuse, before anything is written, a file that does not say how long every client takes."""
+    if (speeds := speeds_of(plan.speeds)) is not None:
+        for problem in problems:
+            speeds.times(problem.roster, 0)
 
 
 def check_ask(ask: Ask[Any], *, first: bool) -> None:

@@ -35,7 +35,7 @@ from coterie.evidence.writer import Writer
 from coterie.methods.catalogue import build, spec_of
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
-from coterie.run.asynchrony import check_methods
+from coterie.run.asynchrony import check_methods, check_speeds
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.drive import drive, waves
@@ -123,6 +123,7 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution, watchers = execution or Execution(), list(callbacks)
+        check_speeds(self.settings.plan, self.problems.values())
         for watcher in watchers:
             for sentence in self.notices:
                 watcher.on_notice(sentence)

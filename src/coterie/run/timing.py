@@ -7,13 +7,14 @@ is asked in a round is trained in one call of the engine, and what arrives later
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from coterie.core.acceptance import accept
-from coterie.core.arrays import Ids, Words
+from coterie.core.arrays import Doubles, Ids, Words
 from coterie.core.asks import Ask, Gradient, Train, Trained
 from coterie.core.errors import UserError
 from coterie.core.method import Context
@@ -53,10 +54,18 @@ class Timing:
 
     def __init__(self, plan: Plan, problem: Problem, seed: int) -> None:
         self.plan, self.problem, self.seed = plan, problem, seed
-        self.times = (speeds_of(plan.speeds) or Equal()).times(problem.roster, seed)
         self.room = plan.concurrency or plan.cohort_size(len(problem.roster))
-        self.aloft = Aloft.nothing(self.times, problem.layout.size)
         self.sent: Sent | None = None
+
+    @cached_property
+    def times(self) -> Doubles:
+        """(roster,) how long clients take; looked up when time runs, so that a finished study needs no file of speeds."""
+        return (speeds_of(self.plan.speeds) or Equal()).times(self.problem.roster, self.seed)
+
+    @cached_property
+    def aloft(self) -> Aloft:
+        """How late it is, and what is on its way."""
+        return Aloft.nothing(self.times, self.problem.layout.size)
 
     def go_on(self, aloft: Aloft) -> None:
         """Stand where an earlier run left off."""
