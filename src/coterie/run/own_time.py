@@ -20,7 +20,7 @@ from coterie.core.rng import key
 from coterie.engines.engine import Arrived, Awaited, Stamped
 from coterie.run.aloft import Aloft
 from coterie.run.asynchrony import check_ask
-from coterie.run.timing import Received, Timing, note_arrivals, question_to
+from coterie.run.timing import Buffer, Timing, note_arrivals, question_to
 
 
 class OwnTime:
@@ -54,7 +54,7 @@ class OwnTime:
         """The question with how many answers are waited for."""
         return Awaited(**vars(stamped), wanted=self.wanted, room=self.room)
 
-    def receive(self, ask: Train, reply: Arrived, ctx: Context) -> Received:
+    def receive(self, ask: Train, reply: Arrived, ctx: Context) -> Buffer:
         """What has come, as answers to the round's question."""
         assert self._asked is not None
         self._at_work |= dict.fromkeys(reply.asked.tolist(), ctx.round_)
@@ -70,7 +70,7 @@ class OwnTime:
         note_arrivals(now, len(self._at_work), ctx)
         answers = now.answers(ctx.round_, ask.models[0], self.plan.staleness, self.problem.layout.compared)
         asked = self._asked.take(np.isin(self._asked.clients, reply.asked))
-        return Received(asked, reply.silent, question_to(answers.clients, ask), replace(answers, refused=refused))
+        return Buffer(asked, reply.silent, question_to(answers.clients, ask), replace(answers, refused=refused))
 
 
 def timing_of(plan: Plan, problem: Problem, seed: int, *, real: bool) -> Timing | OwnTime | None:

@@ -40,7 +40,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Received:
+class Buffer:
     """What an asynchronous round goes on with."""
 
     asked: Train  # whom the round's own question went to
@@ -93,7 +93,7 @@ class Timing:
         """The question as it goes to the engine, which answers all that it is asked."""
         return stamped
 
-    def receive(self, ask: Train, reply: Trained, ctx: Context) -> Received:
+    def receive(self, ask: Train, reply: Trained, ctx: Context) -> Buffer:
         """What the round goes on with; what comes later is kept."""
         assert self.sent is not None
         back, asked = accept(ask, reply), self.sent.asked
@@ -106,7 +106,7 @@ class Timing:
         answers = now.answers(round_, model, self.plan.staleness, self.problem.layout.compared)
         note_arrivals(now, len(self.aloft), ctx)
         silent = np.setdiff1d(asked.clients, [*back.clients.tolist(), *back.refused])
-        return Received(asked, silent, question_to(answers.clients, ask), replace(answers, refused=back.refused))
+        return Buffer(asked, silent, question_to(answers.clients, ask), replace(answers, refused=back.refused))
 
     def _candidates(self, ask: Train | Gradient, left: Train | Gradient, round_: int) -> list[Candidate]:
         """Everybody who may be asked; who is not left is gone."""
