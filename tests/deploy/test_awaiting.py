@@ -49,7 +49,10 @@ class Slow(InProcess):
     def post(self, number: str, site: str, data: bytes) -> None:
         said = None if site == self.lost else self.exchange({site: data})[site]
         self.judged.pop()  # no question for scores
-        self.coming.append((self.now + TIMES[site.removeprefix("site of ")], number, said))
+        self.coming.append((self.now + self.time(site), number, said))
+
+    def time(self, site: str) -> float:
+        return TIMES[site.removeprefix("site of ")]
 
     def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
         ready = [each for each in self.coming if wait or each[0] <= self.now]
@@ -79,7 +82,7 @@ class Last:
         return lambda *given: None
 
 
-def real(carrier: InProcess, settings: Settings, **options: Any) -> tuple[Any, dict[str, bytes]]:
+def real(carrier: InProcess, settings: Settings, *, owner: Mapping[str, str] = OWNER, **options: Any) -> tuple[Any, dict[str, bytes]]:
     """The study as a server runs it, which has no data."""
     world = World.of(FEDERATION, "mclr")
     study = Study(
@@ -89,7 +92,7 @@ def real(carrier: InProcess, settings: Settings, **options: Any) -> tuple[Any, d
         methods=tuple(build(spec) for spec in settings.methods),
         changing=True,
     )
-    engine = FederatedEngine(carrier, OWNER, FEDERATION.ids, "a run", last=settings.plan.rounds)
+    engine = FederatedEngine(carrier, owner, FEDERATION.ids, "a run", last=settings.plan.rounds)
     kept: Any = Last()
     return study.run(engine=engine, callbacks=[kept], **options), kept.models
 
@@ -108,6 +111,25 @@ def test_real_sites_end_as_simulated_ones_of_their_speeds(tmp_path: Path) -> Non
     clock = result.evidence.frame("rounds").query("method == 'fedavg'")["clock"].to_numpy()
     assert models == kept.models
     assert (np.diff(clock) > 0).all()  # seconds of this machine
+
+
+def test_answers_that_come_together_are_kept_for_the_rounds_after() -> None:
+    """Two sites of three clients: the first answers for all three at once, and a round goes on with one answer."""
+
+    class Two(Slow):
+        def __init__(self) -> None:
+            InProcess.__init__(self, FEDERATION, {"a": list(FEDERATION.ids[:3]), "b": list(FEDERATION.ids[3:])})
+            self.now, self.lost, self.coming, self.judged = 0.0, "", [], []
+
+        def time(self, site: str) -> float:
+            return {"a": 1.0, "b": 10.0}[site]
+
+    alone = replace(SETTINGS, methods=("fedavg",), plan=Plan(rounds=3, asynchronous=1, counts="believed"))
+    result, _ = real(Two(), alone, owner={client: "ab"[i // 3] for i, client in enumerate(FEDERATION.ids)})
+    notes = result.evidence.frame("notes").set_index("name")["value"]
+    assert sorted(notes["arrived"]) == ["[0]", "[1]", "[2]"]
+    assert notes["staleness"].tolist() == ["[0]", "[1]", "[2]"]
+    assert notes["at_work"].tolist() == ["5", "5", "5"]
 
 
 def test_sites_at_work_are_not_asked_for_scores_until_the_end() -> None:

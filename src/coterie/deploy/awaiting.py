@@ -68,11 +68,9 @@ class Letters:
         """Ask as there is room, and wait until every lane has as many answers as it wants, or nobody is left to wait for."""
         queues = [clients_of(stamped.ask).tolist() for stamped in asks]
         asked: list[list[int]] = [[] for _ in asks]
+        self._ask(asks, queues, asked, attended=False)
         while True:
-            now = [self._next(stamped, queue) for stamped, queue in zip(asks, queues, strict=True)]
-            for before, more in zip(asked, now, strict=True):
-                before += more
-            self._post(asks, now)
+            self._ask(asks, queues, asked, attended=True)
             if all(self._enough(stamped) for stamped in asks):
                 break
             come = self.carrier.collect(wait=True)
@@ -81,16 +79,25 @@ class Letters:
             self._open(*come)
         return [self._taken(stamped, own) for stamped, own in zip(asks, asked, strict=True)]
 
-    def _next(self, stamped: Awaited, queue: list[int]) -> list[int]:
+    def _ask(self, asks: Sequence[Awaited], queues: Sequence[list[int]], asked: Sequence[list[int]], *, attended: bool) -> None:
+        """Ask whom there is room for. An answer that lies here holds its place until it is attended to, as the round goes on."""
+        now = []
+        for stamped, queue, before in zip(asks, queues, asked, strict=True):
+            here = len(self.inbox[stamped.lane])
+            room = stamped.room - len(self.at_work[stamped.lane]) - (0 if attended else here)
+            now.append(self._next(stamped.lane, queue, room if here < stamped.wanted or not attended else 0))
+            before += now[-1]
+        self._post(asks, now)
+
+    def _next(self, lane: int, queue: list[int], room: int) -> list[int]:
         """Whom of a lane's cohort to ask now; who is at work, or whose answer lies here, is not asked again."""
-        lane, found = stamped.lane, list[int]()
         known = self.at_work[lane] | {answer.client for answer in self.inbox[lane]}
-        here = len(self.inbox[lane])
-        while queue and here < stamped.wanted and len(self.at_work[lane]) < stamped.room:
+        found: list[int] = []
+        while queue and len(found) < room:
             client = queue.pop(0)
             if client not in known:
                 found.append(client)
-                self.at_work[lane].add(client)
+        self.at_work[lane] |= set(found)
         return found
 
     def _enough(self, stamped: Awaited) -> bool:
