@@ -46,7 +46,7 @@ class Aloft(State):
             clients=np.concatenate([self.clients, trained.clients]),
             begun=np.concatenate([self.begun, np.full(len(trained), round_, dtype=np.int64)]),
             ends=np.concatenate([self.ends, ends]),
-            vectors=np.concatenate([self.vectors, trained.vectors]),
+            vectors=np.concatenate([self.vectors, np.asarray(trained.vectors)]),
             sizes=np.concatenate([self.sizes, trained.sizes]),
             steps=np.concatenate([self.steps, trained.steps]),
             rounds=np.append(self.rounds, round_),
