@@ -16,6 +16,7 @@ from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.analysis.times import times_told
 from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
@@ -159,7 +160,8 @@ class Result:
     @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        return [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
+        told = [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
+        return told + times_told([records for records, _ in self._draws])
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""
