@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.arrays import Ints
 from coterie.core.local import Local
-from coterie.core.parameters import write
+from coterie.core.parameters import sent, write
 from coterie.core.rng import extend, word
 from coterie.core.rules import MODEL, LocalRule, plain_optimizer
 from coterie.engines.batches import batches
@@ -102,14 +102,15 @@ def _batches(space: Workspace, visit: Visit, local: Local, key: int, epochs: int
 
 
 def _pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
-    """A flat vector cut into the shapes of the module's trained weights."""
-    cuts = torch.split(vector, [w.numel() for w in [*module.parameters(), *module.buffers()]])
-    return [cut.view(w.shape) for cut, w in zip(cuts, module.parameters(), strict=False) if w.requires_grad]
+    """A flat vector cut into the shapes of the module's trained weights, which come first in it."""
+    weights = [w for w in module.parameters() if w.requires_grad]
+    sizes = [w.numel() for w in weights]
+    return [cut.view(w.shape) for cut, w in zip(torch.split(vector[: sum(sizes)], sizes), weights, strict=True)]
 
 
 def _named(space: Workspace, vector: Tensor) -> dict[str, Tensor]:
     """A flat vector as the module's tensors by name, each in its own type."""
-    tensors = dict([*space.module.named_parameters(), *space.module.named_buffers()])
+    tensors = dict(sent(space.module))
     cuts = torch.split(vector, [tensor.numel() for tensor in tensors.values()])
     return {
         name: (cut if tensor.is_floating_point() else cut.round()).to(tensor.dtype).view(tensor.shape).detach()

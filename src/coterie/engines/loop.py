@@ -123,7 +123,7 @@ def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
         torch.autograd.backward(loss)
         losses[i] = loss.item()
         begin = 0
-        for w in space.module.parameters():
+        for w in (w for w in space.module.parameters() if w.requires_grad):
             if w.grad is not None:
                 vectors[i, begin : begin + w.numel()] = w.grad.cpu().numpy().ravel()
             begin += w.numel()

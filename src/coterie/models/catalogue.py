@@ -12,8 +12,11 @@ from coterie.core.errors import UserError
 from coterie.core.specs import Registry, parse
 from coterie.models.cnn import cnn
 from coterie.models.custom import build_custom
+from coterie.models.densenet import densenet121
+from coterie.models.efficientnet import efficientnet_lite0
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
+from coterie.models.resnet import resnet18, resnet50
 
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
@@ -21,6 +24,10 @@ models.add("mlp", mlp)
 models.add("cnn", cnn)
 models.add("lstm", lstm)
 models.add("rnn", rnn)
+models.add("resnet18", resnet18)
+models.add("resnet50", resnet50)
+models.add("densenet121", densenet121)
+models.add("efficientnet_lite0", efficientnet_lite0)
 
 
 def build_model(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

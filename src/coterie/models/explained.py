@@ -11,6 +11,10 @@ _WORDS = {
     "embeddings": "A NumPy file with a row for each token, in place of random ones.",
     "train_embeddings": "Whether embeddings are trained along; frozen otherwise.",
 }
+_IMAGES = {
+    "stem": "cifar begins with 3x3 and no pool, for images of some 32x32 pixels; imagenet halves the side before the first stage.",
+    "norm": "batch, whose statistics are averaged and never compared, or group, which has none.",
+}
 HELP: Mapping[str, Mapping[str, str]] = {
     "mclr": {},
     "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},
@@ -24,6 +28,10 @@ HELP: Mapping[str, Mapping[str, str]] = {
         **_WORDS,
     },
     "rnn": {"hidden": "Cells of each layer.", "layers": "Recurrent layers, one upon the other.", **_WORDS},
+    "resnet18": _IMAGES,
+    "resnet50": _IMAGES,
+    "densenet121": _IMAGES,
+    "efficientnet_lite0": {"stem": _IMAGES["stem"]},
 }
 
 
