@@ -77,7 +77,7 @@ def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:
         build_model(spec, shape, 3)
 
 
-def images(clients: int = 2, each: int = 4, side: int = 8) -> Federation:
+def images(clients: int = 2, each: int = 2, side: int = 8) -> Federation:
     """Made-up colour images; every client has two more to be tested on."""
     rng, n = generator(key(0, "images")), each + 2
     parts = [np.split(np.arange(k * n, (k + 1) * n), [each]) for k in range(clients)]

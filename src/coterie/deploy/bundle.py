@@ -19,7 +19,7 @@ from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.engines.loss import probabilities
-from coterie.engines.workspace import CHUNK
+from coterie.engines.workspace import chunk_for
 from coterie.models.catalogue import build_model
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Bundle:
         """(m, C) probabilities of one model."""
         module = self.load(row)
         try:
-            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), CHUNK)])
+            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), chunk_for(module))])
         except IndexError as error:
             raise UserError(f"The samples hold a token that the model {self.model!r} does not know ({error}).") from error
         found: Doubles = probabilities(outputs).double().numpy()

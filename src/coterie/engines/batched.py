@@ -20,7 +20,9 @@ from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
+from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import Judge, evaluate
+from coterie.engines.features import Featured
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.job import FusedJob
@@ -57,6 +59,7 @@ class BatchedEngine(LocalEngine):
         self.device, self.precision = torch.device(device), precision
         self.threads = threads or cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
+        self._featured = Featured(self.device, precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._kept: dict[World, _Kept] = {}
@@ -65,9 +68,12 @@ class BatchedEngine(LocalEngine):
     def prepare(self, local: Local) -> None:
         for world in self.worlds.values():
             with torch_threads(1):
-                route = self._route(world, local)
+                route = self._route(self._featured.of(world), local)
             if route.name == "fused" and self.device.type == "cpu":
                 fused_cpu.warm_up()
+
+    def _world(self, stamped: Stamped) -> World:
+        return self._featured.of(super()._world(stamped))
 
     def routes(self) -> Mapping[str, str]:
         return self._routes

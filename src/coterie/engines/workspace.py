@@ -15,6 +15,12 @@ from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
+LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
+
+
+def chunk_for(module: nn.Module) -> int:
+    """Samples that go through a module at a time where nothing is trained."""
+    return LARGE_CHUNK if sum(w.numel() for w in module.parameters()) > LARGE_MODEL else CHUNK
 
 
 class Workspace:
@@ -25,6 +31,7 @@ class Workspace:
         self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
+        self.chunk = chunk_for(self.module)
         self.least = smallest_batch(self.module, self.x)  # samples that a step needs
         self.draws = False  # whether the module was seen to draw random numbers while it trained
         self.closing = Event()  # set when trainings here and in its twins are to end early
@@ -34,7 +41,8 @@ class Workspace:
         """So many workspaces, this one the first, that share all but the module."""
         while len(self._twins) < count - 1:
             twin = copy(self)
-            twin.module = deepcopy(self.module)  # not built anew: a builder may hand out one and the same module
+            # not built anew: a builder may hand out one and the same module; what is frozen is shared
+            twin.module = deepcopy(self.module, {id(w): w for w in self.module.parameters() if not w.requires_grad})
             twin._twins = []
             self._twins.append(twin)
         return [self, *self._twins[: count - 1]]
@@ -73,5 +81,5 @@ class Workspace:
             numbers = torch.arange(len(y), device=self.device)
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
-        outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
+        outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, self.chunk)])
         return probabilities(outputs), self.loss(outputs, y[numbers])

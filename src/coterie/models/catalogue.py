@@ -17,6 +17,7 @@ from coterie.models.efficientnet import efficientnet_lite0
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
 from coterie.models.resnet import resnet18, resnet50
+from coterie.models.text import text_model
 
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
@@ -28,6 +29,7 @@ models.add("resnet18", resnet18)
 models.add("resnet50", resnet50)
 models.add("densenet121", densenet121)
 models.add("efficientnet_lite0", efficientnet_lite0)
+models.add("text", text_model)
 
 
 def build_model(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

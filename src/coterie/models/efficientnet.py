@@ -15,7 +15,7 @@ class InvertedStage(NamedTuple):
     kernel: int
     stride: int
     channels: int
-    count: int
+    blocks: int
 
 
 STAGES = (
@@ -58,7 +58,7 @@ class EfficientNetLite(nn.Module):
         self.stem = nn.Sequential(convolution(image[0], FIRST, 3, 2 if stem == "imagenet" else 1), nn.BatchNorm2d(FIRST), nn.ReLU6())
         blocks = []
         for stage in STAGES:
-            for block in range(stage.count):
+            for block in range(stage.blocks):
                 blocks.append(Inverted(inputs, stage, 1 if block else stage.stride))
                 inputs = stage.channels
         self.blocks = nn.Sequential(*blocks)

@@ -32,6 +32,16 @@ HELP: Mapping[str, Mapping[str, str]] = {
     "resnet50": _IMAGES,
     "densenet121": _IMAGES,
     "efficientnet_lite0": {"stem": _IMAGES["stem"]},
+    "text": {
+        "encoder": "A folder of a pretrained encoder, or its name on the Hugging Face hub.",
+        "head": "Width of a hidden layer in the head; 0 leaves it out.",
+        "train": "What is trained, sent, compared and averaged: head (the encoder is frozen), lora (adapters and head) or all.",
+        "pool": "A text's vector: the mean over its tokens, or that of its first.",
+        "rank": "Rank of the adapters.",
+        "alpha": "Their scale: alpha / rank times what they add.",
+        "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
+        "dropout": "Share of signals left out while the encoder is trained; other than 0, clients train one by one.",
+    },
 }
 
 

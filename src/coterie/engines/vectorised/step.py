@@ -1,4 +1,4 @@
-"""One step of a stack of trainings: the module mapped over its rows, one backward pass, one update."""
+"""One step of a stack of trainings: the module mapped over its rows, or its adapters stacked; one backward pass, one update."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -13,6 +13,7 @@ from coterie.core.layout import Layout, Slice
 from coterie.engines.loss import Loss
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
+from coterie.models.stacking import stacks_by_itself
 
 
 class Stepper:
@@ -22,6 +23,7 @@ class Stepper:
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices = layout.slices
+        self._by_itself = stacks_by_itself(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 
@@ -56,7 +58,11 @@ class Stepper:
             return result
 
         with torch.enable_grad(), self.convolving():
-            predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
+            if self._by_itself:  # adapters: one large batch through the body that all have in common
+                flat = outputs(tensors, self.x[samples].flatten(0, 1))
+                predicted = flat.view(*samples.shape, *flat.shape[1:])
+            else:
+                predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
             losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
             gradients = torch.autograd.grad((losses * (real / counts[:, None])).sum(), weights, allow_unused=True)
