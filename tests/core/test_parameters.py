@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.core.layout import Layout, Slice
 from coterie.core.parameters import initial_models, layout_of, read, torch_seeded, write
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
@@ -35,6 +36,9 @@ def test_layout_says_what_each_slice_is() -> None:
 def test_comparable_cuts_columns_only_where_needed() -> None:
     vectors = np.arange(42, dtype=np.float32).reshape(2, 21)
     assert layout_of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
+    assert np.shares_memory(layout_of(build()).comparable(vectors), vectors)  # no second copy of a large stack
+    apart = Layout((Slice("a", (1,), 0, "statistic"), Slice("b", (2,), 1, "weight")))
+    assert apart.comparable(vectors[:, :3]).tolist() == vectors[:, 1:3].tolist()
     plain = np.zeros((2, 8), dtype=np.float32)
     assert layout_of(nn.Linear(3, 2)).comparable(plain) is plain
 

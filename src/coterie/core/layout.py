@@ -61,8 +61,11 @@ class Layout:
         return mask
 
     def comparable(self, vectors: Floats) -> Floats:
-        """The columns that may be compared; the array itself, without a copy, when that is all of them."""
-        return vectors if bool(self.compared.all()) else vectors[:, self.compared]
+        """The columns that may be compared: a view where they lie together, as a module's trained weights do; otherwise a copy."""
+        last = self.weights[-1].end if self.weights else 0
+        if bool(self.compared[:last].all()):
+            return vectors if last == self.size else vectors[:, :last]
+        return vectors[:, self.compared]
 
 
 class InitialModels(Protocol):
