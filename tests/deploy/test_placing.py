@@ -54,6 +54,28 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
     return lambda *words: coterie(capfd, monkeypatch, *map(str, words))
 
 
+def test_a_table_in_memory_is_placed_like_its_file(folder: Path, tmp_path: Path) -> None:
+    """By a result of this process and by one that is read from a folder, and as the command does it."""
+    settings: dict[str, Any] = {"rounds": 4, "lr": 0.2, "epochs": 3}
+    spec = f"csv('{folder / 'people.csv'}',label=ill,client=site,{WISHES})"
+    run = ct.study("fedgroup(groups=2,pretrain=4)", data=spec, out=tmp_path / "run", **settings)
+    odd = people(range(7, 8)).drop(columns="site")
+    asked: dict[str, Any] = {"client": "odd", "label": "ill"}
+    here, read = run.place(odd, **asked), ct.Result(ct.Evidence.open(tmp_path / "run")).place(odd, **asked)
+    known = load(spec)
+    filed = place(
+        newcomer_from(folder / "odd.csv", known, "odd", "ill", 0.3), lambda new: served(tmp_path / "run", federation=known, newcomers=new)
+    )
+    for found in (here, read):
+        assert (found.model, found.hits, found.same) == (filed.model, filed.hits, filed.same)
+        assert np.array_equal(found.bundle.models, filed.bundle.models)
+    assert here.model == run.model("s3").names[0]  # with the odd
+    with pytest.raises(UserError, match="The table of 'odd' has no label column 'sick'"):
+        run.place(odd, client="odd", label="sick")
+    with pytest.raises(UserError, match="no draw of the data 3"):
+        run.place(odd, draw=3, **asked)
+
+
 def test_new_clients_are_placed_with_their_like(folder: Path, run: Run, tmp_path: Path) -> None:
     groups = ct.Result(ct.Evidence.open(folder / "run")).groups
     last = groups[groups["round"] == 4].set_index("id")["group"]

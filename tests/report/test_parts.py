@@ -16,7 +16,7 @@ from coterie.report.charts.groups import steady
 from coterie.report.figure import Figure, parse_formats
 from coterie.report.page import Section, page, paragraph
 from coterie.report.raster import colours, data_url, shades, shrunk
-from coterie.report.style import GREY, METHODS, OKABE_ITO
+from coterie.report.style import GREY, METHODS, OKABE_ITO, OLIVE
 from coterie.report.subject import thinned
 from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from report.made_up import subject
@@ -98,7 +98,7 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "fedprox(mu=2)",
         "their.own:method",
     ]
-    assert styles["fedavg"].colour == styles["local"].colour == GREY
+    assert (styles["fedavg"].colour, styles["local"].colour) == (GREY, OLIVE)
     assert styles["fedavg"].dash != styles["local"].dash
     assert styles["fedsim(clusters=2)"].colour == styles["fedsim(clusters=2,assign=random)"].colour
     assert styles["fedsim(clusters=2)"].dash != styles["fedsim(clusters=2,assign=random)"].dash

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +37,29 @@ class Comparison:
     ranking: Ranking | None  # over federations; None for fewer than two of them or three shared methods
     faults: tuple[str, ...]  # files that could not be read; the numbers are from the rest
     tuning: dict[str, Any]  # by federation: the rates that --tune chose, and what choosing cost
+
+    def __repr__(self) -> str:
+        told = [f"{data}\n" + "\n".join(f"  {sentence}" for sentence in sentences) for data, sentences in self.verdicts().items()]
+        return "\n".join(["<Comparison>", *told])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the short table, and the findings in words."""
+        told = [
+            f"<p><b>{escape(data)}</b></p><ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
+            for data, sentences in self.verdicts().items()
+        ]
+        return self.summary().to_html(index=False) + "".join(told)
+
+    def summary(self) -> "pd.DataFrame":
+        """The table in the few columns that fit a page; accuracies and gains in points, `gain` with its widest interval."""
+        table = self.table()
+        points = {"score": self.federations[0].score, "gain": "gain", "low": "low", "high": "high"}
+        short = table[["data"] * (len(self.federations) > 1) + ["method", "role", "outcome"]].copy()
+        for name, column in points.items():
+            short[name] = (100 * table[column]).round(1) + 0.0  # no minus zero
+        alone = short["role"] == "baseline"  # which is not compared with itself
+        short.loc[alone, "outcome"], short.loc[alone, ["gain", "low", "high"]] = "", float("nan")
+        return short
 
     def verdicts(self) -> dict[str, list[str]]:
         """By federation, the findings in plain words."""

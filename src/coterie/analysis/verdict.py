@@ -4,6 +4,7 @@ import numpy as np
 
 from coterie.analysis.decomposition import Decomposition
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.more_runs import more_runs
 from coterie.analysis.records import honest_only
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import origin_of, repetitions_needed
@@ -14,7 +15,8 @@ from coterie.statistics import Paired
 
 def verdicts(findings: Findings) -> list[str]:
     """A few sentences for each method under test, after those that concern the study as a whole."""
-    return [*caveats(findings), *(verdict(findings, findings.methods[label]) for label in findings.roles.methods)]
+    told = (verdict(findings, findings.methods[label]) for label in findings.roles.methods)
+    return [*caveats(findings), *told, *more_runs(findings)]
 
 
 def verdict(findings: Findings, finding: Finding) -> str:

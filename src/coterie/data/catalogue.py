@@ -68,6 +68,15 @@ def load(spec: str, data_seed: int = 0, data_dir: Path | None = None) -> Federat
     return _Maker(data_seed, data_dir).federation(steps).with_(name="/".join(map(str, steps)))
 
 
+def names_data(spec: str) -> bool:
+    """Whether these words name data, whatever is in them: a federation that is an object has any name."""
+    try:
+        _check(parse_path(spec))
+    except UserError:
+        return False
+    return True
+
+
 def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
     """The samples of a source, undivided."""
     (step,) = parse_path(spec)

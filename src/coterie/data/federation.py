@@ -131,6 +131,11 @@ class Federation:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        """One line: the arrays would fill a notebook."""
+        held = f"{len(self)} clients, {len(self.train.indices):,} training and {len(self.test.indices):,} test samples"
+        return f"<Federation {self.name!r}: {held} of shape {self.input_shape}, {len(self.classes)} classes>"
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])

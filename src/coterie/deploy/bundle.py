@@ -63,6 +63,10 @@ class Bundle:
     worded: WordedColumn | None = None  # of a table of texts
     make: MakeModule = build_model  # another where the model was given as an object
 
+    def __repr__(self) -> str:
+        who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
+        return f"<Bundle of {self.origin.method} for {who}: {', '.join(self.names)} ({self.model}, {len(self.classes)} classes)>"
+
     @property
     def classes_(self) -> Array:
         """The names of the classes, in the order of the columns of `predict_proba`."""

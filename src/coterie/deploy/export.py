@@ -83,21 +83,31 @@ def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
 
 
-def served_result(result: Result, method: str | None = None, seed: int | None = None, draw: int | None = None) -> Served:
+def served_result(
+    result: Result, method: str | None = None, seed: int | None = None, draw: int | None = None, newcomers: Federation | None = None
+) -> Served:
     """What a study that was run in this process serves: its objects are at hand, whether anything was written or not."""
     if result.run is None:
         folder = result.evidence.source.folder
         if folder is None:
             raise UserError("The result has neither a folder nor the study that it is of: run the study again.")
-        return served(folder, method, seed=seed, draw=draw, trust=True)
+        return served(folder, method, seed=seed, draw=draw, newcomers=newcomers, trust=True)
     study, lanes = result.run.study, result.run.lanes
     chosen = _chosen(study.settings, method, seed, draw)
     key = LaneKey(chosen.draws[0], chosen.methods[0], chosen.seeds[0])
     lane = next(each for each in lanes if each.key == key)
     if lane.status != RUNNING or lane.round_ < study.settings.plan.rounds:
         raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
+    world = study.worlds[key.draw]
+    clients = world.problem.roster.clients
+    if newcomers is not None:
+        both = with_newcomers(world.federation.at(lane.round_), newcomers)
+        study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
+        (beside,) = study.lanes()
+        beside.go_on(lane.end, lane.state)
+        lane, clients = beside, study.worlds[key.draw].problem.roster.clients[len(clients) :]
     with make_engine(study.worlds, "auto", "cpu") as engine:
-        return served_by(study, lane, engine, study.worlds[key.draw].problem.roster.clients)
+        return served_by(study, lane, engine, clients)
 
 
 def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:

@@ -1,7 +1,7 @@
-"""A client that the study never knew, from a file of its own rows with their labels."""
+"""A client that the study never knew, from its own rows with their labels: a file, or a table in memory."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from coterie.data.federation import Federation, Parts
 from coterie.data.preparing.prepared import DONE, preparation_of
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
-from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_table
+from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_frame, labelled_table
 from coterie.deploy.served import feature_names
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAST = 4  # rows: two to place it by, and two for a half of them
 
@@ -28,33 +31,36 @@ def label_column(data: str) -> str | None:
         return None
 
 
-def newcomer_from(path: Path, known: Federation, name: str, label: str, test: float, data_seed: int = 0) -> Federation:
+def newcomer_from(source: "Path | pd.DataFrame", known: Federation, name: str, label: str, test: float, data_seed: int = 0) -> Federation:
     """The federation of one client, in the units of those that the study knows; a share `test` of its rows is kept to judge by."""
     check_fractions("Placing a client", test, 0.0)
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
-    raw, y = _rows(path, known, label)
+    if isinstance(source, Path) and not source.is_file():
+        raise UserError(f"There is no file {source}.")
+    raw, y = _rows(source, known, label, where := str(source) if isinstance(source, Path) else f"The table of {name!r}")
     if len(y) < LEAST:
-        raise UserError(f"{path} holds {len(y)} rows: a client is placed by {LEAST} or more.")
+        raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST} or more.")
     order = shuffle(key(data_seed, "place", name), len(y))
     train, _, tests = split_one(order.astype(np.int64), test, 0.0)
     x, told = _prepared(raw, train, known, name)
     return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told)
 
 
-def _rows(path: Path, known: Federation, label: str) -> tuple[Array, Ints]:
-    """The rows as the file has them, encoded where they are a table of words and numbers."""
-    if path.suffix in (".npy", ".npz"):
-        return labelled_arrays(path, known.input_shape, known.classes, label)
-    frame, y = labelled_table(path, known.classes, label)
+def _rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Ints]:
+    """The rows as they are given, encoded where they are a table of words and numbers."""
+    if isinstance(source, Path):
+        if source.suffix in (".npy", ".npz"):
+            return labelled_arrays(source, known.input_shape, known.classes, label)
+        frame, y = labelled_table(source, known.classes, label)
+    else:
+        frame, y = labelled_frame(source, known.classes, label, where)
     preparation, names = preparation_of(known), feature_names(known)
     if preparation is not None:
-        return preparation.columns.encode(frame, str(path)), y
+        return preparation.columns.encode(frame, where), y
     if (worded := worded_column_of(known.provenance)) is not None:
-        return worded.rows(frame, str(path)), y
+        return worded.rows(frame, where), y
     if names is None:
-        raise UserError(f"The columns of {known.name!r} have no names: give {path.name} as .npz with arrays x and {label}.")
-    return np.stack(columns_by_name(frame, names, path), axis=1), y
+        raise UserError(f"The columns of {known.name!r} have no names: give the rows as .npz with arrays x and {label}.")
+    return np.stack(columns_by_name(frame, names, where), axis=1), y
 
 
 def _prepared(raw: Array, train: Ints, known: Federation, name: str) -> tuple[Array, dict[str, Any]]:

@@ -68,10 +68,14 @@ def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], 
 
 def labelled_table(path: Path, classes: Sequence[str], label: str) -> "tuple[pd.DataFrame, Ints]":
     """The other columns of a CSV file, all cells as text, and its class numbers."""
-    frame = _read_table(path)
+    return labelled_frame(_read_table(path), classes, label, str(path))
+
+
+def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, where: str) -> "tuple[pd.DataFrame, Ints]":
+    """The same of a table that is there already."""
     if label not in frame:
-        raise UserError(f"{path} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
-    return frame.drop(columns=label), classes_of(frame[label].tolist(), classes, str(path))
+        raise UserError(f"{where} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
+    return frame.drop(columns=label), classes_of(frame[label].tolist(), classes, where)
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:

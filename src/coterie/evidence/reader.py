@@ -36,6 +36,10 @@ class Evidence:
     rosters: Mapping[int, pa.Table]  # by draw
     source: Source
 
+    def __repr__(self) -> str:
+        made = self.settings
+        return f"<Evidence of {', '.join(made.methods)} on {made.data!r}, {self.source.folder or 'in memory'}>"
+
     @classmethod
     def open(cls, folder: Path | str) -> "Evidence":
         """The study in a folder, refused if it is not as it was written."""

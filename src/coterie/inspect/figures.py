@@ -1,6 +1,5 @@
 """The figures of an inspection, for its page and for papers."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -13,7 +12,7 @@ from coterie.inspect.pilot import Pilot
 from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import shades, shrunk
-from coterie.report.style import GREY, GROUPS, OKABE_ITO
+from coterie.report.style import GREY, OKABE_ITO, group_colours
 
 MANY = 200  # clients, above which points are drawn small
 CURVES = [OKABE_ITO["blue"], GREY, OKABE_ITO["orange"], OKABE_ITO["green"]]
@@ -172,5 +171,4 @@ def client_gains(found: Inspection) -> list[Figure]:
 
 
 def _group_colours(k: int) -> alt.Scale:
-    numbers: Sequence[int] = range(k)
-    return alt.Scale(domain=[str(i) for i in numbers], range=[GROUPS[i % len(GROUPS)] for i in numbers])
+    return alt.Scale(domain=[str(number) for number in range(k)], range=list(group_colours(k)))

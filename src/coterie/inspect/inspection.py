@@ -28,6 +28,7 @@ from coterie.inspect.steps import Steps, WatchSteps
 from coterie.models.given import GivenModel, given_model
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
+from coterie.run.steps_bar import StepsBar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,12 @@ class Inspection:
     indices: Mapping[str, float]
     pilot: Pilot | None = None
     pilot_ids: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        from coterie.inspect.answers import answers  # which know inspections
+
+        told = [f"  {answer.question} {answer.short}" for answer in answers(self)]
+        return "\n".join([f"<Inspection of {self.data!r}, {self.model}, {len(self.ids)} clients>", *told])
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the similarity matrix, in plain numbers."""
@@ -136,7 +143,8 @@ def inspect_data(
 ) -> Inspection:
     """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine.
 
-    `watch` is told, after every question to the clients, how many of how many are answered, and what comes next.
+    `watch` is told, after every question to the clients, how many of how many are answered, and what comes next; without one, a notebook
+    shows it.
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
     named, make = given_model(model)
@@ -148,7 +156,10 @@ def inspect_data(
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
-        return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), watch or (lambda done, total, doing: None)))
+        if watch is not None:
+            return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), watch))
+        with StepsBar.in_notebook() as bar:
+            return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), bar))
 
 
 def _steps(plan: InspectPlan, classes: int, watch: WatchSteps) -> Steps:

@@ -1,12 +1,12 @@
 """How each method is called and drawn, the same in every figure.
 
-Colours are Okabe and Ito's, which people with any common colour blindness can tell apart. A method has one colour; its controls have the
-same, dashed. Baselines are grey and differ by their dashes, so that a figure in black and white can be read too.
+Colours are Okabe and Ito's, which people with any common colour blindness can tell apart, and, where those are used up, others that are far
+from them: no two methods share one. A method's controls have its colour, dashed. Baselines have dull colours and differ by their dashes,
+so that a figure in black and white can be read too.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from coterie.analysis.findings import Findings
@@ -14,6 +14,7 @@ from coterie.analysis.roles import MethodRole, known, label_of, without_rate
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.server_optimised import ServerOptimised
+from coterie.report.palette import distinct
 
 if TYPE_CHECKING:
     import altair as alt
@@ -30,17 +31,18 @@ OKABE_ITO = {
 }
 METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
 GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
-GREY = "#7F7F7F"  # seen on white and on near-black alike
+GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
 NOBODY = "#D0D0D0"  # a client that is in no group
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
 
 ALONE = "Training alone"
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
-BASELINES: dict[MethodRole, tuple[str, list[int]]] = {
-    "uniform": ("FedAvg, equal weights", DASHED),
-    "local": (ALONE, DOTTED),
-    "finetuned": ("FedAvg, fine-tuned", LONG),
+BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
+    "uniform": ("FedAvg, equal weights", BROWN, DASHED),
+    "local": (ALONE, OLIVE, DOTTED),
+    "finetuned": ("FedAvg, fine-tuned", SLATE, LONG),
 }
+DULL = (GREY, *(colour for _, colour, _ in BASELINES.values()))
 CONTROLS = {
     "random": ("random groups", DASHED),
     "matched": ("random groups of like sizes", DOT_DASHED),
@@ -66,16 +68,24 @@ def styles_of(findings: Findings) -> dict[str, LineStyle]:
     tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
     names = dict(zip(tested, _unique(tested), strict=True))
     styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
-    for i, (label, colour) in enumerate(zip(roles.methods, cycle(METHODS))):
-        styles[label] = LineStyle(names[label], colour, SOLID if i < len(METHODS) else DASHED)
+    more = [label for role in BASELINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
+    colours = dict(zip([*roles.methods, *more], distinct(len(roles.methods) + len(more), METHODS, DULL), strict=True))
+    for label in roles.methods:
+        colour = colours[label]
+        styles[label] = LineStyle(names[label], colour, SOLID)
         for how, control in roles.controls.get(label, {}).items():
             kind, dash = CONTROLS[how]
             styles[control] = LineStyle(f"{names[label]}, {kind}", colour, dash)
     for label, role in roles.of.items():
         if role in BASELINES:
-            name, dash = BASELINES[role]
-            styles[label] = LineStyle(name if roles.first(role) == label else label_of(label), GREY, dash)
+            name, colour, dash = BASELINES[role]
+            styles[label] = LineStyle(label_of(label), colours[label], dash) if label in colours else LineStyle(name, colour, dash)
     return {label: styles[label] for label in roles.of}
+
+
+def group_colours(numbers: int) -> tuple[str, ...]:
+    """A colour for each group."""
+    return distinct(numbers, GROUPS, (NOBODY,))
 
 
 def scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":

@@ -30,6 +30,7 @@ from coterie.run.controlled import with_controls
 from coterie.run.designs import Design, Draws, design_of
 from coterie.run.execution import Execution
 from coterie.run.options import plan_of
+from coterie.run.progress import watchers_of
 from coterie.run.request import Request
 from coterie.run.study import Study
 from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
@@ -47,7 +48,7 @@ def compare(
     resume: bool = False,
     data_dir: Path | None = None,
     execution: Execution | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[Callback] | None = None,
     draws: int | None = None,
     seeds: Iterable[int] | None = None,
     data_seed: int = 0,
@@ -76,7 +77,7 @@ def compare(
         design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
     )
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
-    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(callbacks))
+    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(watchers_of(callbacks)))
 
 
 def carried_out(

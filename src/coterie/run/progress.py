@@ -1,5 +1,6 @@
 """Live progress of a study: a bar in a terminal or notebook, plain lines elsewhere."""
 
+from collections.abc import Iterable
 from time import monotonic
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
 from coterie.run.lanes import Lane
+from coterie.run.notebook_bar import NotebookBar
 
 PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 
@@ -19,9 +21,10 @@ class ProgressBar(Callback):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
         self.accuracy: dict[str, float] = {}
-        self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
+        self.steps, self.round_, self.done, self.before, self.total, self.seed = 0, 0, 0, 0, 0, 0
         self.began = self.spoke = monotonic()
         self.bar: Progress | None = None
+        self.notebook: NotebookBar | None = None
         self.task = TaskID(0)
 
     def on_notice(self, sentence: str) -> None:
@@ -34,8 +37,10 @@ class ProgressBar(Callback):
         """Show how far it is, from here on."""
         self.on_end()
         self.began = self.spoke = monotonic()
-        self.total, self.done = total_rounds, done_rounds
-        if self.console.is_terminal or self.console.is_jupyter:
+        self.total, self.done, self.before = total_rounds, done_rounds, done_rounds
+        if self.console.is_jupyter:
+            self.notebook = NotebookBar()
+        elif self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("seed {task.fields[seed]} round {task.fields[round]}"),
                 BarColumn(bar_width=24),
@@ -64,19 +69,37 @@ class ProgressBar(Callback):
             self.accuracy[label] = accuracy
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
+        elif self.notebook is not None:
+            words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, about {self._left():.0f} s left"
+            self.notebook.show(self.done, self.total, words)
         elif monotonic() - self.spoke > PLAIN_SECONDS:
             self.spoke = monotonic()
-            left = (self.spoke - self.began) / max(self.done, 1) * (self.total - self.done)
             where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} rounds of all methods and seeds"
-            self.console.print(f"{where}, {self._scores()}, {self._speed()}, about {left:.0f} s left", highlight=False, markup=False)
+            words = f"{where}, {self._scores()}, {self._speed()}, about {self._left():.0f} s left"
+            self.console.print(words, highlight=False, markup=False)
 
     def on_end(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+        if self.notebook is not None:
+            self.notebook.close(f"{self.done} of {self.total} rounds of all methods and seeds, {monotonic() - self.began:.1f} s")
+            self.notebook = None
+
+    def _left(self) -> float:
+        """Seconds, by what the rounds took that were done since the beginning."""
+        return (monotonic() - self.began) / max(self.done - self.before, 1) * (self.total - self.done)
 
     def _scores(self) -> str:
         return "  ".join(f"{label} {100 * score:.1f}%" for label, score in list(self.accuracy.items())[:6])
 
     def _speed(self) -> str:
         return f"{self.steps / max(monotonic() - self.began, 1e-9):,.0f} steps/s"
+
+
+def watchers_of(callbacks: Iterable[Callback] | None) -> list[Callback]:
+    """Who watches a run: those that are named, and where none are and a person looks on in a notebook, a progress bar."""
+    if callbacks is not None:
+        return list(callbacks)
+    bar = ProgressBar()
+    return [bar] if bar.console.is_jupyter else []

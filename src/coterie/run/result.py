@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
@@ -40,6 +42,23 @@ class Result:
     setup_seconds: float = 0.0
     run: Carried | None = field(default=None, repr=False, compare=False)  # none of a result that was read from a folder
 
+    def __repr__(self) -> str:
+        return f"{self._line}\n{self._short_table()}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<p>{escape(self._line)}</p>{self._short_table().to_html()}"
+
+    @property
+    def _line(self) -> str:
+        made = self.evidence.settings
+        runs = ", ".join(counted(len(many), what) for many, what in ((made.methods, "method"), (made.draws, "draw"), (made.seeds, "seed")))
+        return f"<Result on {made.data!r}: {runs}, {counted(made.plan.rounds, 'round')}>"
+
+    def _short_table(self) -> "pd.DataFrame":
+        table = self.table()
+        return table[[name for name in ("final", "±", "last10", "worst", "ari", "seeds") if name in table]].round(4)
+
     def model(self, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Any:
         """The bundle of a client: the model that the method serves it at the end, with `predict`, `predict_proba` and `classes_`.
 
@@ -48,6 +67,21 @@ class Result:
         # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
         export = import_module("coterie.deploy.export")
         return export.served_result(self, method, seed, draw).bundle([client])
+
+    def place(
+        self,
+        rows: "pd.DataFrame",
+        *,
+        client: str,
+        label: str,
+        method: str | None = None,
+        test: float = 0.3,
+        seed: int | None = None,
+        draw: int | None = None,
+    ) -> Any:
+        """Where a client that the study never knew belongs, by its own rows with their labels: its model, how well that does on a share
+        `test` of the rows that is kept aside, and how sure the place is."""
+        return import_module("coterie.deploy.placing_result").place_in_result(self, rows, client, label, method, test, seed, draw)
 
     def plot(self) -> Any:
         """Accuracy round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""

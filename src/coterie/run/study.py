@@ -43,6 +43,7 @@ from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
+from coterie.run.progress import watchers_of
 from coterie.run.result import Carried, Result
 
 GIB = 1 << 30
@@ -253,7 +254,7 @@ def study(
     out: Path | str | None = None,
     resume: bool = False,
     execution: Execution | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Iterable[Callback] | None = None,
     **settings: Any,
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
@@ -261,7 +262,7 @@ def study(
     `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
-    says why and carries the result that there is.
+    says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -281,7 +282,7 @@ def study(
         draws=(federation.data_seed if federation is not None else data_seed,),
         plan=plan_of(settings, plan, local),
     )
-    watchers = list(callbacks)
+    watchers = watchers_of(callbacks)
     ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:

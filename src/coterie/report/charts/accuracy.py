@@ -7,7 +7,7 @@ import altair as alt
 from coterie.analysis.wording import score_name
 from coterie.report.charts.common import INTERVAL, accuracy_axis, inline, lines, rounds_axis, side_by_side, told
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import CONTROLS, GREY, OKABE_ITO, SOLID, LineStyle, scales
+from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, scales
 from coterie.report.subject import ROUNDS, Subject, percent, thinned
 
 SWITCH = "Click a name to switch it off or on."
@@ -44,7 +44,7 @@ def controls(subject: Subject) -> list[Figure]:
     known = (subject.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
     used = [kind for kind in known if any(row["method"] == kind for row in rows)]
     colours = {"similar groups": OKABE_ITO["blue"], "random groups": OKABE_ITO["orange"], "true groups": OKABE_ITO["green"]}
-    colours["random groups of like sizes"] = OKABE_ITO["purple"]
+    colours |= {"random groups of like sizes": OKABE_ITO["purple"], "one group": BROWN, "dealt groups": OLIVE}
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
     panel = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(width=PANEL, height=220)

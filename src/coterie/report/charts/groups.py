@@ -9,8 +9,10 @@ from coterie.core.arrays import Array, Ids
 from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import colours, shades, shrunk
-from coterie.report.style import GROUPS, NOBODY, RAMP
+from coterie.report.style import NOBODY, RAMP, group_colours
 from coterie.report.subject import ROUNDS, Subject, thinned
+
+NAMED = 24  # groups in a legend at most
 
 
 def groups_over_rounds(subject: Subject) -> list[Figure]:
@@ -23,15 +25,17 @@ def groups_over_rounds(subject: Subject) -> list[Figure]:
         tables.append(Heatmap(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
     if not tables:
         return []
-    numbers = range(1 + max(int(table.values.max()) for table in tables))
-    scale = alt.Scale(domain=["none", *map(str, numbers)], range=[NOBODY, *(GROUPS[i % len(GROUPS)] for i in numbers)])
+    count = 1 + max(int(table.values.max()) for table in tables)
+    paints = group_colours(count)
+    names = ["none", *(f"group {number}" for number in range(count))]
+    scale = alt.Scale(domain=names, range=[NOBODY, *paints])
     kind = HeatmapStyle(
         row="clients",
         column="round",
         value="group",
-        colour=alt.Color("value:N", scale=scale, legend=None),
-        paint=lambda values: colours(values[thinned(len(values), ROUNDS)], GROUPS, NOBODY),
-        show=lambda value: "none" if value < 0 else str(value),
+        colour=alt.Color("value:N", scale=scale, title=None, legend=alt.Legend(orient="bottom", columns=8) if count <= NAMED else None),
+        paint=lambda values: colours(values[thinned(len(values), ROUNDS)], paints, NOBODY),
+        show=lambda value: names[int(value) + 1],
     )
     seed = records.settings.seeds[subject.seed]
     sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
