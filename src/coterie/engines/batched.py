@@ -18,6 +18,7 @@ from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Trai
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
+from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
 from coterie.engines.engine import Stamped
@@ -54,11 +55,12 @@ class BatchedEngine(LocalEngine):
         threads: int | None = None,
         pinned: Mapping[str, str] | None = None,
         precision: Precision = "float32",
+        microbatch: int | None = None,
     ) -> None:
         super().__init__(worlds)
-        self.device, self.precision = torch.device(device), precision
+        self.device, self.precision, self.microbatch = torch.device(device), precision, microbatch
         self.threads = threads or cores()
-        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
+        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
         self._featured = Featured(self.device, precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
@@ -142,6 +144,8 @@ class BatchedEngine(LocalEngine):
             return share_out(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
+        elif route.name == "alone":
+            vectors, steps = self._alone(world, kept).train(job, asks[0].local)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
             vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
@@ -150,7 +154,11 @@ class BatchedEngine(LocalEngine):
     def _needs_loop(self, work: Work) -> bool:
         """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
         assert isinstance(work.ask, Train)
-        if self._keep(work.world).sizes or self.loop.space(work.world).least == 1:
+        if (
+            self._keep(work.world).sizes
+            or self._route(work.world, work.ask.local).name == "alone"
+            or self.loop.space(work.world).least == 1
+        ):
             return False
         return leaves_one_over(work.world.federation.train.sizes, work.ask.local.batch_size)
 
@@ -159,6 +167,13 @@ class BatchedEngine(LocalEngine):
             assert isinstance(kept.dense, DenseTensors)
             return fused_gpu.train(job, resident=(kept.dense.x, kept.dense.y))
         return fused_cpu.train(job, self.threads)
+
+    def _alone(self, world: World, kept: "_Kept") -> OneByOne:
+        if kept.alone is None:
+            x, y = as_tensor(world.federation.x), as_tensor(world.federation.y)
+            settings = {"device": self.device, "precision": self.precision, "microbatch": self.microbatch}
+            kept.alone = OneByOne(world.model.module(), world.loss, x, y, **settings)  # type: ignore[arg-type]
+        return kept.alone
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:
@@ -178,16 +193,17 @@ class BatchedEngine(LocalEngine):
 
     def _together(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-        buckets: dict[tuple[int, str, Local | None, bool], list[int]] = {}
+        buckets: dict[tuple[int, str, Local | str | None, bool], list[int]] = {}
         for number, work in enumerate(works):
             if isinstance(work.ask, Train):
                 local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else None, self._needs_loop(work))
+                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, self._needs_loop(work))
                 buckets.setdefault(key, []).append(number)
         return list(buckets.values())
 
     def _route(self, world: World, local: Local) -> Route:
         by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
+        by += f", augmented by {local.augment}" if local.augment is not None else ""
         kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
         if kind not in kept.routes:
             route = route_for(world, local, self.device)
@@ -216,4 +232,5 @@ class _Kept:
             on_gpu = device.type == "cuda"
             self.dense = DenseTensors(world.federation, self.sizes, device) if on_gpu else DenseArrays(world.federation, self.sizes)
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
+        self.alone: OneByOne | None = None
         self.routes: dict[str, Route] = {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Array, Floats
 from coterie.core.model import ModelSpec
 from coterie.core.threads import cores
-from coterie.engines.precision import Precision, products_in
+from coterie.engines.precision import Precision, passes_in, products_in
 from coterie.engines.tensors import as_tensor
 from coterie.engines.workspace import chunk_for
 from coterie.engines.world import World
@@ -66,7 +66,8 @@ def computed(body: nn.Module, x: Array, device: torch.device, precision: Precisi
     @torch.no_grad()
     def made(begin: int) -> Floats:
         piece = as_tensor(np.asarray(x[begin : begin + size]), device)
-        features: Tensor = body(piece.float() if piece.is_floating_point() else piece)
+        with passes_in(precision, device):
+            features: Tensor = body(piece.float() if piece.is_floating_point() else piece)
         return features.float().cpu().numpy()
 
     size, threads = chunk_for(body), cores() if device.type == "cpu" else 1

@@ -19,13 +19,14 @@ def make_engine(
     threads: int | None = None,
     pinned: Mapping[str, str] | None = None,
     precision: Precision = "float32",
+    microbatch: int | None = None,
 ) -> Engine:
     """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
     found = resolve_device(device)
     alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
     if alone:
-        return LoopEngine(worlds, found, threads=threads, precision=precision)
-    return BatchedEngine(worlds, found, threads, pinned, precision)
+        return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
+    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch)
 
 
 def resolve_device(device: str) -> str:

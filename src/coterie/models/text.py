@@ -19,8 +19,11 @@ ATTENTION = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "q", "v")
 class TextModel(nn.Module):
     """An encoder that is trained, as a whole or by its adapters, and the logits."""
 
-    def __init__(self, encoder: Encoder, outputs: int) -> None:
+    fills_device: bool  # whether it is trained as a whole, a client at a time
+
+    def __init__(self, encoder: Encoder, outputs: int, *, whole: bool) -> None:
         super().__init__()
+        self.fills_device = whole
         self.encoder = encoder
         self.head = StackedLinear(encoder.width, outputs)
 
@@ -55,7 +58,7 @@ def text_model(
     if train == "lora":
         check_counts("text", rank=rank)
         add_adapters("text", body, rank, alpha, tuple(layers.split("+")) if layers else ATTENTION)
-    return TextModel(body, _outputs)
+    return TextModel(body, _outputs, whole=train == "all")
 
 
 def add_adapters(model: str, body: nn.Module, rank: int, alpha: float, names: tuple[str, ...]) -> None:

@@ -90,7 +90,7 @@ class Study:
             if not world.federation.test.sizes.any():
                 raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-            check_fit(world, settings.plan.local.batch_size)
+            check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -194,7 +194,9 @@ class Study:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
         pinned = read_words(stored) if stored is not None and stored.exists() else None
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision)
+        engine = make_engine(
+            self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, execution.microbatch
+        )
         engine.prepare(self.settings.plan.local)
         return engine
 

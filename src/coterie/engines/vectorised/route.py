@@ -79,10 +79,14 @@ class Vectorised:
         self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
         self.layout = layout_of(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
-        self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype)
+        self.stepper = Stepper(
+            module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype, precision=precision
+        )
         self.precision = precision
         chain = chain_of(module, tuple(x.shape[1:])) if known and not exact else None
-        self.chained = None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, precision)
+        self.chained = (
+            None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, "tf32" if precision == "bf16" else precision)
+        )
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()

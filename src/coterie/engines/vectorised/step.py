@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 from coterie.core.arrays import Floats
 from coterie.core.layout import Layout, Slice
 from coterie.engines.loss import Loss
+from coterie.engines.precision import Precision, passes_in
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
 from coterie.models.stacking import stacks_by_itself
@@ -19,7 +20,19 @@ from coterie.models.stacking import stacks_by_itself
 class Stepper:
     """The module, its loss and the resident data; the state of the trainings is the caller's."""
 
-    def __init__(self, module: nn.Module, layout: Layout, loss: Loss, x: Tensor, y: Tensor, *, products: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        products: bool,
+        dtype: torch.dtype,
+        precision: Precision = "float32",
+    ) -> None:
+        self.precision = precision
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices = layout.slices
@@ -54,8 +67,9 @@ class Stepper:
         self.module.train()
 
         def outputs(own: dict[str, Tensor], x: Tensor) -> Tensor:
-            result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
-            return result
+            with passes_in(self.precision, self.x.device):
+                result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
+            return result.to(self.dtype)
 
         with torch.enable_grad(), self.convolving():
             if self._by_itself:  # adapters: one large batch through the body that all have in common
