@@ -22,6 +22,8 @@ def why_not_alone(world: World, device: torch.device | str, local: Local = LOCAL
     x, y = torch.as_tensor(small.federation.x), torch.as_tensor(small.federation.y)
     try:
         found, _ = OneByOne(small.model.module(), small.loss, x, y, device=device, dtype=dtype).train(merge([work], [ask], ()), local)
+    except torch.OutOfMemoryError:  # no fault of the route's
+        raise
     except Exception as error:  # whatever a module may raise: the loop has just shown that it can be trained
         return f"its steps cannot be captured: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
     return difference(world, start, expected, found)
