@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.core.arrays import Ids
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.states import to_bytes
+from coterie.core.method import Context, Round, done
+from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.states import Models, to_bytes
 from coterie.engines.engine import Stamped
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
@@ -84,8 +87,15 @@ def test_methods_that_try_several_models_on_a_client_are_refused() -> None:
         play(build("ifca(groups=2)+fedbn"), world=WORLD, plan=EVERYBODY, rounds=1)
 
 
+class Together(FedAvg):
+    """Serves everybody the mean of what its one model says."""
+
+    def serve(self, state: Models, clients: Ids, ctx: Context) -> Round[Serving]:
+        return done(Serving(clients, state.models, np.full(len(clients), COMBINED), Mixture(np.ones((len(clients), 1)))))
+
+
 def test_models_that_answer_together_are_refused() -> None:
-    method = build("fedex(groups=2,start_from=first_round,combiner=mean)+fedbn")
-    state = play(method, world=WORLD, plan=EVERYBODY, rounds=1).states[-1]
+    method = OwnNorm(method=Together())
+    state = play(OwnNorm(method=FedAvg()), world=WORLD, plan=EVERYBODY, rounds=1).states[-1]
     with pytest.raises(UserError, match=r"answer together .* leave fedbn away"):
-        carry(method.serve(state, np.arange(4), round_context(WORLD, EVERYBODY)), WORLD)
+        carry(method.serve(state, np.arange(4), round_context(WORLD, EVERYBODY)), WORLD)  # type: ignore[arg-type]

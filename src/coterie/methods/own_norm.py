@@ -40,12 +40,11 @@ class OwnNorm(Wrapper[Normed[S], S]):
         return state.inner
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Normed[S]]:
-        none = np.zeros((len(ctx.roster), len(self.columns(ctx.layout))), dtype=np.float32)
-        held = Normed(None, none, np.zeros(len(ctx.roster), dtype=np.bool_))  # type: ignore[arg-type]
-        return self._held(self.method.start(init, ctx), held, ctx)
+        own = np.zeros((len(ctx.roster), len(self.columns(ctx.layout))), dtype=np.float32)
+        return self._held(self.method.start(init, ctx), own, np.zeros(len(ctx.roster), dtype=np.bool_), ctx)
 
     def round(self, state: Normed[S], ctx: Context) -> Round[Normed[S]]:
-        return self._held(self.method.round(state.inner, ctx), state, ctx)
+        return self._held(self.method.round(state.inner, ctx), *self._known(state, ctx), ctx)
 
     def serve(self, state: Normed[S], clients: Ids, ctx: Context) -> Round[Serving]:
         own, seen = self._known(state, ctx)
@@ -66,8 +65,7 @@ class OwnNorm(Wrapper[Normed[S], S]):
         parts = [s for s in layout.slices if s.norm and (self.keep == "layers" or s.kind != "weight")]
         return np.concatenate([np.arange(s.begin, s.end) for s in parts]) if parts else np.zeros(0, np.int64)
 
-    def _held(self, script: Round[S], state: Normed[S], ctx: Context) -> Round[Normed[S]]:
-        own, seen = self._known(state, ctx)
+    def _held(self, script: Round[S], own: Floats, seen: Bools, ctx: Context) -> Round[Normed[S]]:
         inner = yield from self._asking(script, own, seen, ctx)
         return Normed(inner, own, seen)
 
@@ -78,10 +76,11 @@ class OwnNorm(Wrapper[Normed[S], S]):
 
     def _asking(self, script: Round[T], own: Floats, seen: Bools, ctx: Context) -> Round[T]:
         """The script with each client's own norms put into what it is sent, and taken out of what it sends back."""
-        columns, reply = self.columns(ctx.layout), None
+        columns = self.columns(ctx.layout)
+        reply: Any = None
         while True:
             try:
-                ask = script.send(reply)
+                ask: Any = script.send(reply)
             except StopIteration as end:
                 value: T = end.value
                 return value
