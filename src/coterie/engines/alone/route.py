@@ -54,24 +54,29 @@ class OneByOne:
         """The trained models (n, d) and the steps (n,) that each took."""
         rule = Rule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
         setting = self._setting(rule, local)
-        vectors = np.ascontiguousarray(job.models[job.start], dtype=np.float32)
+        # models go to the device once, however many begin from one; what comes back goes to pinned memory, many times faster
+        models = torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
+        vectors = torch.empty((len(job.start), models.shape[1]), pin_memory=self.device.type == "cuda")
+        vectors.copy_(models[self._numbers(job.start)])  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
-        order = np.argsort([-len(plan) for plan in plans], kind="stable")
         with products_in(self.precision):
-            places = self._places(setting, job, len([plan for plan in plans if plan]))
+            order = [int(i) for i in np.argsort([-len(plan) for plan in plans], kind="stable") if plans[i]]
+            places = self._places(setting, job, models, len(order))
             for begin in range(0, len(order), len(places)):
-                group = [int(i) for i in order[begin : begin + len(places)] if plans[i]]
-                self._side_by_side(places[: len(group)], job, group, plans, local)
+                group = order[begin : begin + len(places)]
+                self._side_by_side(places[: len(group)], job, models, group, plans, local)
                 for place, i in zip(places, group, strict=False):
-                    vectors[i] = torch.cat([tensor.flatten().to(torch.float32) for tensor in place.stack.models()]).cpu().numpy()
-        return vectors, np.array([len(plan) for plan in plans], dtype=np.int64)
+                    vectors[i].copy_(torch.cat([tensor.flatten().to(torch.float32) for tensor in place.stack.models()]))
+        return vectors.numpy(), np.array([len(plan) for plan in plans], dtype=np.int64)
 
-    def _side_by_side(self, places: list[Training], job: FusedJob, group: list[int], plans: list[list[Ints]], local: Local) -> None:
+    def _side_by_side(
+        self, places: list[Training], job: FusedJob, models: Tensor, group: list[int], plans: list[list[Ints]], local: Local
+    ) -> None:
         """These trainings, step by step in turn, each on a stream of its own."""
         rows, left = [], []
         for place, i in zip(places, group, strict=True):
             with self._on(place):
-                place.load(self._stack(job, i, place.setting.rule))
+                place.load(self._stack(job, models, i, place.setting.rule))
                 rows.append(torch.split(torch.as_tensor(np.concatenate(plans[i]), device=self.device), [len(b) for b in plans[i]]))
                 left.append(Counter(len(b) for b in plans[i]))
         for t in range(max(len(plans[i]) for i in group)):
@@ -98,9 +103,9 @@ class OneByOne:
         how = augmentation_of(local.augment)
         return Setting(self.module, self.layout, self.loss, self.x, self.y, self.dtype, self.precision, self.microbatch, how, rule)
 
-    def _places(self, setting: Setting, job: FusedJob, trainings: int) -> list[Training]:
+    def _places(self, setting: Setting, job: FusedJob, models: Tensor, trainings: int) -> list[Training]:
         """Places for these trainings: as many as fit the device beside each other, by what a step was seen to take."""
-        stack = self._stack(job, 0, setting.rule)
+        stack = self._stack(job, models, 0, setting.rule)
         key = (setting.rule, setting.augmentation, stack.shapes())
         places = self._trainings.setdefault(key, [])
         if not places:
@@ -110,7 +115,7 @@ class OneByOne:
             need = self._needed(places[0], job)
             free = torch.cuda.mem_get_info(self.device)[0] * (1 - SPARE)
             for _ in range(min(wanted, len(places) + int(free // need)) - len(places)):
-                places.append(Training(setting, self._stack(job, 0, setting.rule)))
+                places.append(Training(setting, self._stack(job, models, 0, setting.rule)))
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # what was laid out on one stream is used on others
         return places
@@ -127,15 +132,15 @@ class OneByOne:
         own = sum(tensor.nbytes for part in (place.stack.models(), place.stack.first, place.stack.second) for tensor in part)
         return 2 * (torch.cuda.max_memory_allocated(self.device) - before) + own
 
-    def _stack(self, job: FusedJob, i: int, rule: Rule) -> Stack:
+    def _stack(self, job: FusedJob, models: Tensor, i: int, rule: Rule) -> Stack:
         """A training's start and settings on the device."""
         slices = self.layout.slices
 
-        def pieces(vector: Floats, *, trained: bool = True) -> list[Tensor]:
-            there = torch.as_tensor(np.ascontiguousarray(vector), device=self.device)
+        def pieces(vector: Tensor | Floats, *, trained: bool = True) -> list[Tensor]:
+            there = torch.as_tensor(vector, device=self.device)
             return [there[None, s.begin : s.end].to(self._kinds[s.name], copy=True) for s in slices if (s.kind == "weight") is trained]
 
-        start = job.models[job.start[i]]
+        start = models[int(job.start[i])]
         weights, adam = pieces(start), rule.optimizer == "adam"
         anchors = [] if not job.mu.any() else pieces(start if job.anchors is None else job.anchors[i])
         numbers = (job.lr, job.momentum, job.weight_decay, job.mu)
@@ -148,6 +153,9 @@ class OneByOne:
             linear=pieces(job.linear[i]) if job.linear is not None else [],
             settings=[torch.full((1, 1), float(values[i]), dtype=self.dtype, device=self.device) for values in numbers],
         )
+
+    def _numbers(self, rows: Ints) -> Tensor:
+        return torch.as_tensor(rows, device=self.device)
 
     def _on(self, place: Training) -> AbstractContextManager[object]:
         return torch.cuda.stream(place.stream) if self.device.type == "cuda" else nullcontext()
