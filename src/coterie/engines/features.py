@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.arrays import Array, Floats
+from coterie.core.inputs import InputShape
 from coterie.core.model import ModelSpec
 from coterie.core.threads import cores
 from coterie.engines.precision import Precision, passes_in, products_in
@@ -45,7 +46,7 @@ class Featured:
         if central is not None:
             central = (self._features(model.text, body, central[0]), central[1])
 
-        def head(text: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        def head(text: str, shape: InputShape, outputs: int) -> nn.Module:
             built = model.build()
             assert isinstance(built, FrozenBody)
             return built.head
