@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 
+import coterie as ct
 from coterie.core.asks import Gradient, Losses, Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
@@ -159,6 +161,21 @@ def test_texts_are_tokenised_cut_and_padded(folder: Path) -> None:
     assert rows[1].tolist() == [2, 1, 3, 0, 0, 0]
     assert rows[2].tolist()[0] == 2
     assert rows[2].tolist()[-1] == 3
+
+
+def test_a_study_of_texts_in_a_table(folder: Path) -> None:
+    """Raw texts in, tokenised where they are; the head takes the fused route, and the evidence holds nothing but heads."""
+    said = sentences(24)
+    frame = pd.DataFrame({"site": list("aabb") * 6, "says": said, "ill": [int("card" in text) for text in said]})
+    texts = {"text": "says", "features": "tokens", "tokenizer": str(folder), "length": LENGTH}
+    data = ct.Federation.from_frame(frame, client="site", label="ill", **texts)
+    assert data.x.tobytes() == tokenised(said, str(folder), LENGTH).tobytes()
+    result = ct.study("fedavg", data=data, model=f"text({folder})", rounds=2, lr=0.5)
+    bundle = result.model("a")
+    assert bundle.models.shape == (1, 2 * 16 + 2)
+    assert bundle.predict_proba(frame[["says"]]).shape == (24, 2)  # of raw texts
+    with pytest.raises(UserError, match="makes tokens: say features=tokens"):
+        ct.Federation.from_frame(frame, client="site", label="ill", text="says", tokenizer=str(folder))
 
 
 def test_padding_does_not_matter(folder: Path) -> None:

@@ -32,6 +32,10 @@ HELP: Mapping[str, Mapping[str, str]] = {
     "resnet50": _IMAGES,
     "densenet121": _IMAGES,
     "efficientnet_lite0": {"stem": _IMAGES["stem"]},
+    "fusion": {
+        "text": "Width of a dense layer for rows of numbers, or the folder or hub name of an encoder for tokens.",
+        "image": "The image network: resnet18, resnet50, densenet121 or efficientnet_lite0, with settings in quotes.",
+    },
     "text": {
         "encoder": "A folder of a pretrained encoder, or its name on the Hugging Face hub.",
         "head": "Width of a hidden layer in the head; 0 leaves it out.",
