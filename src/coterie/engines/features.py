@@ -14,6 +14,7 @@ from coterie.core.arrays import Array, Floats
 from coterie.core.inputs import InputShape
 from coterie.core.model import ModelSpec
 from coterie.core.threads import cores
+from coterie.engines.kept_features import kept
 from coterie.engines.precision import Precision, passes_in, products_in
 from coterie.engines.tensors import as_tensor
 from coterie.engines.workspace import chunk_for
@@ -57,7 +58,8 @@ class Featured:
     def _features(self, text: str, body: nn.Module, x: Array) -> Floats:
         key = (text, id(x))
         if key not in self._made:
-            self._made[key] = x, computed(body, x, self.device, self.precision)
+            how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}"
+            self._made[key] = x, kept(body, x, how, lambda: computed(body, x, self.device, self.precision))
         return self._made[key][1]
 
 
