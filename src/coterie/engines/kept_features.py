@@ -40,7 +40,7 @@ def _hash(body: nn.Module, x: Array, how: str) -> str:
     sum_ = hashlib.sha256(f"{how} {torch.__version__} {x.shape} {x.dtype}".encode())
     for name, tensor in body.state_dict().items():
         sum_.update(name.encode())
-        sum_.update(np.ascontiguousarray(tensor.cpu().numpy()))
+        sum_.update(tensor.cpu().numpy().tobytes())
     for begin in range(0, len(x), PIECE):
-        sum_.update(np.ascontiguousarray(x[begin : begin + PIECE]))
+        sum_.update(x[begin : begin + PIECE].tobytes())
     return sum_.hexdigest()
