@@ -20,13 +20,18 @@ def make_engine(
     pinned: Mapping[str, str] | None = None,
     precision: Precision = "float32",
     microbatch: int | None = None,
+    *,
+    holds: bool = False,
 ) -> Engine:
-    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
+    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed.
+
+    With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
+    """
     found = resolve_device(device)
     alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
     if alone:
         return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
-    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch)
+    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
 
 
 def resolve_device(device: str) -> str:

@@ -18,6 +18,7 @@ from coterie.engines.fitting import smallest_batch
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
+from coterie.engines.tensors import fetched
 from coterie.engines.vectorised.state import Rule, Stack
 
 IN_FLIGHT = 4  # trainings at most: beyond that a device is busy anyway
@@ -52,12 +53,15 @@ class OneByOne:
 
     def train(self, job: FusedJob, local: Local) -> tuple[Floats, Ints]:
         """The trained models (n, d) and the steps (n,) that each took."""
+        vectors, steps = self.train_on_device(job, local)
+        return fetched(vectors), steps
+
+    def train_on_device(self, job: FusedJob, local: Local) -> tuple[Tensor, Ints]:
+        """The same, the models left where they were trained."""
         rule = Rule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
         setting = self._setting(rule, local)
-        # models go to the device once, however many begin from one; what comes back goes to pinned memory, many times faster
-        models = torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
-        vectors = torch.empty((len(job.start), models.shape[1]), pin_memory=self.device.type == "cuda")
-        vectors.copy_(models[self._numbers(job.start)])  # a training of no steps returns its start
+        models = torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)  # sent once, however many begin from one
+        vectors = models[self._numbers(job.start)]  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
         with products_in(self.precision):
             order = [int(i) for i in np.argsort([-len(plan) for plan in plans], kind="stable") if plans[i]]
@@ -66,8 +70,8 @@ class OneByOne:
                 group = order[begin : begin + len(places)]
                 self._side_by_side(places[: len(group)], job, models, group, plans, local)
                 for place, i in zip(places, group, strict=False):
-                    vectors[i].copy_(torch.cat([tensor.flatten().to(torch.float32) for tensor in place.stack.models()]))
-        return vectors.numpy(), np.array([len(plan) for plan in plans], dtype=np.int64)
+                    vectors[i] = torch.cat([tensor.flatten().to(torch.float32) for tensor in place.stack.models()])
+        return vectors, np.array([len(plan) for plan in plans], dtype=np.int64)
 
     def _side_by_side(
         self, places: list[Training], job: FusedJob, models: Tensor, group: list[int], plans: list[list[Ints]], local: Local
