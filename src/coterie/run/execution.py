@@ -7,8 +7,6 @@ from typing import Literal
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.settings import check_settings, setting
-from coterie.engines.free_memory import wave_memory
-from coterie.engines.make import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +33,9 @@ class Execution:
 
     def settled(self) -> "Execution":
         """With the device and the memory that are here."""
+        from coterie.engines.free_memory import wave_memory  # here: the command line's help need not wait for torch
+        from coterie.engines.make import resolve_device
+
         device = resolve_device(self.device)
         return replace(self, device=device, memory=wave_memory(device) if self.memory is None else self.memory)
 
