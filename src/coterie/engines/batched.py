@@ -123,7 +123,7 @@ class BatchedEngine(LocalEngine):
             case Losses():
                 return loss_table(ask, work.parts(ask.part), predict)
             case Error():
-                return errors(ask, work.parts(), federation.y, predict)
+                return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:
                 parts = work.parts()
                 found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]

@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.parameters import write
 from coterie.engines.augment import augmented
 from coterie.engines.fitting import smallest_batch
-from coterie.engines.loss import probabilities
+from coterie.engines.loss import scores
 from coterie.engines.precision import Precision, passes_in
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
@@ -96,7 +96,7 @@ class Workspace:
         return self.loss(self.outputs(x), y)
 
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
-        """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        """Probabilities, or numbers (m, C), and losses (m,) of one model on these samples; None means the server's own test set."""
         chances, losses = self._predicted(model, rows)
         return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
@@ -117,4 +117,4 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
         outputs = torch.cat([self.outputs(x[piece]) for piece in torch.split(numbers, self.chunk)])
-        return probabilities(outputs), self.loss(outputs, y[numbers])
+        return scores(outputs, self.federation.task), self.loss(outputs, y[numbers])
