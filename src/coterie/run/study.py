@@ -100,7 +100,7 @@ class Study:
             world.federation.check_apart()
             check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-            check_fit(world, settings.plan.local.batch_size)
+            check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -213,7 +213,8 @@ class Study:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
         pinned = read_words(stored) if stored is not None and stored.exists() else None
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, holds=True)
+        how = (execution.threads, pinned, execution.precision, execution.microbatch)
+        engine = make_engine(self.worlds, execution.engine, execution.device, *how, holds=True)
         engine.prepare(self.settings.plan.local)
         return engine
 
