@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.reproduce.file import Claim, Reproduction, StudyPart
-from coterie.reproduce.protocol import Protocol
 
-UNSAID = dict.fromkeys(("split", "sizes", "rounds", "test_set", "optimiser", "metric"), "not stated")
+WORDS = {"section": "Table 1", **dict.fromkeys(("split", "sizes", "rounds", "test_set", "optimiser", "metric"), "not stated")}
 
 
 def made_study(study: dict[str, Any], parts: list[StudyPart], claims: list[Claim]) -> Reproduction:
     """A study with these parts and claims."""
-    words = dict.fromkeys(("title", "paper", "where", "asks"), "")
-    told = Protocol(section="Table 1", **UNSAID)
-    return Reproduction(**words, protocol=told, deviations=["all"], study=study, parts=parts, claims=claims, name="t", path=Path("t.toml"))
+    words: dict[str, Any] = {**dict.fromkeys(("title", "paper", "where", "asks"), ""), "protocol": WORDS, "deviations": ["all"]}
+    return Reproduction.model_validate({**words, "study": study, "parts": parts, "claims": claims, "name": "t", "path": Path("t.toml")})

@@ -19,7 +19,8 @@ def f1_of(evidence: Evidence, last: int) -> Iterator[tuple[str, str, int, float]
     """Method, score, seed and percent of every run that reached the last round."""
     frame = evidence.frame("clients")
     frame = frame[frame["round"] == last]
-    for (method, seed), own in frame.groupby(["method", "seed"], observed=True, sort=False):
+    for method, seed in frame[["method", "seed"]].drop_duplicates().itertuples(index=False, name=None):
+        own = frame[(frame["method"] == method) & (frame["seed"] == seed)]
         hits, predicted = (_stacked(own, name, evidence.classes) for name in ("hits", "predicted"))
         actual = evidence.actual[own["client"].to_numpy()]
         found = metrics.f1(hits, predicted, actual)

@@ -49,17 +49,18 @@ def add_curves(path: Path, values: Mapping[str, PartValues]) -> None:
         table = pd.read_csv(path, dtype=dict.fromkeys(KEYS, str))
         rounds = np.array([int(name) for name in table.columns.drop(KEYS)], dtype=np.int64)
         cells = table.drop(columns=KEYS).to_numpy(np.float64)
+        seeds = [seed if seed in (MEAN, PAPER) else int(seed) for seed in table["seed"]]
     except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise UserError(f"The curves {path} are not what 'coterie reproduce --page' writes: {error}.") from error
-    for (part, method, seed), row in zip(table[KEYS].itertuples(index=False, name=None), cells, strict=True):
+    for part, method, seed, row in zip(table["part"], table["method"], seeds, cells, strict=True):
         own, known = values.get(part), np.isfinite(row)
         if own is None or not known.any():
             continue
-        if seed in (MEAN, PAPER):
+        if isinstance(seed, str):
             (own.means if seed == MEAN else own.theirs)[method] = (rounds[known], row[known])
         else:
             own.rounds = rounds[known]
-            own.curves.setdefault(method, {})[int(seed)] = row[known]
+            own.curves.setdefault(method, {})[seed] = row[known]
 
 
 def add_paper_curves(study: Reproduction, values: Mapping[str, PartValues], data_dir: Path | None) -> None:
