@@ -19,7 +19,7 @@ SMALL = Path(__file__).parent / "small.toml"
 def values(rounds: int) -> PartValues:
     """Two seeds of one method, accuracy rising by a point a round, and the paper's curve a point above."""
     own = PartValues(rounds=np.arange(1, rounds + 1))
-    own.curves["fedavg"] = {seed: 10.0 * seed + np.arange(rounds) for seed in (0, 1)}
+    own.curves["fedavg"] = {seed: 10.0 * seed + np.arange(rounds, dtype=np.float64) for seed in (0, 1)}
     own.theirs["fedavg"] = (np.array([1, rounds]), np.array([1.0, float(rounds)]))
     return own
 
