@@ -66,6 +66,7 @@ def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_pat
     page = (tmp_path / "small.md").read_text()
     assert page.count("; digest `") == 2
     assert "the paper's protocol" in page.lower()
+    assert "; the other parts from the scores that were kept." in page
 
 
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:

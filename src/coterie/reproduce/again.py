@@ -11,7 +11,7 @@ from coterie.reproduce.curve_files import add_curves, add_paper_curves
 from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.kept import Kept, read_kept
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.run import PartRun
+from coterie.reproduce.run import NOT_ASKED, PartRun
 from coterie.reproduce.values import PartValues
 
 KEYS = ["part", "method", "seed"]
@@ -25,7 +25,7 @@ def judge_again(study: Reproduction, scores: Path, data_dir: Path | None = None)
     values = {run.part.name: _values(study, run, table, kept) for run in runs}
     add_curves(curves_beside(scores), values)
     add_paper_curves(study, values, data_dir)
-    return Reproduced(study, runs, values, assess(study, runs, values), kept)
+    return Reproduced(study, runs, values, assess(study, runs, values), kept, again=True)
 
 
 def curves_beside(scores: Path) -> Path:
@@ -70,7 +70,9 @@ def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, 
 def _why_not(study: Reproduction, part: StudyPart, kept: Kept) -> str:
     """Why there are no scores of a part: as the file says, as was kept, or that it has only been written down so far."""
     told = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
-    return told or ("written down, not yet run: it needs a GPU" if part.gpu or study.needs.gpu else "written down, not yet run")
+    return told.removeprefix(NOT_ASKED) or (
+        "written down, not yet run: it needs a GPU" if part.gpu or study.needs.gpu else "written down, not yet run"
+    )
 
 
 def _values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: Kept) -> PartValues:

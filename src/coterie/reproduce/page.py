@@ -115,8 +115,8 @@ def _curves_told(outcome: Reproduced) -> str:
 
 def _when(outcome: Reproduced, command: str) -> str:
     today = date.today().isoformat()
-    if outcome.kept is None or outcome.kept.command == command:
-        return f"`{command}`, {today}."
+    if outcome.kept is None or not outcome.again:
+        return f"`{command}`, {today}{'; the other parts from the scores that were kept' if outcome.kept else ''}."
     return f"`{outcome.kept.command}`, {outcome.kept.date}; judged again from the scores of every seed, {today}: nothing was run anew."
 
 

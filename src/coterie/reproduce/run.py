@@ -17,6 +17,8 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 
+NOT_ASKED = "not asked for"  # a part that the command left out
+
 
 @dataclass(frozen=True)
 class PartRun:
@@ -54,7 +56,7 @@ def run_parts(
     found = []
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
-        why = part.why_not or ("" if not only or part.name in only else "not asked for") or _lacking(study, part, anyway)
+        why = part.why_not or ("" if not only or part.name in only else NOT_ASKED) or _lacking(study, part, anyway)
         found.append(PartRun(part, why_not=why, settings=settings) if why else _run_part(study, part, settings, out, data_dir, watchers))
     return found
 
