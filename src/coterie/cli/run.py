@@ -31,6 +31,7 @@ def run(
     model: options.Model = None,
     seeds: options.Seeds = None,
     data_seed: options.DataSeed = None,
+    unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
@@ -56,7 +57,10 @@ def run(
     said |= options.given(data=data, model=model, seeds=chosen, data_seed=data_seed)
     came_to_something = True
     for entry in studies:
-        entry = replace(entry.but(said), out=_folder(out, entry, alone=len(studies) == 1))
+        entry = entry.but(said)
+        if unseen is not None:
+            entry = entry.leaving_out(unseen)
+        entry = replace(entry, out=_folder(out, entry, alone=len(studies) == 1))
         came_to_something &= _run_one(entry, data_dir, resume, as_json, track or [])
     if not came_to_something:
         raise typer.Exit(1)

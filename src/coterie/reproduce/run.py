@@ -52,6 +52,7 @@ def run_parts(
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
     check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
+    check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
     found = []
     for part in study.parts:
