@@ -42,9 +42,11 @@ def test_a_parts_evidence_says_how_it_was_made(carried: tuple[Reproduced, Path])
 
 
 def test_in_words() -> None:
-    assert made_text(None) == "Commit, versions, device and digest were not kept with these scores"
+    assert (
+        made_text(Made(seeds="0-2", draws="0")) == "Seeds 0-2, draws 0; commit, versions, device and digest were not kept with these scores"
+    )
     told = made_text(Made("c" * 40, "cuda", {"torch": "2"}, "d" * 64, "0-4", "0"))
-    assert told == "seeds 0-4, draws 0; commit `cccccccccccc`; cuda; torch 2; digest `dddddddddddddddd`"
+    assert told == "Seeds 0-4, draws 0; commit `cccccccccccc`; cuda; torch 2; digest `dddddddddddddddd`"
 
 
 def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:

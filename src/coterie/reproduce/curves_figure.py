@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.report.palette import distinct
+from coterie.report.palette import distinct_colours
 from coterie.report.style import OKABE_ITO
 from coterie.reproduce.curve_files import thinned
 from coterie.reproduce.file import Reproduction
@@ -30,7 +30,7 @@ def curves_chart(alt: Any, outcome: Reproduced) -> Any:
         return None
     data = pd.concat(frames)
     lines = list(dict.fromkeys(data["line"]))
-    scale = alt.Scale(domain=lines, range=list(distinct(len(lines), FIRST)))
+    scale = alt.Scale(domain=lines, range=list(distinct_colours(len(lines), FIRST)))
     colour = alt.Color("line:N", scale=scale, title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3))
     whose = [name for name in WHOSE if name in set(data["whose"])]
     dashes = alt.Scale(domain=whose, range=[WHOSE[name] for name in whose])

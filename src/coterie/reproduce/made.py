@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coterie.core.json_object import read_object
@@ -31,17 +31,22 @@ def made_of(run: PartRun) -> Made | None:
     if run.settings is None or run.why_not:
         return None
     found = [*run.studies, *run.last]
+    once = runs_of(run)
     known = _told(found, "environment.json") or environment()
     versions = {name: str(number) for name, number in (known.get("packages") or {}).items() if name in SHOWN and number}
-    draws = run.settings.seeds if run.part.redrawn else run.settings.draws
-    return Made(
+    return replace(
+        once,
         commit=str(known.get("commit") or ""),
         device=str((_told(found, "execution.json") or {}).get("device", "cpu")),
         versions={"python": str(known.get("python", "")), **versions},
         digest=_digest(found),
-        seeds=ranges(run.settings.seeds),
-        draws=ranges(draws),
     )
+
+
+def runs_of(run: PartRun) -> Made:
+    """Seeds and draws alone: all that is known of scores from before more was kept."""
+    assert run.settings is not None
+    return Made(seeds=ranges(run.settings.seeds), draws=ranges(run.settings.seeds if run.part.redrawn else run.settings.draws))
 
 
 def _told(found: Sequence[Evidence], name: str) -> dict[str, Any] | None:
@@ -65,10 +70,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def made_text(made: Made | None) -> str:
+def made_text(made: Made) -> str:
     """In a sentence; what was not kept is said to be not kept."""
-    if made is None:
-        return "Commit, versions, device and digest were not kept with these scores"
+    known = f"Seeds {made.seeds}, draws {made.draws}"
+    if not made.versions:
+        return f"{known}; commit, versions, device and digest were not kept with these scores"
     versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
-    parts = [f"seeds {made.seeds}, draws {made.draws}", f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
-    return "; ".join([*filter(None, parts), *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
+    told = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
+    return "; ".join([*told, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
