@@ -1,4 +1,4 @@
-"""Curves are kept beside the scores and read again, thinned; the paper's own are laid over ours where its files are at hand."""
+"""Curves are kept beside the scores and read again, kept_rounds; the paper's own are laid over ours where its files are at hand."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.curve_files import POINTS, add_curves, add_paper_curves, curves_text, thinned
+from coterie.reproduce.curve_files import POINTS, add_curves, add_paper_curves, curves_text, kept_rounds
 from coterie.reproduce.curves_figure import curves_chart
 from coterie.reproduce.file import PaperCurves
 from coterie.reproduce.reproduced import Reproduced
@@ -25,8 +25,8 @@ def values(rounds: int) -> PartValues:
 
 
 def test_thinning_keeps_the_ends_and_spreads_the_rest() -> None:
-    assert thinned(3).tolist() == [0, 1, 2]
-    kept = thinned(250)
+    assert kept_rounds(3).tolist() == [0, 1, 2]
+    kept = kept_rounds(250)
     assert (len(kept), kept[0], kept[-1]) == (POINTS, 0, 249)
     assert np.ptp(np.diff(kept)) <= 1
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again(rounds: int, tmp_path: Path) -> None:
     path.write_text(curves_text({"a": values(rounds), "b": PartValues()}))
     again = {"a": PartValues()}  # the part b has none, and a part that is no more is left out
     add_curves(path, again)
-    kept = thinned(rounds)
+    kept = kept_rounds(rounds)
     assert again["a"].rounds.tolist() == (kept + 1).tolist()
     assert {seed: curve.tolist() for seed, curve in again["a"].curves["fedavg"].items()} == {s: (10 * s + kept).tolist() for s in (0, 1)}
     assert [line.tolist() for line in again["a"].theirs["fedavg"]] == [[1, rounds], [1, rounds]]

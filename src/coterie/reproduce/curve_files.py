@@ -1,4 +1,4 @@
-"""NAME-curves.csv: every seed's accuracies over the rounds beside the scores, thinned, and the paper's own curves where they can be had."""
+"""NAME-curves.csv: every seed's accuracies over the rounds beside the scores, kept_rounds, and the paper's own curves where they can be had."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ KEYS = ["part", "method", "seed"]
 MEAN, PAPER = "mean", "paper"  # in place of a seed: the mean of all where single ones were not kept, and the paper's own
 
 
-def thinned(count: int) -> Ints:
+def kept_rounds(count: int) -> Ints:
     """Which of so many evaluated rounds are kept: the first, the last, and others as evenly as can be."""
     return np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
 
@@ -26,7 +26,7 @@ def curves_text(values: Mapping[str, PartValues]) -> str:
     """The file; empty where there are no curves."""
     rows: list[dict[object, object]] = []
     for part, own in values.items():
-        at = thinned(len(own.rounds)) if len(own.rounds) else np.zeros(0, np.int64)
+        at = kept_rounds(len(own.rounds)) if len(own.rounds) else np.zeros(0, np.int64)
         for method, seeds in own.curves.items():
             rows += [_row(part, method, str(seed), (own.rounds[at], curve[at])) for seed, curve in sorted(seeds.items())]
         rows += [_row(part, method, MEAN, line) for method, line in own.means.items()]
@@ -72,12 +72,12 @@ def add_paper_curves(study: Reproduction, values: Mapping[str, PartValues], data
 
 
 def _paper_lines(curves: PaperCurves, path: Path) -> dict[str, Line]:
-    """By row, thinned."""
+    """By row, kept_rounds."""
     try:
         table = pd.read_csv(path)
         table = table[table["round"] >= 1]
         rounds = table["round"].to_numpy(np.int64)
-        at = thinned(len(rounds))
+        at = kept_rounds(len(rounds))
         return {row: (rounds[at], 100 * table[column].to_numpy(np.float64)[at]) for row, column in curves.columns.items()}
     except (ValueError, KeyError, UnicodeDecodeError) as error:
         raise UserError(f"The curves {path} lack a column that the study names, or are not CSV: {error}.") from error

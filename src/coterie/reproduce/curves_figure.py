@@ -8,7 +8,7 @@ import pandas as pd
 
 from coterie.report.palette import distinct_colours
 from coterie.report.style import OKABE_ITO
-from coterie.reproduce.curve_files import thinned
+from coterie.reproduce.curve_files import kept_rounds
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import PartRun
@@ -76,7 +76,7 @@ def _lines(values: PartValues, row: str) -> Iterator[pd.DataFrame]:
     """Ours, and the paper's where it is known."""
     if row in values.curves:
         mean, low, high = t_bands(np.array(list(values.curves[row].values())))
-        at = thinned(len(values.rounds))
+        at = kept_rounds(len(values.rounds))
         yield _frame("ours", values.rounds[at], mean[at], low[at], high[at])
     elif row in values.means:
         yield _frame("ours", *values.means[row])

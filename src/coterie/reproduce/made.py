@@ -31,7 +31,7 @@ def made_of(run: PartRun) -> Made | None:
     if run.settings is None or run.why_not:
         return None
     found = [*run.studies, *run.last]
-    once = runs_of(run)
+    once = seeds_and_draws(run)
     known = _told(found, "environment.json") or environment()
     versions = {name: str(number) for name, number in (known.get("packages") or {}).items() if name in SHOWN and number}
     return replace(
@@ -43,7 +43,7 @@ def made_of(run: PartRun) -> Made | None:
     )
 
 
-def runs_of(run: PartRun) -> Made:
+def seeds_and_draws(run: PartRun) -> Made:
     """Seeds and draws alone: all that is known of scores from before more was kept."""
     assert run.settings is not None
     return Made(seeds=ranges(run.settings.seeds), draws=ranges(run.settings.seeds if run.part.redrawn else run.settings.draws))

@@ -11,7 +11,7 @@ from coterie.reproduce.curve_files import curves_text
 from coterie.reproduce.figure import draw_figures
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.kept import kept_of, kept_text
-from coterie.reproduce.made import made_text, runs_of
+from coterie.reproduce.made import made_text, seeds_and_draws
 from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.protocol import FIELDS
 from coterie.reproduce.reproduced import Reproduced
@@ -68,7 +68,7 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
     for run in outcome.runs:
         text = _settings(study, run, outcome.values[run.part.name])
         known = kept.parts.get(run.part.name)
-        yield text if run.why_not or known is None else f"{text} {made_text(known.made or runs_of(run))}."
+        yield text if run.why_not or known is None else f"{text} {made_text(known.made or seeds_and_draws(run))}."
 
 
 def verdict_lines(outcome: Reproduced) -> Iterator[str]:

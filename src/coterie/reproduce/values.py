@@ -24,7 +24,7 @@ from coterie.reproduce.file import Claim
 from coterie.reproduce.on_clients import over_test_clients
 from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.who_together import TOGETHER, together
+from coterie.reproduce.who_together import TOGETHER, who_together
 from coterie.statistics import Interval
 
 Key = tuple[str, str]  # row and score
@@ -71,7 +71,7 @@ def values_of(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) 
         _add_scores(values, records, scope)
         for method, score, seed, value in (
             *(f1_of(evidence, scope.last) if wanted & set(F1) else ()),
-            *(together(records, scope) if wanted & set(TOGETHER) else ()),
+            *(who_together(records, scope) if wanted & set(TOGETHER) else ()),
         ):
             values.add(method, score, seed, value)
         _add_rounds(values, records, scope, target)

@@ -11,7 +11,7 @@ from coterie.core.arrays import Doubles, Ids
 TOGETHER = ("gathered", "overlap")
 
 
-def together(records: Records, scope: Scope) -> Iterator[tuple[str, str, int, float]]:
+def who_together(records: Records, scope: Scope) -> Iterator[tuple[str, str, int, float]]:
     """Method, score, seed and value: `gathered` and `overlap`, in percent and points."""
     labels = _label_shares(records)
     for method, groups in records.groups.items():
