@@ -1,4 +1,4 @@
-"""NAME-curves.csv: every seed's accuracies over the rounds beside the scores, kept_rounds, and the paper's own curves where they can be had."""
+"""NAME-curves.csv: every seed's accuracies at some of the rounds, beside the scores, and the paper's own curves where they can be had."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,7 +72,7 @@ def add_paper_curves(study: Reproduction, values: Mapping[str, PartValues], data
 
 
 def _paper_lines(curves: PaperCurves, path: Path) -> dict[str, Line]:
-    """By row, kept_rounds."""
+    """By row, at some of the rounds."""
     try:
         table = pd.read_csv(path)
         table = table[table["round"] >= 1]
