@@ -1,7 +1,8 @@
 """Dense networks without a module: predictions and gradients straight from flat vectors, safe to use from several threads.
 
-On the CPU in NumPy, whose products of tall matrices with few columns are about twice as fast as torch's; on a GPU in torch. Products are of
-fixed shape, one model at a time: a product's bits depend on its shape, and must not depend on what else is evaluated.
+On the CPU in NumPy (`dense_arrays`), whose products of tall matrices with few columns are about twice as fast as torch's; on a GPU in
+torch (`dense_tensors`). Products are of fixed shape, one model at a time: a product's bits depend on its shape, and must not depend on what
+else is evaluated.
 """
 
 from abc import ABC, abstractmethod
@@ -12,12 +13,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from coterie.core.arrays import Array, Doubles, Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.data.federation import Federation
-from coterie.engines.tensors import as_tensor
 from coterie.engines.workspace import CHUNK
 
 LARGE = 1 << 29  # bytes of samples above which they are read piece by piece and not kept: the data may be larger than memory
@@ -54,7 +52,7 @@ class Dense(ABC):
 
     def predict(self, model: Floats, rows: Ints | None, spread: Spread = map) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
-        if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
+        if rows is not None and self.is_large(rows):
             pieces = [self.outputs(model, self.gather(piece)) for piece in chunks_of(rows)]
             y, outputs = self.federation.y[rows], np.concatenate(pieces, axis=1)
         else:
@@ -63,6 +61,10 @@ class Dense(ABC):
         chances = log_softmax(outputs)
         losses = -np.take_along_axis(chances, y[None, :], 0)[0].astype(np.float64)
         return np.exp(chances).T.astype(np.float64), losses
+
+    def is_large(self, rows: Ints) -> bool:
+        """Whether these samples are read piece by piece."""
+        return 4 * len(rows) * self.sizes[0] > LARGE
 
     def _samples(self, rows: Ints | None) -> tuple[Any, Ints]:
         """Features and labels, kept for the next evaluation of the same samples."""
@@ -90,108 +92,6 @@ class Dense(ABC):
             layers.append((vector[begin:end].reshape(outputs, inputs), vector[end : end + outputs]))
             begin = end + outputs
         return layers
-
-
-class DenseArrays(Dense):
-    """On the CPU. The caller sees to it that linear algebra runs on one thread."""
-
-    def gather(self, rows: Ints) -> Floats:
-        return self.federation.x[rows].reshape(len(rows), self.sizes[0]).astype(np.float32, copy=False)
-
-    def central(self) -> Floats:
-        assert self.federation.central is not None
-        x = np.asarray(self.federation.central[0], dtype=np.float32)
-        return x.reshape(len(x), -1)
-
-    def outputs(self, model: Floats, x: Floats, spread: Spread = map) -> Floats:
-        layers = self.layers(model)
-        pieces = spread(lambda begin: self._signals(layers, x[begin : begin + CHUNK])[-1], range(0, max(len(x), 1), CHUNK))
-        return np.ascontiguousarray(np.concatenate(list(pieces)).T)
-
-    def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
-        y, layers = self.federation.y[rows], self.layers(model)
-        signals = self._signals(layers, self.gather(rows))
-        chances = log_softmax(signals[-1].T).T
-        slope = np.exp(chances)
-        slope[np.arange(len(y)), y] -= 1
-        slope /= len(y)  # d loss / d outputs, (m, C)
-        pieces: list[Array] = []
-        for depth in range(len(layers) - 1, -1, -1):
-            pieces = [(slope.T @ signals[depth]).ravel(), slope.sum(0), *pieces]
-            if depth:
-                slope = (slope @ layers[depth][0]) * (signals[depth] > 0)
-        return np.concatenate(pieces), -float(chances[np.arange(len(y)), y].mean(dtype=np.float64))
-
-    def _signals(self, layers: list[tuple[Floats, Floats]], x: Floats) -> list[Floats]:
-        """What enters each layer, and last what leaves the network."""
-        signals = [x]
-        for depth, (weight, bias) in enumerate(layers):
-            signal = signals[-1] @ weight.T
-            signal += bias
-            signals.append(np.maximum(signal, 0, out=signal) if depth < len(layers) - 1 else signal)
-        return signals
-
-
-class DenseTensors(Dense):
-    """On a GPU, the data resident there."""
-
-    def __init__(self, federation: Federation, sizes: tuple[int, ...], device: torch.device) -> None:
-        super().__init__(federation, sizes)
-        self.device = device
-        self.x = as_tensor(federation.x, device).to(torch.float32).reshape(len(federation.x), -1).contiguous()
-        self.y = torch.as_tensor(federation.y, device=device)
-
-    def gather(self, rows: Ints) -> Tensor:
-        return self.x[torch.as_tensor(rows, device=self.device)]
-
-    def central(self) -> Tensor:
-        assert self.federation.central is not None
-        x = torch.as_tensor(self.federation.central[0], device=self.device, dtype=torch.float32)
-        return x.reshape(len(x), -1)
-
-    @torch.no_grad()
-    def outputs(self, model: Floats, x: Tensor, spread: Spread = map) -> Floats:
-        layers = self.layers(torch.as_tensor(model, device=self.device))
-        return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
-
-    @torch.no_grad()
-    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
-        """The likeliest class (m,) and losses (m,) of one model on these samples; probabilities stay on the device."""
-        if rows is not None and 4 * len(rows) * self.sizes[0] > LARGE:
-            pieces = [self._judged(model, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
-            return np.concatenate([guess for guess, _ in pieces]), np.concatenate([losses for _, losses in pieces])
-        x, y = self._samples(rows)
-        return self._judged(model, x, self._labels(y))
-
-    def _judged(self, model: Floats, x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
-        chances = torch.log_softmax(self._signals(self.layers(torch.as_tensor(model, device=self.device)), x)[-1], dim=1)
-        losses = -chances.gather(1, y[:, None])[:, 0].double()
-        return chances.argmax(1).cpu().numpy(), losses.cpu().numpy()
-
-    def _labels(self, y: Ints) -> Tensor:
-        return torch.as_tensor(y, device=self.device)
-
-    @torch.no_grad()
-    def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
-        numbers = torch.as_tensor(rows, device=self.device)
-        y, layers = self.y[numbers], self.layers(torch.as_tensor(model, device=self.device))
-        signals = self._signals(layers, self.x[numbers])
-        chances = torch.log_softmax(signals[-1], dim=1)
-        right = chances.gather(1, y[:, None])
-        slope = chances.exp().scatter_add_(1, y[:, None], torch.full_like(right, -1.0)) / len(y)
-        pieces: list[Tensor] = []
-        for depth in range(len(layers) - 1, -1, -1):
-            pieces = [(slope.T @ signals[depth]).ravel(), slope.sum(0), *pieces]
-            if depth:
-                slope = (slope @ layers[depth][0]) * (signals[depth] > 0)
-        return torch.cat(pieces).cpu().numpy(), -float(right.mean())
-
-    def _signals(self, layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
-        signals = [x]
-        for depth, (weight, bias) in enumerate(layers):
-            signal = torch.addmm(bias, signals[-1], weight.T)
-            signals.append(signal.relu_() if depth < len(layers) - 1 else signal)
-        return signals
 
 
 def chunks_of(rows: Ints) -> list[Ints]:

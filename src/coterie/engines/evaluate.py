@@ -49,6 +49,14 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
     return tally.result(ask)
 
 
+def only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Floats | None:
+    """The one model that `evaluate` would have judged, on the samples of all the clients; None where there are several, or probabilities
+    matter."""
+    rows = ask.serving.rows
+    alone = parts is not None and len(federation.classes) > 2 and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
+    return ask.serving.models[rows[0]] if alone else None
+
+
 def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:
     """Sample numbers (None: the central set) and labels of these rows of the serving, client after client."""
     if parts is None:
