@@ -3,9 +3,9 @@
 python studies/gpu_minutes.py --data-dir ~/data    # a line for each part, least first
 
 Steps are those of local training: rounds x clients a round x epochs x batches of a client, for every seed and method. What a method asks
-for beside that (FedSim's gradients, a cold start, restarts) is left out. Microseconds are `benchmarks/README.md`'s, float32, 80 clients
-stacked: the training alone, and a whole round with one local epoch, between which a study lies. They are of batches of ten; other batches
-are taken to cost in proportion, which is too much. The last column has the seeds that fit into ten minutes at the larger figure.
+for beside that (FedSim's gradients, a cold start, restarts) is left out. Microseconds are those of `benchmarks/README.md`, a whole round
+in float32 with 80 clients stacked. They are of batches of ten; other batches are taken to cost in proportion, which is too much. The last
+column has the seeds that fit into ten minutes.
 """
 
 import argparse
@@ -20,9 +20,8 @@ from coterie.reproduce import read_reproduction
 from coterie.reproduce.file import Reproduction, StudyPart
 
 HERE = Path(__file__).parent
-# by model: training, round; rows that have not been measured are left open
-MICROSECONDS = {"cnn": (25.4, 46.0), "cnn(variant=fedsim)": (57.4, 129.0), "lstm": (527.0, 527.0), "rnn": (271.0, 271.0)}
-ON_CPU = {"mlp(128)": (24.3, 24.3)}  # two cores
+MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0}  # by model; others have not been measured
+ON_CPU = {"mlp(128)": 24.3}  # two cores
 BATCH, MINUTES = 10, 10  # of the benchmarks; what is to be filled
 
 
@@ -63,11 +62,11 @@ def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[f
     known = {**MICROSECONDS, **ON_CPU}.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
     if known is None or settings.model == "cnn(variant=fedsim_table)":
         return inf, f"{line} not measured | | |"
-    least, most = (one * max(batch / BATCH, 1) for one in known)
-    minutes = steps * least / 6e7, steps * most / 6e7
+    each = known * max(batch / BATCH, 1)
+    minutes = steps * each / 6e7
     where = ", CPU" if settings.model in ON_CPU else ""
-    fit = min(int(MINUTES * len(settings.seeds) / minutes[1]), len(settings.seeds))
-    return minutes[0], f"{line} {least:.3g} to {most:.3g}{where} | {minutes[0]:.1f} to {minutes[1]:.1f} | {fit} of {len(settings.seeds)} |"
+    fit = min(int(MINUTES * len(settings.seeds) / minutes), len(settings.seeds))
+    return minutes, f"{line} {each:.3g}{where} | {minutes:.1f} | {fit} of {len(settings.seeds)} |"
 
 
 if __name__ == "__main__":
