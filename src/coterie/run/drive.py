@@ -74,7 +74,8 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
 def _footprint(lane: Lane) -> int:
     """Bytes a lane works with: models sent, replies, and the copies made while they are mixed."""
     cohort = lane.plan.cohort or len(lane.problem.roster)
-    return int(4 * lane.problem.layout.size * (3 * cohort + 8))
+    aloft = 2 * (lane.plan.concurrency or cohort) if lane.plan.asynchronous is not None else 0  # answers to come, and their models
+    return int(4 * lane.problem.layout.size * (3 * cohort + aloft + 8))
 
 
 class _Driven:
@@ -137,10 +138,8 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
         if isinstance(reply, Exception):
             each.fail(reply)
             continue
-        accepted = each.lane.answered(sent, reply)
         assert each.ask is not None
-        each.lane.account.charge(each.ask, accepted, share)
-        each.send(accepted)
+        each.send(each.lane.answered(each.ask, sent, reply, share))
 
 
 def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
