@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Registry, Spec, parse_path
-from coterie.data import changes, frames, own, papers, unseen
+from coterie.data import changes, frames, official, own, papers, unseen
 from coterie.data import partitions as divisions
 from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
@@ -49,7 +49,7 @@ partitions: Registry[Federation] = _named(
 scenarios: Registry[Federation] = _named(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
-    *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen),
+    *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen, official.official_test),
 )
 
 # What `coterie data get NAME` knows.
