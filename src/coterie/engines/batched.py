@@ -104,7 +104,8 @@ class BatchedEngine(LocalEngine):
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept))
+                each = partial(kept.dense.predict_each, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept), each)
             case Losses():
                 return loss_table(ask, work.parts(ask.part), predict)
             case Error():

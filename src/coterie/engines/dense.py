@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.data.federation import Federation
+from coterie.engines.own_models import stacks_of
 from coterie.engines.tensors import as_tensor
 from coterie.engines.workspace import CHUNK
 
@@ -107,6 +108,39 @@ class DenseArrays(Dense):
         layers = self.layers(model)
         pieces = spread(lambda begin: self._signals(layers, x[begin : begin + CHUNK])[-1], range(0, max(len(x), 1), CHUNK))
         return np.ascontiguousarray(np.concatenate(list(pieces)).T)
+
+    def predict_each(self, models: Floats, rows: Ints, sizes: Ints, spread: Spread = map) -> tuple[Doubles, Doubles]:
+        """`predict` of every model on the next so many of the samples, with the same bits."""
+        y, begins = self.federation.y[rows], np.cumsum(sizes) - sizes
+        chances = np.empty((self.sizes[-1], len(rows)), dtype=np.float32)
+
+        def stack(some: Ints) -> None:
+            size = int(sizes[some[0]])
+            places = (begins[some][:, None] + np.arange(size)).ravel()
+            if size > CHUNK:
+                for model, own in zip(models[some], places.reshape(len(some), size), strict=True):
+                    chances[:, own] = log_softmax(np.concatenate([self.outputs(model, self.gather(r)) for r in chunks_of(rows[own])], axis=1))
+                return
+            signal = self._stacked(models[some], self.gather(rows[places]).reshape(len(some), size, -1))
+            # the sum over classes of a single sample is another sum, in its last bit, than that of many at once
+            made = log_softmax(np.ascontiguousarray(signal.reshape(len(places), -1).T)) if size > 1 else _each_log_softmax(signal[:, 0])
+            chances[:, places] = made
+
+        for _ in spread(stack, stacks_of(sizes, models.shape[1], self.sizes[0])):
+            pass
+        losses = -np.take_along_axis(chances, y[None, :], 0)[0].astype(np.float64)
+        return np.exp(chances).T.astype(np.float64), losses
+
+    def _stacked(self, models: Floats, x: Floats) -> Floats:
+        """(k, m, C) what leaves each of k networks for its own (m, inputs) of x."""
+        begin, depth = 0, len(self.sizes) - 2
+        for number, (inputs, outputs) in enumerate(pairwise(self.sizes)):
+            end = begin + inputs * outputs
+            x = x @ models[:, begin:end].reshape(-1, outputs, inputs).transpose(0, 2, 1)
+            x += models[:, None, end : end + outputs]
+            x = np.maximum(x, 0, out=x) if number < depth else x
+            begin = end + outputs
+        return x
 
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
         y, layers = self.federation.y[rows], self.layers(model)
@@ -203,3 +237,9 @@ def log_softmax(outputs: Floats) -> Floats:
     """(C, m) log-probabilities over the first axis, without overflow."""
     shifted = outputs - outputs.max(0)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(0)), dtype=outputs.dtype)
+
+
+def _each_log_softmax(outputs: Floats) -> Floats:
+    """(C, m) what `log_softmax` gives for each of m samples by itself; `outputs` are (m, C)."""
+    shifted = outputs - outputs.max(1)[:, None]
+    return np.asarray((shifted - np.log(np.exp(shifted).sum(1))[:, None]).T, dtype=outputs.dtype)

@@ -8,27 +8,49 @@ from coterie.core.arrays import Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
+from coterie.engines.own_models import PredictEach, by_model
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 # the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
+MANY_MODELS = 16  # from which on models of a few clients each are evaluated together
+TOGETHER, MANY_NUMBERS = 1 << 18, 1 << 24  # samples of many models, and numbers of these, that are looked at together
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
-def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None, judge: Judge | None = None) -> Evaluated:
+def evaluate(
+    ask: Evaluate,
+    federation: Federation,
+    predict: Predict,
+    parts: Parts | None,
+    judge: Judge | None = None,
+    each: PredictEach | None = None,
+) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
     `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
-    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models.
+    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models. With
+    `each`, many models that serve a client or a few are asked in few calls.
     """
     judge = judge if len(federation.classes) > 2 else None
     serving, n = ask.serving, len(ask.serving.clients)
     tally = _Tally(n, len(federation.classes))
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
-    for row in np.unique(serving.rows):
-        members = np.flatnonzero(serving.rows == row)
+    served = list(by_model(serving.rows))
+    if each is not None and judge is None and parts is not None and len(served) >= MANY_MODELS:
+        own = [(row, members) for row, members in served if row != COMBINED]
+        served = [(row, members) for row, members in served if row == COMBINED]
+        for some in _together(own, parts.sizes[serving.clients], serving.models.shape[1]):
+            members = np.concatenate([served_by for _, served_by in some])
+            samples, y = _samples(ask, federation, parts, members)
+            assert samples is not None
+            sizes = parts.sizes[serving.clients[members]]
+            firsts = np.cumsum([0, *(len(served_by) for _, served_by in some[:-1])])
+            models = serving.models[[row for row, _ in some]]
+            tally.add(np.repeat(members, sizes), *each(models, samples, np.add.reduceat(sizes, firsts)), y)
+    for row, members in served:
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
@@ -47,6 +69,21 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
             else:
                 tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
+
+
+def _together(served: list[tuple[int, Ints]], sizes: Ints, parameters: int) -> Iterator[list[tuple[int, Ints]]]:
+    """Models and whom they serve, so many at a time that neither their samples nor their own numbers are too many."""
+    some: list[tuple[int, Ints]] = []
+    held, most = 0, max(1, MANY_NUMBERS // parameters)
+    for row, members in served:
+        more = int(sizes[members].sum())
+        if some and (held + more > TOGETHER or len(some) == most):
+            yield some
+            some, held = [], 0
+        some.append((row, members))
+        held += more
+    if some:
+        yield some
 
 
 def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:
