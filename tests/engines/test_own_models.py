@@ -10,7 +10,7 @@ from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.data.federation import Federation, Parts
 from coterie.engines.dense import DenseArrays
 from coterie.engines.evaluate import evaluate
-from coterie.engines.own_models import by_model, stacks_of
+from coterie.engines.own_models import blocks_of, by_model, stacks_of
 
 
 def federation(sizes: list[int], inputs: int, classes: int) -> Federation:
@@ -75,3 +75,19 @@ def test_stacks_hold_everybody_with_samples_once(sizes: list[int]) -> None:
     stacks = list(stacks_of(held, 1 << 20, 3))
     assert sorted(np.concatenate([np.zeros(0, int), *stacks]).tolist()) == np.flatnonzero(held).tolist()
     assert all(len(set(held[stack])) == 1 and len(stack) <= 4 for stack in stacks)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 5)), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 5))
+def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, int]], together: int, most: int) -> None:
+    rows, sizes = np.array(served).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.engines.own_models.TOGETHER", together)
+        patch.setattr("coterie.engines.own_models.MANY_NUMBERS", 7 * most)
+        blocks = list(blocks_of(rows, sizes, 7))
+    found = {}
+    for numbers, members, counts in blocks:
+        assert len(numbers) <= most
+        assert len(numbers) == 1 or counts.sum() <= together
+        assert rows[members].tolist() == np.repeat(numbers, [np.sum(rows == number) for number in numbers]).tolist()
+        found |= dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    assert found == {int(row): int(sizes[rows == row].sum()) for row in np.unique(rows) if row >= 0}

@@ -25,11 +25,13 @@ class UnknownKindError(ValueError):
 def to_tree(value: Any, name_of: NameOf) -> tuple[dict[str, Array], Any]:
     """A value as arrays by path, and the tree."""
     arrays: dict[str, Array] = {}
+    known: dict[int, str] = {}  # one and the same array in two places is written once
 
     def walk(value: Any, path: str) -> Any:
         if isinstance(value, np.ndarray):
-            arrays[path[:-1]] = np.asarray(value, order="C")
-            return {"array": path[:-1]}
+            place = known.setdefault(id(value), path[:-1])
+            arrays[place] = np.asarray(value, order="C")
+            return {"array": place}
         if isinstance(value, tuple):
             return {"tuple": [walk(item, f"{path}{i}.") for i, item in enumerate(value)]}
         if isinstance(value, Mapping) and name_of(dict) is not None:

@@ -8,14 +8,14 @@ from coterie.core.arrays import Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
-from coterie.engines.own_models import PredictEach, by_model
+from coterie.engines.own_models import PredictEach, blocks_of, by_model
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 # the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
 MANY_MODELS = 16  # from which on models of a few clients each are evaluated together
-TOGETHER, MANY_NUMBERS = 1 << 18, 1 << 24  # samples of many models, and numbers of these, that are looked at together
+NOBODY = -2  # among rows: served already
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
@@ -38,19 +38,17 @@ def evaluate(
     tally = _Tally(n, len(federation.classes))
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
-    served = list(by_model(serving.rows))
-    if each is not None and judge is None and parts is not None and len(served) >= MANY_MODELS:
-        own = [(row, members) for row, members in served if row != COMBINED]
-        served = [(row, members) for row, members in served if row == COMBINED]
-        for some in _together(own, parts.sizes[serving.clients], serving.models.shape[1]):
-            members = np.concatenate([served_by for _, served_by in some])
+    rows = serving.rows
+    if each is not None and judge is None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
+        for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
             samples, y = _samples(ask, federation, parts, members)
             assert samples is not None
-            sizes = parts.sizes[serving.clients[members]]
-            firsts = np.cumsum([0, *(len(served_by) for _, served_by in some[:-1])])
-            models = serving.models[[row for row, _ in some]]
-            tally.add(np.repeat(members, sizes), *each(models, samples, np.add.reduceat(sizes, firsts)), y)
-    for row, members in served:
+            owners = np.repeat(members, parts.sizes[serving.clients[members]])
+            tally.add(owners, *each(serving.models[numbers], samples, counts), y)
+        rows = np.where(rows == COMBINED, rows, NOBODY)
+    for row, members in by_model(rows):
+        if row == NOBODY:
+            continue
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
@@ -69,21 +67,6 @@ def evaluate(
             else:
                 tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
-
-
-def _together(served: list[tuple[int, Ints]], sizes: Ints, parameters: int) -> Iterator[list[tuple[int, Ints]]]:
-    """Models and whom they serve, so many at a time that neither their samples nor their own numbers are too many."""
-    some: list[tuple[int, Ints]] = []
-    held, most = 0, max(1, MANY_NUMBERS // parameters)
-    for row, members in served:
-        more = int(sizes[members].sum())
-        if some and (held + more > TOGETHER or len(some) == most):
-            yield some
-            some, held = [], 0
-        some.append((row, members))
-        held += more
-    if some:
-        yield some
 
 
 def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints
 
+TOGETHER, MANY_NUMBERS = 1 << 18, 1 << 24  # samples of many models, and numbers of these, that are looked at together
 STACKED = 1 << 22  # numbers of models and samples in a stack: what a cache nearly holds
 # (models (k, d), samples, how many of them each model answers for, in order) -> probabilities (m, C) and losses (m,)
 PredictEach = Callable[[Floats, Ints, Ints], tuple[Doubles, Doubles]]
@@ -20,6 +21,22 @@ def by_model(rows: Ints) -> Iterator[tuple[int, Ints]]:
     order = np.argsort(rows, kind="stable")
     for members in runs_of(order, rows):
         yield int(rows[members[0]]), members
+
+
+def blocks_of(rows: Ints, sizes: Ints, parameters: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Models, whom they serve one after the other, and how many samples each answers for: so many models at a time that neither their
+    samples nor their own numbers are too many. Clients with a negative row are left out."""
+    order = np.argsort(rows, kind="stable")
+    order = order[rows[order] >= 0]
+    begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
+    counts = np.add.reduceat(sizes[order], begins) if len(begins) else begins
+    ends, most, at = np.cumsum(counts), max(1, MANY_NUMBERS // parameters), 0
+    borders = np.append(begins, len(order))
+    while at < len(begins):
+        fits = int(np.searchsorted(ends, ends[at] - counts[at] + TOGETHER, side="right"))
+        stop = min(max(fits, at + 1), at + most)
+        yield rows[order[begins[at:stop]]], order[borders[at] : borders[stop]], counts[at:stop]
+        at = stop
 
 
 def stacks_of(sizes: Ints, parameters: int, inputs: int) -> Iterator[Ints]:
