@@ -15,13 +15,13 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Floats, Ids
-from coterie.grouping.clusterers import agglomerative, kmeans, spectral
+from coterie.grouping.clusterers import agglomerative, spectral
 from coterie.grouping.many import points
 from coterie.grouping.many.means import kmeans_of_many
 from coterie.grouping.many.points import short_points
 from coterie.grouping.many.spectra import spectral_of_many
 from coterie.grouping.many.trees import tree_of_many
-from coterie.grouping.principal import principal
+from coterie.grouping.principal import principal_points
 from coterie.grouping.similarity import cosines, distances, gram
 
 PARAMETERS, GROUPS = 610, 5
@@ -48,7 +48,7 @@ def kmeans_exactly(rows: Floats) -> Ids:
     """k-means on everybody's coordinates, whatever their number."""
     from sklearn.cluster import KMeans
 
-    return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(principal(rows)).labels_, dtype=np.int64)
+    return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(principal_points(rows)).labels_, dtype=np.int64)
 
 
 def made(clients: int, noise: float) -> tuple[Floats, Ids]:

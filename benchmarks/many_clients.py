@@ -71,7 +71,12 @@ def one(clients: int, method: str, rounds: int, cohort: int, evaluated: int | No
         after = resource.getrusage(resource.RUSAGE_SELF)
         disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": seconds / rounds, "system": (after.ru_stime - before.ru_stime) / rounds, "mb": after.ru_maxrss / 1000, "disk": disk / 1e6}
+    return {
+        "seconds": seconds / rounds,
+        "system": (after.ru_stime - before.ru_stime) / rounds,
+        "mb": after.ru_maxrss / 1000,
+        "disk": disk / 1e6,
+    }
 
 
 def apart(clients: int, method: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +120,9 @@ def main() -> None:
     if given.one:
         print(json.dumps(one(given.clients[0], given.one, given.rounds, given.cohort, given.evaluated)))
         return
-    heading(f"many clients: {given.rounds} rounds, cohort {given.cohort}, 610 parameters, at most {given.memory:g} GiB and {given.seconds:g} s")
+    heading(
+        f"many clients: {given.rounds} rounds, cohort {given.cohort}, 610 parameters, at most {given.memory:g} GiB and {given.seconds:g} s"
+    )
     row("method", "clients", "CPU s/round", "of it system", "peak MB", "disk MB", "against linear")
     for method in given.methods:
         last: tuple[int, float] | None = None
@@ -126,7 +133,14 @@ def main() -> None:
                 break
             grew = "" if last is None else f"{found['seconds'] / last[1] / (clients / last[0]):.2f}"
             last = clients, found["seconds"]
-            row(method, f"{clients}", *(f"{found[name]:.3f}" for name in ("seconds", "system")), f"{found['mb']:.0f}", f"{found['disk']:.1f}", grew)
+            row(
+                method,
+                f"{clients}",
+                *(f"{found[name]:.3f}" for name in ("seconds", "system")),
+                f"{found['mb']:.0f}",
+                f"{found['disk']:.1f}",
+                grew,
+            )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ class Plan:
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
     )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
+    evaluate_clients: int | None = setting(
+        None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
+    )
     local: Local = field(default_factory=Local)
 
     def __post_init__(self) -> None:

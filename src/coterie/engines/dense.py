@@ -119,7 +119,9 @@ class DenseArrays(Dense):
             places = (begins[some][:, None] + np.arange(size)).ravel()
             if size > CHUNK:
                 for model, own in zip(models[some], places.reshape(len(some), size), strict=True):
-                    chances[:, own] = log_softmax(np.concatenate([self.outputs(model, self.gather(r)) for r in chunks_of(rows[own])], axis=1))
+                    chances[:, own] = log_softmax(
+                        np.concatenate([self.outputs(model, self.gather(r)) for r in chunks_of(rows[own])], axis=1)
+                    )
                 return
             signal = self._stacked(models[some], self.gather(rows[places]).reshape(len(some), size, -1))
             # the sum over classes of a single sample is another sum, in its last bit, than that of many at once

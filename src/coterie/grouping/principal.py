@@ -16,7 +16,7 @@ def points_of_rows(vectors: Floats, origin: Floats | None, ctx: Context, varianc
     if len(vectors) > MANY:
         note_landmarks(ctx)
         return short_points(vectors, origin, ctx.rng("landmarks"), variance=variance)
-    return principal(vectors, origin, variance)
+    return principal_points(vectors, origin, variance)
 
 
 def note_landmarks(ctx: Context) -> None:
@@ -24,7 +24,7 @@ def note_landmarks(ctx: Context) -> None:
     ctx.note("landmarks", LANDMARKS)
 
 
-def principal(vectors: Floats, origin: Floats | None = None, variance: float | None = None) -> Doubles:
+def principal_points(vectors: Floats, origin: Floats | None = None, variance: float | None = None) -> Doubles:
     """`coordinates` of the rows' Gram matrix, to rounding; where many rows are short, from their columns: the rank is at most d."""
     n, d = vectors.shape
     if n <= max(PAIRS, d):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.core.acceptance import accept
+from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate
 from coterie.core.attacks import Backdoor, attack_of
 from coterie.core.limits import Limits
@@ -17,6 +18,7 @@ from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.rng import key as key_of
+from coterie.core.selection import evaluated
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
@@ -136,6 +138,7 @@ class Lane:
             measured = yield from self._measure(ctx, state)
             if not self.plan.evaluates_anyway(ctx.round_):
                 measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
+        groups, grouped = self._groups(state)
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(
@@ -144,7 +147,8 @@ class Lane:
                 cost=account.cost,
                 notes=ctx.notes,
                 absences=tuple(account.absences),
-                groups=self.method.members(state),
+                groups=groups,
+                grouped=grouped,
                 discrepancy=account.discrepancy,
                 **measured,
                 seconds=dict(account.seconds),
@@ -154,7 +158,7 @@ class Lane:
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
-        serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
+        serving = yield from self.method.serve(state, evaluated(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
         measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
         if self.hostile is not None:
@@ -166,6 +170,15 @@ class Lane:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
+
+    def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
+        """Who is in which group: of a sample that is evaluated, its own groups; and whose they are, None for everybody's."""
+        groups = self.method.members(state)
+        if groups is None or self.plan.evaluate_clients is None:
+            return groups, None
+        judged = evaluated(self.problem.roster, self.plan.evaluate_clients)
+        judged = judged[judged < len(groups)]
+        return groups[judged], judged
 
     def _measure_attack(self, ctx: Context, serving: Serving) -> Generator[Ask[Any], Any, None]:
         """How many of honest clients' marked test samples are taken for a backdoor's target."""

@@ -13,6 +13,7 @@ from coterie.analysis import metrics
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
+from coterie.analysis.sampled import sampled_only
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.core.counted import counted
@@ -153,7 +154,7 @@ class Result:
     @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        return [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
+        return [told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)) if told is not None]
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""

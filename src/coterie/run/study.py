@@ -62,7 +62,8 @@ class Study:
     rosters: Mapping[int, pa.Table]  # by draw: the clients, as the last round finds them
     methods: tuple[Method[Any], ...]
     worlds: Mapping[int, World] = field(default_factory=dict)
-    changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
+    # whether test samples may change from round to round, clients come later or only some are looked at: every round then says its own
+    changing: bool = False
     setup_seconds: float = 0.0
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
@@ -98,7 +99,7 @@ class Study:
             rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
-            changing=any(world.federation.later for world in worlds.values()),
+            changing=settings.plan.evaluate_clients is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
             notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )

@@ -14,7 +14,9 @@ from coterie.grouping.similarity import coordinates, distances, dots, gram
 
 
 @settings(max_examples=30, deadline=None)
-@given(n=st.integers(2, 40), d=st.integers(1, 12), rank=st.integers(1, 12), seed=st.integers(0, 1000), share=st.sampled_from([None, 0.95, 1.0]))
+@given(
+    n=st.integers(2, 40), d=st.integers(1, 12), rank=st.integers(1, 12), seed=st.integers(0, 1000), share=st.sampled_from([None, 0.95, 1.0])
+)
 def test_the_small_side_gives_the_coordinates_of_the_large(n: int, d: int, rank: int, seed: int, share: float | None) -> None:
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d))).astype(np.float32)

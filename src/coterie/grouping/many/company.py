@@ -33,7 +33,9 @@ def company_of_many(models: Floats, origin: Floats, rng: np.random.Generator, *,
     chosen = landmarks(len(models), rng, COMPARED)
     some = laid_out(models[chosen], origin)
     sigma = float(_summed(lambda apart: apart, models, origin, some).sum() / (len(some) * (len(models) - 1)))
-    near = _summed(lambda apart: np.exp(-(apart**2) / (2 * sigma**2)), models, origin, some) if sigma > 0 else np.full(len(models), len(some))
+    near = (
+        _summed(lambda apart: np.exp(-(apart**2) / (2 * sigma**2)), models, origin, some) if sigma > 0 else np.full(len(models), len(some))
+    )
     own = np.isin(np.arange(len(models)), chosen)
     return Company(cosine, (near - own) / (len(some) - own), sigma, norms, float(along.mean()))
 
