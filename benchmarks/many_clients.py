@@ -2,8 +2,8 @@
 
     python -m benchmarks.many_clients --clients 1000 10000 --methods fedavg fesem(groups=5) --rounds 5
 
-Prints CPU seconds a round (user and system, evaluation included), the peak of memory, megabytes on disk, and how much faster than the clients
-the seconds grew from one number to the next: 1.00 is linear. A process that outgrows its memory, or its time, says so.
+Prints CPU seconds a round (user and system, evaluation included), the peak of memory, megabytes on disk, and how much faster than the
+clients the seconds grew from one number to the next: 1.00 is linear. A process that outgrows its memory, or its time, says so.
 """
 
 import argparse

@@ -1,5 +1,7 @@
 """Many models at once give the bits of one model at a time."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,7 @@ def test_together_are_the_bits_of_each_alone(
     own = federation(sizes, inputs, classes)
     dense, rng = DenseArrays(own, (inputs, *hidden, classes)), np.random.default_rng(seed)
     layers = (inputs, *hidden, classes)
-    d = sum((a + 1) * b for a, b in zip(layers[:-1], layers[1:], strict=True))
+    d = sum((a + 1) * b for a, b in pairwise(layers))
     models = rng.standard_normal((len(sizes) + 1, d)).astype(np.float32)
     rows = rng.integers(len(models), size=len(sizes)) if shared else rng.permutation(len(sizes))
     if classes == 3:

@@ -1,7 +1,5 @@
 """What groups of many find, beside what the exact forms find in the same clients, where the truth is known."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -20,12 +18,11 @@ N, D, K = 600, 90, 4
 
 
 @pytest.fixture(autouse=True)
-def few_landmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a sample has to stand for everybody."""
     monkeypatch.setattr("coterie.grouping.many.points.LANDMARKS", 150)
     monkeypatch.setattr("coterie.grouping.many.points.landmarks.__defaults__", (150,))
     monkeypatch.setattr("coterie.grouping.many.means.STARTED_ON", 200)
-    yield
 
 
 def clients(noise: float = 0.25) -> tuple[Floats, Floats, Ids]:
@@ -83,7 +80,7 @@ def test_trees(linkage: str) -> None:
 
 @pytest.mark.parametrize(("linkage", "threshold"), [("ward", 8.0), ("average", 0.8)])
 def test_a_threshold_means_the_same_for_landmarks_as_for_everybody(linkage: str, threshold: float) -> None:
-    rows, origin, truth = clients(noise=0.1)
+    rows, origin, _ = clients(noise=0.1)
     exact = agglomerative(distances(gram(rows, origin)), threshold=threshold, linkage=linkage)  # type: ignore[arg-type]
     found = tree_of_many(short_points(rows, origin, rng()), rng(), threshold=threshold, linkage=linkage)  # type: ignore[arg-type]
     assert exact.max() + 1 == K

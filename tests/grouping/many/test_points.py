@@ -9,7 +9,7 @@ from coterie.grouping import principal as module
 from coterie.grouping.clusterers import silhouette
 from coterie.grouping.many import points as many
 from coterie.grouping.many.points import LENGTH, by_rows, landmarks, short_points
-from coterie.grouping.principal import principal
+from coterie.grouping.principal import principal_points
 from coterie.grouping.similarity import coordinates, distances, dots, gram
 
 
@@ -23,7 +23,7 @@ def test_the_small_side_gives_the_coordinates_of_the_large(n: int, d: int, rank:
     origin = rng.standard_normal(d).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PAIRS", 0)
-        small = principal(rows, origin, share)
+        small = principal_points(rows, origin, share)
     large = coordinates(gram(rows, origin), share)
     if small.shape == large.shape:  # where a share falls on a tie, either may keep one more
         scale = np.abs(large).max(initial=1e-30)
@@ -35,7 +35,7 @@ def test_the_small_side_gives_the_coordinates_of_the_large(n: int, d: int, rank:
 def test_equal_rows_have_no_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAIRS", 0)
     rows = np.full((9, 3), 0.3, dtype=np.float32)
-    assert principal(rows).shape == (9, 0)
+    assert principal_points(rows).shape == (9, 0)
     assert short_points(rows, None, np.random.default_rng(0)).shape == (9, 0)
 
 

@@ -1,4 +1,4 @@
-"""SimProx's similarities of many clients, in time that grows with their number: the mean cosine from one sum, the rest against landmarks."""
+"""SimProx's similarities of many clients, in time that grows with their number: mean cosines from one sum, the rest from landmarks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
