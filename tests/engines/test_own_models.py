@@ -93,3 +93,15 @@ def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, in
         assert rows[members].tolist() == np.repeat(numbers, [np.sum(rows == number) for number in numbers]).tolist()
         found |= dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     assert found == {int(row): int(sizes[rows == row].sum()) for row in np.unique(rows) if row >= 0}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30), st.sampled_from([2, 10, 33]), st.sampled_from([(), (5,)]), st.integers(1, 9))
+def test_losses_alone_are_the_bits_of_those_beside_probabilities(samples: int, classes: int, hidden: tuple[int, ...], chunk: int) -> None:
+    own, layers = federation([samples], 6, classes), (6, *hidden, classes)
+    d = sum((a + 1) * b for a, b in pairwise(layers))
+    dense, models = DenseArrays(own, layers), np.random.default_rng(2).standard_normal((3, d)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.engines.dense.CHUNK", chunk)
+        beside = np.stack([dense.predict(model, own.test.indices)[1] for model in models])
+        np.testing.assert_array_equal(dense.losses_of(models, own.test.indices), beside)

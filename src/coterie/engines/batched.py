@@ -107,7 +107,8 @@ class BatchedEngine(LocalEngine):
                 each = partial(kept.dense.predict_each, spread=spread) if isinstance(kept.dense, DenseArrays) else None
                 return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept), each)
             case Losses():
-                return loss_table(ask, work.parts(ask.part), predict)
+                losses_of = partial(kept.dense.losses_of, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return loss_table(ask, work.parts(ask.part), predict, losses_of)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict)
             case Gradient() if kept.dense is not None:

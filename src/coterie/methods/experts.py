@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.holdings import EVERYBODY_TRAINS, Holdings
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.settings import setting
@@ -43,6 +44,10 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
     warmup: int = setting(5, "Epochs of the clustering round.", least=1)
     on: Literal["updates", "weights"] = setting("updates", "What is compared; weights are the paper's letter.")
     start_from: Literal["w0", "fresh", "first_round"] = setting("w0", "Where experts begin.")
+
+    @property
+    def holdings(self) -> Holdings:
+        return EVERYBODY_TRAINS
 
     def clustered(self, state: Experts, ctx: Context) -> Round[tuple[Experts, Ids]]:
         """The state after the clustering round, and who took part: everybody trains from w_0, and what comes back is grouped."""
