@@ -41,6 +41,7 @@ from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
 from coterie.run.finishing import finished
 from coterie.run.lanes import Lane, lanes_of
+from coterie.run.memory import check_memory
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
 from coterie.run.progress import watchers_of
@@ -137,6 +138,7 @@ class Study:
     ) -> Result:
         began = perf_counter()
         lanes = self.lanes()
+        check_memory(lanes)
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
                 lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
