@@ -52,8 +52,11 @@ def evaluate(
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-            for client, part in _rows(ask, parts, members):
-                tally.add(np.full(len(y[part]), client), *_combined(serving, client, stacked[:, part], y[part]), y[part])
+            own = list(_rows(ask, parts, members))
+            answers = [_combined(serving, client, stacked[:, part], y[part]) for client, part in own]
+            if own:  # counted at once: a count by itself takes as long as there are clients
+                owners = np.repeat([client for client, _ in own], [len(losses) for _, losses in answers])
+                tally.add(owners, *map(np.concatenate, zip(*answers, strict=True)), np.concatenate([y[part] for _, part in own]))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             scores, losses = predict(serving.models[row], None)
