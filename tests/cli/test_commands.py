@@ -181,5 +181,5 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
     monkeypatch.setattr("coterie.run.memory.available", lambda: 1000)
     code, _, stderr = coterie(capfd, monkeypatch, "plan", str(file))
     assert code == 2
-    assert "One seed of this study holds 20.8 kB" in stderr
+    assert "One seed of this study holds 41.6 kB" in stderr
     assert "Traceback" not in stderr
