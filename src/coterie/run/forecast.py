@@ -11,7 +11,7 @@ from coterie.evidence.record import Cost
 from coterie.evidence.writer import KEPT_STATES
 from coterie.run.drive import waves
 from coterie.run.execution import Execution
-from coterie.run.memory import footprint
+from coterie.run.memory import check_memory, footprint
 from coterie.run.study import GIB, Study
 from coterie.run.trial_run import EVALUATED, TrialRun, try_out
 
@@ -53,6 +53,7 @@ class Forecast:
 def forecast(study: Study, execution: Execution) -> Forecast:
     """Try every method for a few rounds of one seed, and multiply."""
     lanes = study.lanes()
+    check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
     try_out(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
     tried = {label: try_out(study, place, execution) for place, label in enumerate(study.settings.methods)}
