@@ -12,6 +12,7 @@ from benchmarks.timing import by_turns, heading, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, Workload
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
+from coterie.core.inputs import InputShape
 from coterie.core.local import Local
 from coterie.core.model import ModelSpec
 from coterie.core.specs import parse
@@ -86,8 +87,8 @@ def _divided(samples: Samples, clients: int) -> Federation:
 
 
 def _world(federation: Federation, build: Callable[[tuple[int, ...], int], torch.nn.Module], name: str) -> World:
-    def made(_: str, shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
-        return build(shape, outputs)
+    def made(_: str, shape: InputShape, outputs: int) -> torch.nn.Module:
+        return build(federation.input_shape, outputs)
 
     return World(federation, ModelSpec(name, federation.input_shape, len(federation.classes), made))
 

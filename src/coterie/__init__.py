@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.core.plan import Plan as Plan
     from coterie.core.rules import LocalRule as LocalRule
     from coterie.core.rules import Step as Step
+    from coterie.core.samplers import samplers as samplers
     from coterie.core.serving import Mixture as Mixture
     from coterie.core.serving import NamedModels as NamedModels
     from coterie.core.serving import Serving as Serving
@@ -107,6 +108,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "LocalRule",
         "Step",
     ),
+    "coterie.core.samplers": ("samplers",),
     "coterie.core.serving": (
         "Mixture",
         "NamedModels",

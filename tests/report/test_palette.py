@@ -5,7 +5,7 @@ import pytest
 
 from analysis.made_records import AVG, by_hand, flat
 from coterie.analysis.findings import findings_of
-from coterie.report.palette import _oklab, distinct, separation
+from coterie.report.palette import _oklab, distinct_colours, separation
 from coterie.report.style import DULL, GROUPS, METHODS, NOBODY, group_colours, styles_of
 
 
@@ -24,8 +24,8 @@ def test_groups_have_colours_of_their_own(count: int) -> None:
 
 
 def test_more_colours_leave_the_first_as_they_are() -> None:
-    assert distinct(20, METHODS, DULL)[:12] == distinct(12, METHODS, DULL)
-    assert separation((*distinct(12, METHODS, DULL), *DULL)) > 0.07
+    assert distinct_colours(20, METHODS, DULL)[:12] == distinct_colours(12, METHODS, DULL)
+    assert separation((*distinct_colours(12, METHODS, DULL), *DULL)) > 0.07
 
 
 def test_every_line_of_the_curves_has_its_own_colour() -> None:

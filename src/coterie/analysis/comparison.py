@@ -197,7 +197,18 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "bytes": finding.spending.bytes_,
         "passes": finding.spending.passes,
         "server_seconds": finding.spending.server_seconds,
+        **_unseen(findings, finding.label),
     }
+
+
+def _unseen(findings: Findings, label: str) -> dict[str, Any]:
+    """How those fare who took no part; nothing where everybody did."""
+    if findings.unseen is None:
+        return {}
+    finding = findings.unseen.methods[label]
+    own, gap = finding.scores[findings.score], finding.gap
+    told = {"unseen": own.mean, "unseen_score_low": own.low, "unseen_score_high": own.high}
+    return told | {"unseen_gain": gap.units.mean, "unseen_low": gap.low, "unseen_high": gap.high}
 
 
 def _intervals(finding: Finding) -> dict[str, dict[str, float]]:

@@ -1,7 +1,7 @@
 """One federation's methods compared: from records to every number that is reported."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from coterie.analysis.spending import Spending, spending_of
 from coterie.analysis.stability import Stability, stability_of
 from coterie.core.arrays import Bools, Doubles, Ints
 from coterie.core.errors import UserError
+from coterie.evidence.reader import Evidence
 from coterie.statistics import Equivalence, Paired, RoundTests, equivalence, holm, paired, round_tests, t_bands
 
 
@@ -57,11 +58,19 @@ class Findings:
     target: float  # the accuracy that "rounds to" and "cost to" mean
     margin: float  # a difference that does not matter
     methods: dict[str, Finding]
+    unseen: "Findings | None" = None  # the same of clients that took no part, where there are any
 
     @property
     def records(self) -> Records:
         """Those of the first draw, for what can be shown of one only."""
         return self.draws.each[0].records
+
+    @property
+    def evidence(self) -> Evidence:
+        """That of all draws."""
+        draws = [own.records.evidence for own in self.draws.each]
+        settings = replace(draws[0].settings, draws=tuple(each.settings.draws[0] for each in draws))
+        return replace(draws[0], settings=settings, rosters={draw: roster for each in draws for draw, roster in each.rosters.items()})
 
     @property
     def scope(self) -> Scope:
@@ -150,7 +159,9 @@ def findings_of(
             stopped=_stopped(study, label),
             outcome=outcome_of(gaps[label], p, len(corrected), same),
         )
-    return Findings(study, found.roles, score, level, margin, found.methods)
+    apart = [own.unseen for own in ([draws] if isinstance(draws, Records) else draws) if own.unseen is not None]
+    unseen = findings_of(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None
+    return Findings(study, found.roles, score, level, margin, found.methods, unseen)
 
 
 def _gap_over(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:

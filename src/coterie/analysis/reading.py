@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.analysis import metrics
+from coterie.analysis.early_stops import carry_on, keep_groups, reached, rest, stops_of
 from coterie.analysis.records import COSTS, Cluster, Records
 from coterie.core.arrays import Array, Bools, Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes, method_places
-from coterie.evidence.record import HOSTILE, RUNNING
+from coterie.evidence.record import HOSTILE
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import ANSWERS
 
@@ -34,6 +35,13 @@ def records_of(evidence: Evidence) -> Records:
     hostile = _hostile(evidence, index, faults) if plan.attack is not None else None
     judged = _judged(evidence, index, rounds, test, hostile, faults)
     by_round = _by_round(evidence, index, faults)
+    validation, groups = by_round["validation"][:, :, rounds], _groups(evidence, index, faults)
+    seconds = _server_seconds(evidence, index, faults)
+    ends = evidence.ends(faults)
+    stops, last = stops_of(ends, settings), reached(ends, plan.rounds)
+    carry_on([judged.right, judged.loss, judged.auroc, validation], rounds, stops, last)
+    rest([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
+    keep_groups(groups, settings.methods, stops, last)
     truth = evidence.roster["group"].to_numpy()[:n]
     return Records(
         settings=settings,
@@ -46,18 +54,20 @@ def records_of(evidence: Evidence) -> Records:
         right=judged.right,
         loss=judged.loss,
         auroc=judged.auroc,
-        validation=by_round["validation"][:, :, rounds],
+        validation=validation,
         costs={name: by_round[name] for name in COSTS},
         discrepancy=by_round["discrepancy"],
-        server_seconds=_server_seconds(evidence, index, faults),
-        groups=_groups(evidence, index, faults),
+        server_seconds=seconds,
+        groups=groups,
         clusters=_clusters(evidence, index, faults),
         silhouette=_silhouette(evidence, index, faults),
         hostile=hostile,
         **_answers(evidence, index, n, faults),
-        stopped={(key.method, key.seed): end for key, end in evidence.ends(faults).items() if end.status != RUNNING},
+        stopped={(key.method, key.seed): end for key, end in ends.items() if end.failed},
+        early={(settings.methods[method], settings.seeds[seed]): round_ for (method, seed), round_ in stops.items()},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
+        unseen=None if evidence.outside or (unseen := evidence.of_unseen()) is None else records_of(unseen),
     )
 
 

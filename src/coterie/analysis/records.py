@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import get_args
 
@@ -49,6 +49,8 @@ class Records:
     hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit for each test sample that was answered rightly
     answered: Bools | None = None  # (M, S, N) where those were kept
+    early: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by method and seed that stopped by validation: its last round
+    unseen: "Records | None" = None  # the same of the clients that took no part: they are in nothing above
 
     @cached_property
     def accuracy(self) -> Doubles:

@@ -4,13 +4,27 @@ from collections import Counter
 
 from coterie.core.refusals import Refusal
 from coterie.evidence.reader import Evidence
+from coterie.evidence.record import STOPPED
 
 NAMED = 3  # clients named one by one
 
 
 def remarks_of(evidence: Evidence) -> list[str]:
     """Sentences, none where nothing is odd. A reply that its site's policy denies is no oddity and is told elsewhere."""
-    return [*_silent(evidence), *_refused(evidence)]
+    return [*_silent(evidence), *_stopped_early(evidence), *_refused(evidence)]
+
+
+def _stopped_early(evidence: Evidence) -> list[str]:
+    """How many runs ended by their validation score, and when."""
+    ends = evidence.ends()
+    rounds = sorted(end.round_ for end in ends.values() if end.status == STOPPED)
+    if not rounds:
+        return []
+    when = f"in round {rounds[0]}" if rounds[0] == rounds[-1] else f"in rounds {rounds[0]} to {rounds[-1]}"
+    return [
+        f"{len(rounds)} of {len(ends)} runs stopped early {when}, by clients' validation parts: in later rounds they score as in "
+        "their last."
+    ]
 
 
 def _silent(evidence: Evidence) -> list[str]:

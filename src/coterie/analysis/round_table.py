@@ -22,7 +22,10 @@ def round_table(records: Records) -> "pd.DataFrame":
     import pandas as pd
 
     settings = records.settings
-    m, s, r = np.nonzero(np.isfinite(records.accuracy))
+    ran = np.isfinite(records.accuracy)
+    for (label, seed), last in records.early.items():  # rounds that a run did not run are in no table
+        ran[records.place(label), settings.seeds.index(seed), records.rounds > last] = False
+    m, s, r = np.nonzero(ran)
     table = pd.DataFrame(
         {
             "draw": settings.draws[0],

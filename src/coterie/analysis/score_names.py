@@ -7,7 +7,7 @@ from typing import Literal
 Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
 Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
 ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc"]  # known of every round; the score is that of the last
-Score = Literal[Curve, ByRound, "validated", "ari"]
+Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ SCORES: dict[Score, ScoreName] = {
     "bottom_decile": ScoreName("bottom decile", "mean accuracy of the tenth of clients served worst after the last round"),
     "loss": ScoreName("loss", "loss after the last round", percent=False, tabled=True),
     "auroc": ScoreName("AUROC", "area under the ROC curve after the last round", tabled=True, printed=True),
+    "unseen": ScoreName("unseen", "accuracy after the last round of clients that took no part", tabled=True, printed=True),
     "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
 }
 COMPARED: tuple[Score, ...] = tuple(name for name, told in SCORES.items() if told.compared)

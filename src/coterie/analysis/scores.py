@@ -71,6 +71,8 @@ def scores_of(records: Records, scope: Scope, method: int) -> dict[Score, Double
     found: dict[Score, Doubles] = {name: values for name, values in curve_scores(curve).items()}  # noqa: C416  keys of a narrower type
     found["validated"] = _validated(curve, records.validation[method, scope.seeds, scope.rows])
     found |= {name: values[method, scope.seeds, end] for name, values in records.by_round().items()}
+    if records.unseen is not None:
+        found["unseen"] = records.unseen.accuracy[method, scope.seeds, end]
     found["ari"] = agreement_with_truth(records, scope.seeds, scope.last, records.settings.methods[method])
     return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 

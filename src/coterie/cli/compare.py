@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,25 +10,29 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.trusting import with_trust
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.showing import shown
 from coterie.run.execution import Execution
-from coterie.run.options import execution_with, plan_with
+from coterie.run.options import LOCAL, PLAN, execution_with
 
 GRID = "0.003,0.01,0.03,0.1,0.3"
 
 
 @options.settings(Plan, Local, Execution)
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Methods such as 'fedsim(clusters=5)'; their controls are added.")],
-    out: Annotated[Path, typer.Option(help="Folder for the evidence: one study for each federation.")],
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods such as 'fedsim(clusters=5)', whose controls are added, or one study file (.toml).")
+    ],
     said: dict[str, Any],
+    out: Annotated[Path | None, typer.Option(help="Folder for the evidence: one study for each federation.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="A federation, 'digits/rotated' unless given; once for each.")] = None,
     model: options.Model = None,
     draws: Annotated[int | None, typer.Option(help="Draws of the data; 10 where they can be redrawn, 1 if seeds alone are given.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of every draw: 0-34 or 0,2,5; 0-2 unless given, of one draw 0-9.")] = None,
     data_seed: options.DataSeed = None,
+    unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     controls: Annotated[bool, typer.Option(help="Add local-only, both FedAvgs, fine-tuning; random, matched and oracle groups.")] = True,
     finetune: Annotated[int, typer.Option(help="Epochs of the fine-tuned FedAvg.")] = 5,
@@ -36,6 +41,7 @@ def compare(
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
+    trust: options.Trust = False,
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -43,22 +49,24 @@ def compare(
     from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
     from coterie.evidence.settings import parse_seeds
-    from coterie.run.compare import compare as carry_out
-    from coterie.run.finishing import nothing_finished, sentence_of
+    from coterie.run.chosen import compared_file
+    from coterie.run.compare import compare as compare_methods
+    from coterie.run.finishing import NothingFinishedError
     from coterie.run.progress import ProgressBar
-    from coterie.run.result import Result
     from coterie.run.trackers import tracker_of
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    comparison = carry_out(
-        methods,
-        data=data or ["digits/rotated"],
+    file = with_trust(lambda trusted: compared_file(methods, trusted), trust)
+    out = out or (file.out if file is not None else None)
+    carry_out = partial(
+        compare_methods,
+        file or methods,
+        data=data,
         out=out,
         seeds=parse_seeds(seeds) if seeds is not None else None,
         draws=draws,
-        plan=plan_with(said),
-        execution=execution_with(said),
+        execution=execution_with(said, file.execution if file is not None else None),
         budget=budget,
         resume=resume,
         data_dir=data_dir,
@@ -67,14 +75,20 @@ def compare(
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
-        **options.given(model=model, data_seed=data_seed),
+        **{name: value for name, value in said.items() if name in (*PLAN, *LOCAL)},
+        **options.given(model=model, data_seed=data_seed, unseen=unseen),
     )
+    failed = None
+    try:
+        comparison = carry_out()
+    except NothingFinishedError as error:  # what there is is shown all the same
+        if error.comparison is None:
+            raise
+        comparison, failed = error.comparison, error
     print_comparison(comparison, console)
     console.print(f"Evidence in {out}; go on with --resume if it is not complete.")
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
-    results = [Result(findings.records.evidence) for findings in comparison.federations]
-    if results and all(map(nothing_finished, results)):
-        for result in results:
-            print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+    if failed is not None:
+        print(f"coterie: {shown(str(failed))}", file=sys.stderr)
         raise typer.Exit(1)

@@ -22,6 +22,8 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         for sentence in said[findings.data]:
             console.print(f"- {sentence}")
         console.print(_table(findings))
+        if findings.unseen is not None:
+            console.print(_unseen(findings.unseen))
         for remark in remarks_of(findings.records.evidence):
             console.print(remark, style="yellow")
     if (ranks := comparison.ranking) is not None:
@@ -40,6 +42,25 @@ def _table(findings: Findings) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for finding in findings.methods.values():
         table.add_row(*_cells(findings, finding))
+    return table
+
+
+def _unseen(findings: Findings) -> Table:
+    """How those fare who took no part."""
+    count = len(findings.records.ids)
+    table = Table(title=f"\nClients that took no part ({count})", title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table.add_column("method", overflow="fold", min_width=12)
+    for name in (findings.score, "95 % interval", "gain", "95 % interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for finding in findings.methods.values():
+        own, gain, base = finding.scores[findings.score], finding.gap, finding.role == "baseline"
+        table.add_row(
+            finding.label,
+            _number(100 * own.mean, ".1f"),
+            f"{100 * own.low:.1f} to {100 * own.high:.1f}" if own.low == own.low else "",  # of one run there is none
+            "" if base else _number(100 * gain.mean, "+z.1f"),
+            "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
+        )
     return table
 
 

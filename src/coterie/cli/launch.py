@@ -26,7 +26,9 @@ SITES = "sites"  # what the data are called where nothing else is said: every si
 def launch(
     federation: Annotated[Path, typer.Option(help="The folder that 'coterie federation init' made.")],
     said: dict[str, Any],
-    methods: Annotated[list[str] | None, typer.Argument(help="Methods such as 'fedavg', or one study file (.toml).")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Methods such as 'fedavg' or your own 'package.module:Method', or one study file (.toml).")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="What to call the data in the record; every site brings its own.")] = None,
     model: options.Model = None,
     seeds: options.Seeds = None,
@@ -85,20 +87,22 @@ def _studies(
     for _, settings in found:
         refuse_attack(settings.plan.attack)
         for spec in settings.methods:
-            build(spec)
+            build(spec, trust=True)  # typed by the operator, or in a file that is trusted
     if len(found) == 1:
         return [(name or free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]
 
 
 def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float) -> "tuple[RunFolder, int]":
+    from coterie.core.trust import names_code
     from coterie.deploy.runs import new_run
     from coterie.deploy.server_run import Order
 
     if minimum is not None and minimum > len(folder.sites):
         raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
     run = new_run(folder, name)
-    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites)), timeout)
+    trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if names_code(spec))
+    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted), timeout)
     return run, 0
 
 

@@ -27,6 +27,7 @@ def plan(
     model: options.Model = None,
     seeds: options.Seeds = None,
     data_seed: options.DataSeed = None,
+    unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -41,7 +42,7 @@ def plan(
     console = PlainConsole(stderr=as_json)
     said |= options.given(data=data, model=model, seeds=seeds, data_seed=data_seed)
     found = []
-    for entry in wanted_studies(methods, said, trust):
+    for entry in wanted_studies(methods, said, trust, unseen):
         made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
         expected = forecast(study, entry.execution)

@@ -16,6 +16,7 @@ CAPTION = (
     "Accuracy in % on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
     "last 10 rounds and of all rounds, and of the worst-served client."
 )
+UNSEEN = "Unseen: after the last round, of the clients that took no part; they are in no other column."
 
 
 def print_result(result: Result, console: PlainConsole) -> None:
@@ -36,7 +37,8 @@ def result_table(result: Result) -> Table:
     """The methods of a study side by side."""
     frame = result.table()
     frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame]]
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
+    told = f"{CAPTION} {UNSEEN}" if "unseen" in frame else CAPTION
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in frame.columns:
         table.add_column((PERCENT | PLAIN)[name], justify="right", no_wrap=True)

@@ -41,8 +41,8 @@ def resume(
     from coterie.evidence.seals import REQUEST
     from coterie.evidence.settings import parse_seeds
     from coterie.evidence.verify import studies_in
+    from coterie.run.finishing import results_of
     from coterie.run.progress import ProgressBar
-    from coterie.run.result import Result
     from coterie.run.resuming import More, resume_comparison, resume_study
 
     stop_on_terminate()
@@ -55,7 +55,7 @@ def resume(
         print_comparison(comparison, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
-        return _end([Result(findings.records.evidence) for findings in comparison.federations])
+        return _end(results_of(comparison))
     if budget is not None:
         raise UserError(f"--budget is for comparisons, and {folder} holds none: leave it away, and stop with Ctrl-C.")
     studies = studies_in(folder)

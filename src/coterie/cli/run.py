@@ -31,6 +31,7 @@ def run(
     model: options.Model = None,
     seeds: options.Seeds = None,
     data_seed: options.DataSeed = None,
+    unseen: options.Unseen = None,
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the evidence; kept in memory only unless given.")] = None,
     resume: options.Resume = False,
@@ -41,7 +42,7 @@ def run(
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
     stop_on_terminate()
     said |= options.given(data=data, model=model, seeds=seeds, data_seed=data_seed)
-    studies = wanted_studies(methods, said, trust)
+    studies = wanted_studies(methods, said, trust, unseen)
     if len(studies) > 1 and as_json:
         raise UserError("--json prints one study: a study file with a grid has several; read their folders with 'coterie show DIR --json'.")
     came_to_something = True
@@ -52,7 +53,7 @@ def run(
         raise typer.Exit(1)
 
 
-def wanted_studies(methods: list[str], said: dict[str, Any], trust: bool) -> "list[FileStudy]":
+def wanted_studies(methods: list[str], said: dict[str, Any], trust: bool, unseen: float | None = None) -> "list[FileStudy]":
     """The studies that a command line names: methods, or a study file, with what was said beside them; seeds are as a user writes them."""
     from coterie.evidence.settings import Settings, parse_seeds
     from coterie.run.study_file import FileStudy, read_study_file
@@ -66,7 +67,8 @@ def wanted_studies(methods: list[str], said: dict[str, Any], trust: bool) -> "li
         studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model="model" in said), trust)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), None)]
-    return [entry.but(said) for entry in studies]
+    studies = [entry.but(said) for entry in studies]
+    return studies if unseen is None else [entry.leaving_out(unseen) for entry in studies]
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:

@@ -13,9 +13,13 @@ def inside(root: Path, *names: str) -> Path:
     """The place of these names below a folder; refused where that is not in it."""
     place = root.joinpath(*names)
     try:
-        within = place.resolve() != root.resolve() and place.resolve().is_relative_to(root.resolve())
+        found, home = place.resolve(), root.resolve()
+        within = found != home and found.is_relative_to(home)
+        circle = any(part.is_symlink() for part in (found, *found.parents))  # from Python 3.13 on, such links are not an error
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name that no folder can have
         raise UserError(f"{place} cannot be written to: {getattr(error, 'strerror', None) or error}.") from error
+    if circle:
+        raise UserError(f"{place} cannot be written to: there are links in a circle.")
     if not within:
         raise UserError(f"{place} lies outside {root} (by its name, or by a link in the folder): nothing is written there.")
     return place

@@ -17,7 +17,7 @@ from coterie.core.notes import Notes
 from coterie.core.plan import Plan
 from coterie.core.rng import generator, key
 from coterie.core.roster import Roster
-from coterie.core.selection import uniform, windows
+from coterie.core.samplers import sampled
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
 from coterie.core.sketches import Sketch
@@ -60,10 +60,7 @@ class Context:
 
     def cohort(self, purpose: str = "cohort") -> Ids:
         """The clients of this round, ascending, as the plan selects them."""
-        if self.plan.selection == "windows":
-            size = self.plan.cohort or max(round(self.plan.window * len(self.roster)), 1)
-            return windows(self.roster, size, self.seed, purpose, self.round_)
-        return uniform(self.roster, self.plan.cohort, self.seed, purpose, self.round_)
+        return sampled(self.plan.selection, self, self.plan.cohort, purpose)
 
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
         """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""

@@ -7,10 +7,11 @@ from functools import cached_property
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.inputs import InputShape
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.parameters import initial_models, layout_of, torch_seeded
 
-MakeModule = Callable[[str, tuple[int, ...], int], nn.Module]  # the spec, the shape of a sample, the number of outputs -> a module
+MakeModule = Callable[[str, InputShape, int], nn.Module]  # the spec, the shape of a sample, the number of outputs -> a module
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +19,7 @@ class ModelSpec:
     """What is trained, as text; `make` turns the text into a module."""
 
     text: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     outputs: int
     make: MakeModule
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.selection import Selection
+from coterie.core.samplers import check_sampler
 from coterie.core.settings import check_settings, setting
 
 
@@ -18,7 +18,9 @@ class Plan:
 
     rounds: int = setting(30, "Rounds.", least=1)
     cohort: int | None = setting(None, "Clients a round; all that can be reached, or the window's share, unless given.", least=1)
-    selection: Selection = setting("uniform", "A fresh sample each round, or windows that slide over a random order of all clients.")
+    selection: str = setting(
+        "uniform", "Who takes part: uniform (a fresh sample each round), windows (over a random order), or your 'package.module:function'."
+    )
     window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
     decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, most=1)
     schedule: Literal["exponential", "step", "cosine"] = setting(
@@ -36,11 +38,15 @@ class Plan:
     evaluate_clients: int | None = setting(
         None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
     )
+    stop_early: int | None = setting(
+        None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
+    )
     local: Local = field(default_factory=Local)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
         attack_of(self.attack)  # a wrong one is refused here
+        check_sampler(self.selection)
         if self.schedule == "cosine" and self.decay != 1:
             raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
         if self.local.rule is not None:

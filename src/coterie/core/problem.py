@@ -27,6 +27,7 @@ class Problem:
     truth_at: Callable[[int], Ids | None] = lambda round_: None
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
+    everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
 
     @property
     def roster(self) -> Roster:

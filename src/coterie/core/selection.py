@@ -1,14 +1,10 @@
 """Who takes part in a round. Every rule is computed from the round's number alone, so that any round can be run or repeated by itself."""
 
-from typing import Literal
-
 import numpy as np
 
 from coterie.core.arrays import Ids
 from coterie.core.rng import key
 from coterie.core.roster import Roster
-
-Selection = Literal["uniform", "windows"]
 
 
 def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int) -> Ids:

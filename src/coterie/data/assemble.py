@@ -122,4 +122,4 @@ def divide(
             **(provenance or {}),
         },
     )
-    return prepared(made)
+    return prepared(made, samples.unseen)

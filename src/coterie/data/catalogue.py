@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Registry, Spec, parse_path
-from coterie.data import changes, frames, own, papers
+from coterie.data import changes, frames, own, papers, unseen
 from coterie.data import partitions as divisions
 from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
@@ -46,7 +46,7 @@ partitions: Registry[Federation] = _named(
 scenarios: Registry[Federation] = _named(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
-    *(changes.outliers, changes.arrivals, changes.drift),
+    *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen),
 )
 
 # What `coterie data get NAME` knows.
@@ -104,6 +104,8 @@ class _Maker:
     def federation(self, steps: Sequence[Spec]) -> Federation:
         first, *rest = steps
         made: Samples | Federation = sources.build(first, **self._context(sources[first.name], ()))
+        if isinstance(made, Samples):
+            made = replace(made, unseen=unseen.share_of(rest))
         for number, step in enumerate(rest, 1):
             registry = scenarios if step.name in scenarios else partitions
             made = registry.build(step, made, **self._context(registry[step.name], steps[:number]))
@@ -136,7 +138,7 @@ def _check(steps: Sequence[Spec]) -> None:
             raise UserError(f"Data set {first.name!r} has clients of its own, so {str(step)!r} cannot divide it; write {str(first)!r}.")
         if step.name in partitions and place:
             raise UserError(f"{str(step)!r} divides {first.name!r} again: write one partition, right after the data set, then scenarios.")
-    if "drift" in [step.name for step in rest[:-1]]:
+    if "drift" in [step.name for step in rest if step.name != "unseen"][:-1]:
         raise UserError(f"{'/'.join(map(str, steps))!r}: what follows a drift would change the world before it only; write drift last.")
     if not rest and first.name in UNDIVIDED:
         raise UserError(_undivided(first.name))

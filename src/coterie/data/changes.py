@@ -24,7 +24,7 @@ def outliers(
     """
     who = _check_share("outliers", share)
     chosen = np.sort(shuffle(key(_data_seed, "outliers", "who"), len(federation))[: max(1, round(share * len(federation)))])
-    if how == "noise" and federation.x.dtype.kind != "f":
+    if how == "noise" and not federation.amounts:
         raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be noise.")
     x, y, classes = federation.x, federation.y.copy(), len(federation.classes)
     x = np.array(x) if how == "noise" else x

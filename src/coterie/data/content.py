@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from coterie.core.arrays import Array
+from coterie.core.plain import as_json
 from coterie.core.threads import cores, in_order
 from coterie.data.federation import Federation, Parts
 
@@ -26,6 +27,10 @@ def contents(federation: Federation) -> dict[str, str]:
         found["true groups"] = array_hash(federation.groups)
     if federation.arrivals is not None:
         found["arrivals"] = array_hash(federation.arrivals)
+    if federation.inputs is not None:
+        found["inputs"] = as_json(federation.inputs.told())
+    if federation.unseen:
+        found["clients that take no part"] = str(federation.unseen)
     if federation.later:
         told = [str(value) for begin, world in federation.later for value in (begin, *contents(world).values())]
         found["later rounds"] = _joined(told)

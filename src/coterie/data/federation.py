@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Parts:
         return np.diff(self.offsets)
 
 
+INPUTS = "inputs"  # in the provenance of samples that have several
+
 # A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
 TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
 
@@ -65,6 +68,7 @@ class Samples:
     owners: Ints | None = None  # (N,) who wrote, sent or treated each sample, where that is known: a row of `owner_names`
     owner_names: tuple[str, ...] = ()
     given: Ints | None = None  # (N,) the part each sample is in by the set's own split, where it has one
+    unseen: float = 0.0  # the share of clients that will take no part: nothing may be fitted on what they hold
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Federation:
     data_seed: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided and scaled
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
+    unseen: int = 0  # the last so many clients take no part in training: they are served and scored, and nothing else
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -96,13 +101,16 @@ class Federation:
         if int(self.train.sizes.min()) == 0:
             empty = self.ids[int(self.train.sizes.argmin())]
             raise UserError(f"Client {empty!r} of {self.name!r} has no training samples: leave it out or use fewer clients.")
+        if not 0 <= self.unseen < n:
+            raise UserError(f"Federation {self.name!r} has {n} clients, of which {self.unseen} cannot take no part: somebody must train.")
         if any(world.ids != self.ids or (world.train.sizes != self.train.sizes).any() for _, world in self.later):
             raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
         """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
-        of the partition ``natural(...)`` (test, validation, clients, least), `data_seed` and `name`.
+        of the partition ``natural(...)`` (test, validation, clients, least), `unseen` (the share of clients that take no part in training),
+        `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
@@ -137,8 +145,24 @@ class Federation:
         return f"<Federation {self.name!r}: {held} of shape {self.input_shape}, {len(self.classes)} classes>"
 
     @property
+    def seen(self) -> int:
+        """How many clients take part: the first so many."""
+        return len(self.ids) - self.unseen
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
+
+    @cached_property
+    def inputs(self) -> Inputs | None:
+        """What a row of `x` holds, where samples have several inputs."""
+        told = self.provenance.get(INPUTS)
+        return None if told is None else Inputs.read(told)
+
+    @property
+    def amounts(self) -> bool:
+        """Whether features are amounts, which can be scaled and disturbed, and not words."""
+        return self.x.dtype.kind == "f" and (self.inputs is None or not any(self.inputs.tokens))
 
     def part(self, name: str) -> Parts:
         """The train, validation or test parts by name."""

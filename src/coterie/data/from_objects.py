@@ -8,15 +8,17 @@ import numpy as np
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
-from coterie.data.federation import Federation
+from coterie.core.inputs import Inputs, several
+from coterie.data.federation import INPUTS, Federation
 from coterie.data.frames import ColumnRoles, listed, table_of
-from coterie.data.object_rows import LABEL, ObjectRows, samples_of
+from coterie.data.object_rows import LABEL, ObjectRows, Wanted, samples_of
 from coterie.data.own import TOLD, split_words
 from coterie.data.partitions import natural
 from coterie.data.preparing.wishes import Wishes
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.table import PARTS, Table, as_samples, check_table, coded, numbered_classes
 from coterie.data.text import Wording
+from coterie.data.unseen import with_unseen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,24 +63,26 @@ def arrays_federation(
     **parts: Any,
 ) -> Federation:
     """The clients of arrays: samples, their class numbers or names, and whose each is."""
-    where, x, y = f"The arrays {name!r}", np.asarray(x), np.asarray(y)
+    where, y = f"The arrays {name!r}", np.asarray(y)
+    x, told = _rows(x, where)
     if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or not len(x) == len(y) == len(client):
         raise UserError(
             f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
         )
     numbers, named = _classes(y, classes, where)
     owners, names = coded([str(each) for each in client])
-    table = Table(numbers, named, _floats(x), owners=owners, owner_names=names)
+    table = Table(numbers, named, _floats(x), owners=owners, owner_names=names, facts=told)
     table = table if split is None else replace(table, part=split_words(list(split), where))
     return _federation(table, name, "arrays in memory", parts)
 
 
 def datasets_federation(
-    datasets: Mapping[str, Any], *, label: str = LABEL, inputs: str | Sequence[str] | None = None, name: str = "datasets", **parts: Any
+    datasets: Mapping[str, Any], *, label: str = LABEL, inputs: Wanted = None, name: str = "datasets", **parts: Any
 ) -> Federation:
     """A client for each data set of torch (pairs of features and a class) or Hugging Face (columns, of which `label` is one).
 
-    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from; all unless given.
+    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from, all unless given;
+    a dictionary makes several inputs of them. Samples of torch may be tuples or dictionaries of inputs.
     """
     where = f"The data sets {name!r}"
     if not isinstance(datasets, Mapping) or not datasets:
@@ -92,25 +96,38 @@ def datasets_federation(
         raise UserError(
             f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(said))}."
         )
-    shapes = {rows.x.shape[1:] for _, _, rows in pieces}
+    shapes = {rows.x.shape[1:] if rows.inputs is None else rows.inputs for _, _, rows in pieces}
     if len(shapes) > 1:
         raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
+    (shape,) = shapes
+    told = {INPUTS: shape.told()} if isinstance(shape, Inputs) else {}
     words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
     numbers, named = _classes(np.concatenate([rows.y for _, _, rows in pieces]), words, where)
     owners, names = coded(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
     split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
-    table = Table(numbers, named, _floats(np.concatenate([rows.x for _, _, rows in pieces])), part=split, owners=owners, owner_names=names)
+    x = _floats(np.concatenate([rows.x for _, _, rows in pieces]))
+    table = Table(numbers, named, x, part=split, owners=owners, owner_names=names, facts=told)
     return _federation(table, name, "data sets in memory", parts)
 
 
 def _federation(table: Table, name: str, source: str, parts: Mapping[str, Any]) -> Federation:
     """The clients of a table; `parts` are the settings of the partition ``natural``, and the data seed."""
     chosen = dict(parts)
-    seed = chosen.pop("data_seed", 0)
+    seed, unseen = chosen.pop("data_seed", 0), chosen.pop("unseen", 0.0)
     if wrong := [each for each in chosen if each not in ("test", "validation", "clients", "least")]:
-        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least and data_seed.")
+        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least, unseen, data_seed.")
     check_table(table, f"The data of {name!r}")
-    return natural(as_samples(name, table, {"source": source, **TOLD}), **chosen, _data_seed=seed).with_(name=name)
+    samples = replace(as_samples(name, table, {"source": source, **TOLD}), unseen=unseen)
+    made = natural(samples, **chosen, _data_seed=seed).with_(name=name)
+    return with_unseen(made, unseen) if unseen else made
+
+
+def _rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:
+    """Samples in one array, and what provenance should tell of those that have several inputs."""
+    if not several(x):
+        return np.asarray(x), {}
+    inputs = Inputs.of(x, where)
+    return inputs.pack(x, where), {INPUTS: inputs.told()}
 
 
 def _classes(y: Array, classes: Sequence[str] | None, where: str) -> tuple[Array, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from coterie.data.federation import Federation, Parts
 
 def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str, str], apart: bool = False) -> Federation:
     """The clients of both, group 0 and group 1. Labels are shared by number, unless `apart` gives the second set classes of its own."""
-    if first.input_shape != second.input_shape or first.x.dtype.kind != second.x.dtype.kind:
+    if (first.input_shape, first.inputs) != (second.input_shape, second.inputs) or first.x.dtype.kind != second.x.dtype.kind:
         raise UserError(
             f"{first.name!r} and {second.name!r} cannot be mixed: their samples have shapes {first.input_shape} and {second.input_shape} "
             f"({first.x.dtype}, {second.x.dtype}); give both the same size."

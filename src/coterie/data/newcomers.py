@@ -11,7 +11,7 @@ from coterie.data.preparing.prepared import DONE
 def with_newcomers(federation: Federation, new: Federation) -> Federation:
     """The clients of both. What the newcomers hold must look like what the others hold: the same shape, and no class that is unknown."""
     where = f"The newcomers of {new.name!r} do not fit {federation.name!r}"
-    if new.input_shape != federation.input_shape or new.x.dtype.kind != federation.x.dtype.kind:
+    if (new.input_shape, new.inputs) != (federation.input_shape, federation.inputs) or new.x.dtype.kind != federation.x.dtype.kind:
         theirs, others = (f"{found.input_shape} ({found.x.dtype})" for found in (new, federation))
         raise UserError(f"{where}: their samples have shape {theirs}, the others' {others}.")
     for name in new.ids:
@@ -37,6 +37,7 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
         central=federation.central,
         data_seed=federation.data_seed,
         provenance=told,
+        unseen=federation.unseen + len(new) if federation.unseen else 0,  # who took no part stands last, and so do they
     )
 
 

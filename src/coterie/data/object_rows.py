@@ -1,6 +1,6 @@
 """The samples of one data set object: torch's pairs, or Hugging Face's columns; known by what they can do, so that neither is needed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,11 @@ import numpy as np
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError, suggestion
+from coterie.core.inputs import Inputs
 
 LABEL = "label"
+Columns = str | Sequence[str]  # of which an input is made
+Wanted = Columns | Mapping[str, Columns] | None
 
 
 @dataclass(frozen=True)
@@ -19,12 +22,13 @@ class ObjectRows:
     x: Array
     y: Array
     classes: tuple[str, ...] | None = None
+    inputs: Inputs | None = None  # what a row of x holds, where samples have several
 
 
-def samples_of(dataset: Any, where: str, label: str, inputs: str | Sequence[str] | None) -> ObjectRows:
+def samples_of(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows:
     """The samples of a data set object."""
     try:
-        found = _columns(dataset, where, label, inputs) if hasattr(dataset, "column_names") else _pairs(dataset)
+        found = _columns(dataset, where, label, inputs) if hasattr(dataset, "column_names") else _pairs(dataset, where)
     except UserError:
         raise
     except Exception as error:  # whatever an object of the user's own may raise
@@ -39,26 +43,44 @@ def samples_of(dataset: Any, where: str, label: str, inputs: str | Sequence[str]
     return found
 
 
-def _pairs(dataset: Any) -> ObjectRows:
+def _pairs(dataset: Any, where: str) -> ObjectRows:
     pairs = [dataset[i] for i in range(len(dataset))]
     classes = getattr(dataset, "classes", None)
-    return ObjectRows(
-        np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)),
-        np.array([value.item() if hasattr(value, "item") else value for _, value in pairs]),
-        tuple(map(str, classes)) if classes is not None else None,
-    )
+    y = np.array([value.item() if hasattr(value, "item") else value for _, value in pairs])
+    named = tuple(map(str, classes)) if classes is not None else None
+    first = pairs[0][0] if pairs else None
+    if isinstance(first, (tuple, Mapping)):
+        keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
+        stacked = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
+        return _several(stacked if isinstance(first, Mapping) else tuple(stacked.values()), y, named, where)
+    return ObjectRows(np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)), y, named)
 
 
-def _columns(dataset: Any, where: str, label: str, inputs: str | Sequence[str] | None) -> ObjectRows:
+def _several(given: tuple[Array, ...] | Mapping[Any, Array], y: Array, classes: tuple[str, ...] | None, where: str) -> ObjectRows:
+    inputs = Inputs.of(given, where)
+    return ObjectRows(inputs.pack(given, where), y, classes, inputs)
+
+
+def _columns(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows:
     names = list(dataset.column_names)
-    chosen = [name for name in names if name != label] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    for name in [label, *chosen]:
+    wanted = [name for name in names if name != label] if inputs is None else inputs
+    blocks = {key: _listed(chosen) for key, chosen in wanted.items()} if isinstance(wanted, Mapping) else {"": _listed(wanted)}
+    for name in [label, *(name for chosen in blocks.values() for name in chosen)]:
         if name not in names:
             raise UserError(f"{where} has no column {name!r}: {suggestion(name, names)}")
-    blocks = [np.stack([np.asarray(cell) for cell in dataset[name]]) for name in chosen]
-    if len(blocks) == 1 and blocks[0].ndim > 1:
-        x = blocks[0]
-    else:
-        x = np.concatenate([block.reshape(len(block), -1) for block in blocks], axis=1)
+    made = {key: _block(dataset, chosen) for key, chosen in blocks.items()}
     known = getattr(getattr(dataset, "features", {}).get(label), "names", None)
-    return ObjectRows(x, np.asarray(list(dataset[label])), tuple(map(str, known)) if known is not None else None)
+    y, classes = np.asarray(list(dataset[label])), tuple(map(str, known)) if known is not None else None
+    return _several(made, y, classes, where) if isinstance(wanted, Mapping) else ObjectRows(made[""], y, classes)
+
+
+def _listed(columns: Columns) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _block(dataset: Any, columns: Sequence[str]) -> Array:
+    """Columns as one array; a single one keeps the shape of its cells."""
+    blocks = [np.stack([np.asarray(cell) for cell in dataset[name]]) for name in columns]
+    if len(blocks) == 1 and blocks[0].ndim > 1:
+        return blocks[0]
+    return np.concatenate([block.reshape(len(block), -1) for block in blocks], axis=1)

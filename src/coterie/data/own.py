@@ -1,6 +1,7 @@
 """A user's own data: LEAF json, folders of images, NumPy files, torch data sets and any set of the hub. Tables are in `frames`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,8 +9,9 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 from coterie.data.dataset import decoded
-from coterie.data.federation import Samples
+from coterie.data.federation import INPUTS, Samples
 from coterie.data.files import read_npz
 from coterie.data.folder import find_path
 from coterie.data.hub import Hub
@@ -67,13 +69,16 @@ def images(path: str, side: int = 32, grey: bool = False, clients: bool = True, 
     return own_samples("images", where, files, read, side=side, grey=grey, clients=clients)
 
 
-def npz(path: str, *, _data_dir: Path | None = None) -> Samples:
+def npz(path: str, inputs: Sequence[str] | str = (), *, _data_dir: Path | None = None) -> Samples:
     """Your NumPy arrays x, y and, if there are, client, split and classes: an .npz file, or a folder of .npy files, mapped as they are.
 
-    The folder is never held whole: this is the way to train on more than memory holds. Of more than a GiB only some rows are checked.
+    Of a file, `inputs` may name several arrays that stand in place of x: the model takes them by these names. The folder is never held
+    whole: this is the way to train on more than memory holds. Of more than a GiB only some rows are checked.
     """
-    where = find_path(path, _data_dir)
+    where, names = find_path(path, _data_dir), (inputs,) if isinstance(inputs, str) else tuple(inputs)
     if where.is_dir():
+        if names:
+            raise UserError(f"{where}: several inputs are read from an .npz file, not from a folder.")
         found = {name: _mapped(where / f"{name}.npy", name in ("x", "y")) for name in ("x", "y", "client", "split", "classes")}
         table = _arrays({name: array for name, array in found.items() if array is not None}, str(where))
         if found["x"] is not table.values or (table.part is not None and table.owners is None):
@@ -82,6 +87,8 @@ def npz(path: str, *, _data_dir: Path | None = None) -> Samples:
             )
         check_mapped(table, str(where))
         return as_samples("npz", table, {"source": where.name, **TOLD})
+    if names:
+        return own_samples("npz", where, [where], lambda: _several(read_npz(where, (*names, "y")), names, str(where)), inputs=names)
     return own_samples("npz", where, [where], lambda: _arrays(read_npz(where, ("x", "y")), str(where)))
 
 
@@ -145,6 +152,13 @@ def own_samples(kind: str, where: Path, files: Sequence[Path], read: Callable[[]
         return table
 
     return decoded(kind, files, checked, {"source": where.name, **TOLD}, version=VERSION, path=str(where.absolute()), **settings)
+
+
+def _several(arrays: Mapping[str, Array], names: Sequence[str], where: str) -> Table:
+    """The same of samples that have several inputs, which lie in one row."""
+    given = {name: arrays[name] for name in names}
+    inputs = Inputs.of(given, where)
+    return replace(_arrays({**arrays, "x": inputs.pack(given, where)}, where), facts={INPUTS: inputs.told()})
 
 
 def _arrays(arrays: Mapping[str, Array], where: str) -> Table:

@@ -183,7 +183,7 @@ def _as_given(
         data_seed=data_seed,
         provenance={**samples.provenance, "partition": "natural, the set's own split", "left_over": len(samples.y) - used, **told},
     )
-    return prepared(made)
+    return prepared(made, samples.unseen)
 
 
 def _owned(owners: Ints, rows: Ints, kept: Ints) -> Parts:

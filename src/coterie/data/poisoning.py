@@ -53,7 +53,7 @@ def marked(federation: Federation, rows: Ints) -> Array:
 
 def check_marks(federation: Federation) -> None:
     """Refuse a backdoor where features are no measurements."""
-    if not np.issubdtype(federation.x.dtype, np.floating):
+    if not federation.amounts:
         raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
 
 

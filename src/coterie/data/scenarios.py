@@ -202,5 +202,5 @@ def _part_names(federation: Federation) -> list[str]:
 
 
 def _check_numbers(who: str, federation: Federation) -> None:
-    if federation.x.dtype.kind != "f":
+    if not federation.amounts:
         raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be changed.")

@@ -12,6 +12,7 @@ from torch import nn
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
@@ -24,6 +25,8 @@ from coterie.models.catalogue import build_model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array]
 
 
 class Predictions(NamedTuple):
@@ -62,6 +65,7 @@ class Bundle:
     preparation: Preparation | None = None  # of the table that it was trained on
     worded: WordedColumn | None = None  # of a table of texts
     make: MakeModule = build_model  # another where the model was given as an object
+    several: Inputs | None = None  # what a row holds, where samples have several inputs
 
     def __repr__(self) -> str:
         who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])
@@ -72,11 +76,12 @@ class Bundle:
         """The names of the classes, in the order of the columns of `predict_proba`."""
         return np.array(self.classes, dtype=object)
 
-    def predict(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Array:
-        """(m,) the class of each row, by name. A table is in the client's own units; an array in those that the models were trained in."""
+    def predict(self, rows: "Rows", client: str | None = None) -> Array:
+        """(m,) the class of each row, by name. A table is in the client's own units; an array in those that the models were trained in;
+        samples of several inputs are a tuple or a dictionary of arrays, as they were in training."""
         return np.asarray(self.classes_[self.predict_proba(rows, client).argmax(axis=1)])
 
-    def predict_proba(self, rows: "Array | pd.DataFrame", client: str | None = None) -> Doubles:
+    def predict_proba(self, rows: "Rows", client: str | None = None) -> Doubles:
         """(m, C) the probability of each class."""
         from coterie.deploy.rows import inputs_of  # which knows bundles
 
@@ -114,7 +119,7 @@ class Bundle:
     @cached_property
     def module(self) -> nn.Module:
         """The module that every model of the bundle is written into, in turn."""
-        return ModelSpec(self.model, self.input_shape, len(self.classes), self.make).module().eval()
+        return ModelSpec(self.model, self.several or self.input_shape, len(self.classes), self.make).module().eval()
 
     def load(self, row: int) -> nn.Module:
         """The module as this row of the models."""

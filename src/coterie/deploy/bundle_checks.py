@@ -28,6 +28,8 @@ def contradiction(bundle: Bundle) -> str | None:
         shape = np.shape(bundle.combiner.combine(np.full((k, 1, classes), 1 / classes), place))
         if shape != (1, classes):
             return f"its combiner gives scores of shape {shape} for {classes} classes"
+    if bundle.several is not None and bundle.input_shape != (bundle.several.width,):
+        return f"inputs of {bundle.several.width} numbers where the model takes {bundle.input_shape}"
     if bundle.features is not None and len(bundle.features) != width:
         return f"{len(bundle.features)} features named where the model takes {width}"
     if bundle.preparation is not None and bundle.preparation.features != bundle.features:
@@ -43,4 +45,4 @@ def _size(bundle: Bundle) -> int:
     """The length of the model's vector, found without making room for it: a wrong spec may be of any size."""
     own = ":" in parse(bundle.model).name
     with torch.device("cpu" if own else "meta"), torch_seeded(0):
-        return layout_of(build_model(bundle.model, bundle.input_shape, len(bundle.classes))).size
+        return layout_of(build_model(bundle.model, bundle.several or bundle.input_shape, len(bundle.classes))).size

@@ -11,6 +11,7 @@ from safetensors.numpy import load, save
 from coterie.core import trees
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
 from coterie.data.preparing.preparation import Preparation
@@ -56,6 +57,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         head["preparation"] = bundle.preparation.told()
     if bundle.worded is not None:
         head["worded"] = bundle.worded.told()
+    if bundle.several is not None:
+        head["inputs"] = bundle.several.told()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -92,6 +95,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
             worded=None if head.worded is None else WordedColumn.read(head.worded),
+            several=None if head.inputs is None else Inputs.read(head.inputs),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

@@ -48,6 +48,7 @@ class Head(_Strict):
     scaling: dict[str, _Scale]
     preparation: dict[str, Any] | None = None
     worded: dict[str, Any] | None = None
+    inputs: dict[str, Any] | None = None
     sha256: str
 
 

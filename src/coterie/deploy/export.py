@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError, suggestion
 from coterie.core.json_object import read_object, read_words
@@ -19,8 +21,9 @@ from coterie.data.newcomers import with_newcomers
 from coterie.deploy.served import Served
 from coterie.engines.engine import Engine
 from coterie.engines.make import make_engine, resolve_device
+from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import RUNNING, LaneKey
+from coterie.evidence.record import LaneKey
 from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
@@ -52,6 +55,7 @@ def served(
     folder = Path(folder)
     evidence = Evidence.open(folder)
     check_trust([evidence.settings.model], str(folder), trust)
+    check_trust([evidence.settings.plan.selection], str(folder), trust, "sampler")
     if not isinstance(evidence.source, Folder):
         raise UserError(f"{folder} was written by an earlier version, whose states cannot be read: run the study again.")
     settings = _chosen(evidence.settings, method, seed, draw)
@@ -70,14 +74,14 @@ def served(
         raise UserError(f"The clients of {settings.data!r} are not those of {folder}: point --data-dir to the data it was run on.")
     (lane,) = study.lanes()
     lane.go_on(restored.end, restored.state)
-    clients = world.problem.roster.clients
+    clients = _everybody(world)
     with _engine(folder, study) as engine:
         return served_by(study, lane, engine, clients if newcomers is None else clients[len(roster) :])
 
 
 def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     """What a lane that has reached its end serves these clients."""
-    script = lane.method.serve(lane.state, clients, lane.context(lane.round_))
+    script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
     serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
     world = study.worlds[lane.key.draw]
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
@@ -96,18 +100,23 @@ def served_result(
     chosen = _chosen(study.settings, method, seed, draw)
     key = LaneKey(chosen.draws[0], chosen.methods[0], chosen.seeds[0])
     lane = next(each for each in lanes if each.key == key)
-    if lane.status != RUNNING or lane.round_ < study.settings.plan.rounds:
+    if not lane.end.complete(study.settings.plan.rounds):
         raise UserError(f"{key.method}, seed {key.seed}, did not reach the end ({lane.end}): it has no model to give.")
     world = study.worlds[key.draw]
-    clients = world.problem.roster.clients
+    clients = _everybody(world)
     if newcomers is not None:
         both = with_newcomers(world.federation.at(lane.round_), newcomers)
         study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
         (beside,) = study.lanes()
         beside.go_on(lane.end, lane.state)
-        lane, clients = beside, study.worlds[key.draw].problem.roster.clients[len(clients) :]
+        lane, clients = beside, _everybody(study.worlds[key.draw])[len(clients) :]
     with make_engine(study.worlds, "auto", "cpu") as engine:
         return served_by(study, lane, engine, clients)
+
+
+def _everybody(world: World) -> Ids:
+    """All clients, those who took no part included."""
+    return np.arange(len(world.federation), dtype=np.int64)
 
 
 def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> None:
@@ -145,9 +154,9 @@ def _last(folder: Path, key: LaneKey, settings: Settings) -> Restored:
     found = standing(folder, [key]).lanes.get(key) if (folder / "segments").is_dir() else None
     if found is None or found.state is None:
         raise UserError(f"There is no state of {who} to export: let the study run to its end with --resume.")
-    if found.end.status != RUNNING:
+    if found.end.failed:
         raise UserError(f"{who} {found.end}: what did not reach the end is not exported.")
-    if found.end.round_ < rounds:
+    if not found.end.complete(rounds):
         raise UserError(f"{who} is at round {found.end.round_} of {rounds}: let the study run to its end with --resume.")
     return found
 

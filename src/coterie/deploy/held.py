@@ -14,6 +14,8 @@ from coterie.data.federation import Federation, Parts
 def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
     """The federation of a site: all clients of the spec, or those that are named. Nothing of it ever leaves but what asks ask for."""
     whole = load(spec, data_seed, data_dir)
+    if whole.inputs is not None:
+        raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if clients is None:
         return whole
     for name in clients:
@@ -42,6 +44,7 @@ def held_by_site(federation: Federation, clients: Sequence[str]) -> Federation:
         groups=None,
         arrivals=None,
         later=(),
+        unseen=0,
     )
 
 

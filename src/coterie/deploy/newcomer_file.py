@@ -10,11 +10,20 @@ from coterie.core.errors import UserError
 from coterie.core.rng import key, shuffle
 from coterie.core.specs import parse_path
 from coterie.data.assemble import check_fractions, split_one
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import INPUTS, Federation, Parts
+from coterie.data.files import read_npz
 from coterie.data.preparing.prepared import DONE, preparation_of
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
-from coterie.deploy.rows import columns_by_name, labelled_arrays, labelled_frame, labelled_table
+from coterie.deploy.rows import (
+    classes_of,
+    columns_by_name,
+    in_one_row,
+    input_names,
+    labelled_arrays,
+    labelled_frame,
+    labelled_table,
+)
 from coterie.deploy.served import feature_names
 
 if TYPE_CHECKING:
@@ -48,6 +57,9 @@ def newcomer_from(source: "Path | pd.DataFrame", known: Federation, name: str, l
 def _rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Ints]:
     """The rows as they are given, encoded where they are a table of words and numbers."""
     if isinstance(source, Path):
+        if known.inputs is not None:
+            arrays = read_npz(source, [*input_names(known.inputs), label])
+            return in_one_row(known.inputs, arrays, where), classes_of(arrays[label].tolist(), known.classes, where)
         if source.suffix in (".npy", ".npz"):
             return labelled_arrays(source, known.input_shape, known.classes, label)
         frame, y = labelled_table(source, known.classes, label)
@@ -75,4 +87,4 @@ def _prepared(raw: Array, train: Ints, known: Federation, name: str) -> tuple[Ar
     if "scaling" in known.provenance:
         scaling = Scaling.of(np.asarray(raw[train], dtype=np.float64))
         return scaling.apply(raw), {"scaling": {name: scaling.told()}}
-    return raw.astype(known.x.dtype), {}
+    return raw.astype(known.x.dtype), {} if known.inputs is None else {INPUTS: known.inputs.told()}

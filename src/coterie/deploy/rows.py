@@ -2,16 +2,17 @@
 
 import csv
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError, suggestion
+from coterie.core.inputs import Inputs, several
 from coterie.data.files import read_npz
 from coterie.data.frames import check_columns
 from coterie.deploy.bundle import Bundle
@@ -41,8 +42,10 @@ def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str 
     return rows
 
 
-def inputs_of(bundle: Bundle, rows: "Array | pd.DataFrame", client: str | None) -> Array:
+def inputs_of(bundle: Bundle, rows: Any, client: str | None) -> Array:
     """Rows as the models take them: an array as it is, a table in the client's own units prepared as the training rows were."""
+    if bundle.several is not None and several(rows):
+        return bundle.several.pack(rows, "The samples")
     if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
         return np.asarray(rows)
     if bundle.preparation is not None:
@@ -80,9 +83,10 @@ def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, wh
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     if path.suffix == ".npz":
-        arrays = read_npz(path, ["x"] if label is None else ["x", label])
+        names = ["x"] if bundle.several is None else input_names(bundle.several)
+        arrays = read_npz(path, names if label is None else [*names, label])
         y = None if label is None else classes_of(arrays[label].tolist(), bundle.classes, str(path))
-        found: Array = arrays["x"]
+        found: Array = arrays["x"] if bundle.several is None else in_one_row(bundle.several, arrays, str(path))
     else:
         if label is not None:
             raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
@@ -96,6 +100,17 @@ def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     if y is not None and len(y) != len(found):
         raise UserError(f"{path}: x has {len(found)} rows and {label} has {len(y)}.")
     return SiteRows(found, y)
+
+
+def input_names(inputs: Inputs) -> list[str]:
+    """What a file calls the inputs: by their names, or x0, x1, ... by their places."""
+    return list(inputs.names) or [f"x{place}" for place in range(len(inputs.shapes))]
+
+
+def in_one_row(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array:
+    """The samples of a file that holds each input by itself."""
+    names = input_names(inputs)
+    return inputs.pack({name: arrays[name] for name in names} if inputs.names else tuple(arrays[name] for name in names), where)
 
 
 def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:

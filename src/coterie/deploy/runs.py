@@ -53,7 +53,7 @@ class RunFolder:
     def order(self) -> tuple[Order, float]:
         """What was ordered, and how many seconds sites have for an answer."""
         tree = read_object(self.folder / ORDER, order=dict)
-        return Order(**{**tree["order"], "order": tuple(tree["order"]["order"])}), float(tree["timeout"])
+        return Order.read(tree["order"]), float(tree["timeout"])
 
     @property
     def stop_wanted(self) -> bool:

@@ -57,6 +57,7 @@ class Served:
             preparation=None if preparation is None else preparation.of(names),
             worded=worded_column_of(federation.provenance),
             make=self.make,
+            several=federation.inputs,
         )
 
     @cached_property

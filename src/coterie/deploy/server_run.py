@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from coterie.core.attacks import refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
+from coterie.core.trust import check_trust
 from coterie.deploy.answering import coterie_version
 from coterie.deploy.engine import Carrier, FederatedEngine
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
@@ -40,6 +41,12 @@ class Order:
     order: tuple[str, ...] = ()  # of the sites, as the federation lists them
     minimum: int = 1  # sites without which nothing begins
     limit: int = LIMIT
+    trusted: tuple[str, ...] = ()  # methods and samplers that are code of the operator's own, by their specs: others are not imported
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any]) -> "Order":
+        """From what a file or a job holds."""
+        return cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
 
 
 def carry_out_order(
@@ -59,8 +66,9 @@ def carry_out_order(
         return True
     settings = Settings.from_json(order.settings)
     refuse_attack(settings.plan.attack)
-    for spec in settings.methods:
-        build(spec)  # a wrong spec is refused before any site is asked
+    check_trust([settings.plan.selection], "The order", settings.plan.selection in order.trusted, "sampler")
+    # a wrong one is refused before any site is asked
+    methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     members = introductions(order, carrier, sites, settings.model, folder, tell)
     problem = problem_of(members, settings.model)
     engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit)
@@ -69,7 +77,7 @@ def carry_out_order(
         settings,
         problems={settings.draws[0]: problem},
         rosters={settings.draws[0]: members.table()},
-        methods=tuple(build(spec) for spec in settings.methods),
+        methods=methods,
         changing=True,  # clients may come later, and some tell no scores
     )
     out, execution = folder / "study", Execution(checkpoint_every=1, device="cpu")

@@ -12,7 +12,6 @@ from coterie.deploy.members import Members
 from coterie.deploy.messages import PROTOCOL, Delivery
 from coterie.deploy.parcels import slim_serving
 from coterie.deploy.served import model_names
-from coterie.evidence.record import RUNNING
 from coterie.evidence.restore import standing
 from coterie.run.drive import answer
 from coterie.run.study import Study
@@ -22,7 +21,7 @@ def deliveries(study: Study, folder: Path, members: Members, engine: FederatedEn
     """For each method of the study, with its first seed: by site, what its clients are served. Who is not there now gets none."""
     states, roster = standing(folder).lanes, members.roster()
     for lane in study.lanes():
-        if lane.seed != study.settings.seeds[0] or lane.key not in states or states[lane.key].end.status != RUNNING:
+        if lane.seed != study.settings.seeds[0] or lane.key not in states or states[lane.key].end.failed:
             continue
         lane.go_on(states[lane.key].end, states[lane.key].state)
         script = lane.method.serve(lane.state, roster.available, lane.context(lane.round_))

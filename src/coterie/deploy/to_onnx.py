@@ -35,9 +35,15 @@ def check_onnx(bundle: Bundle | None = None) -> None:
         raise UserError(f"--onnx writes one model and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: leave --onnx away.")
 
 
+def _check_one_input(bundle: Bundle) -> None:
+    if bundle.several is not None:
+        raise UserError(f"--onnx writes models of one input, and this takes {len(bundle.several.shapes)}: leave --onnx away.")
+
+
 def write_onnx(bundle: Bundle, path: Path) -> None:
     """Samples `x`, any number of them, to `probabilities`."""
     check_onnx()
+    _check_one_input(bundle)
     if len(bundle.models) != 1:
         raise UserError(f"--onnx writes one model and this bundle has {len(bundle.models)}: leave --onnx away.")
     kind = torch.int64 if bundle.tokens else torch.float32

@@ -4,7 +4,7 @@ A simulation holds all clients; a site of a real federation holds its own. Keys 
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class World:
         make: MakeModule = build_model,
     ) -> "World":
         """The world of training the model that a spec names; `make` stands in for the spec of a model that is an object."""
-        return cls(federation, ModelSpec(model, federation.input_shape, len(federation.classes), make), loss, attack)
+        return cls(federation, ModelSpec(model, federation.inputs or federation.input_shape, len(federation.classes), make), loss, attack)
 
     @cached_property
     def words(self) -> Words:
@@ -64,7 +64,7 @@ class World:
 
     def _attacked(self, federation: Federation, seed: int, *, marked: bool) -> Federation:
         assert self.attack is not None
-        hostile = self.attack.hostile(self._everybody, seed)
+        hostile = self.attack.hostile(self._rosters[self.federation.seen], seed)
         if marked:
             assert isinstance(self.attack, Backdoor)
             return triggered(federation, self.attack, hostile)
@@ -83,16 +83,27 @@ class World:
     def problem(self) -> Problem:
         """What a server knows of it."""
         federation = self.federation
-        return Problem(self.model, self._roster, self._truth, federation.validation is not None, federation.central is not None)
+        whole = self._problem(len(federation))
+        return whole if not federation.unseen else replace(self._problem(federation.seen), everybody=whole)
 
-    def _roster(self, round_: int) -> Roster:
-        roster = self.at(round_)._everybody
+    def _problem(self, count: int) -> Problem:
+        """That of the first so many clients."""
+        federation = self.federation
+        validation, central = federation.validation is not None, federation.central is not None
+        return Problem(self.model, partial(self._roster, count), partial(self._truth, count), validation, central)
+
+    def _roster(self, count: int, round_: int) -> Roster:
+        roster = self.at(round_)._rosters[count]
         arrivals = self.federation.arrivals
-        return roster if arrivals is None else replace(roster, reachable=arrivals <= round_)
+        return roster if arrivals is None else replace(roster, reachable=arrivals[:count] <= round_)
 
-    def _truth(self, round_: int) -> Ids | None:
-        return self.federation.at(round_).groups
+    def _truth(self, count: int, round_: int) -> Ids | None:
+        groups = self.federation.at(round_).groups
+        return None if groups is None else groups[:count]
 
     @cached_property
-    def _everybody(self) -> Roster:
-        return Roster.of(self.federation.ids, self.federation.train.sizes)
+    def _rosters(self) -> dict[int, Roster]:
+        """Of those who take part, and of everybody, by their number."""
+        federation = self.federation
+        counts = {federation.seen, len(federation)}
+        return {count: Roster.of(federation.ids[:count], federation.train.sizes[:count]) for count in counts}

@@ -32,6 +32,9 @@ def digest(evidence: Evidence, *, counts: bool = False) -> str:
         if name in COUNTED or (not counts and name != "timings"):
             total.update(name.encode())
             _add(total, _whole_numbers(evidence.table(name)) if counts else evidence.table(name))
+    if (unseen := evidence.of_unseen()) is not None:
+        total.update(b"unseen")
+        _add(total, _whole_numbers(unseen.table("clients")) if counts else unseen.table("clients"))
     for draw, roster in sorted(evidence.rosters.items()):
         total.update(f"roster {draw}".encode())
         _add(total, roster)

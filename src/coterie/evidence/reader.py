@@ -21,7 +21,7 @@ from coterie.evidence.roster_files import read_roster, roster_path
 from coterie.evidence.sanity import nonsense
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
-from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES
+from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN
 from coterie.evidence.wholeness import check_whole, is_study
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Evidence:
     settings: Settings
     rosters: Mapping[int, pa.Table]  # by draw
     source: Source
+    outside: bool = False  # whether it is of the clients that took no part; else of those that did, and of nobody else
 
     def __repr__(self) -> str:
         made = self.settings
@@ -69,11 +70,15 @@ class Evidence:
         """The part of one draw of the data."""
         return replace(self, settings=replace(self.settings, draws=(draw,)), rosters={draw: self.rosters[draw]})
 
+    def of_unseen(self) -> "Evidence | None":
+        """The same of the clients that took no part; None where all did. What is noted of those who did (groups, weights) is not in it."""
+        return replace(self, outside=True) if any(UNSEEN in roster.column_names for roster in self.rosters.values()) else None
+
     def batches(self, name: str, columns: list[str] | None = None, faults: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """A table piece by piece, for more rows than memory should hold. With `faults`, a damaged file becomes a sentence there."""
         if name not in TABLES:
             raise UserError(f"There is no table {name!r}: choose from {', '.join(TABLES)}.")
-        wanted = None if columns is None else _with_keys(columns)
+        wanted = None if columns is None else _with_keys(["client", *columns] if name == "clients" and self._taking_part else columns)
         draws, plan = pa.array(self.settings.draws, pa.int64()), self.settings.plan
         told_of_last = self._told_of_last if name in ("rounds", "notes", "absences") else {}
         absences = AbsencesAsPlanned(plan, told_of_last)
@@ -86,7 +91,26 @@ class Evidence:
                 continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
             batch = batch if pc.all(own).as_py() is not False else batch.filter(own)
-            yield absences(batch) if name == "absences" else as_planned(name, batch, plan, told_of_last)
+            yield self._own(name, absences(batch) if name == "absences" else as_planned(name, batch, plan, told_of_last))
+
+    def _own(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are of these clients, who are numbered by their place in the roster."""
+        if self.outside and name in ("mixing", "groups", "clusters", "absences", "notes"):
+            return batch.slice(0, 0)
+        if name != "clients" or not self._taking_part or "client" not in batch.schema.names:
+            return batch
+        client = batch.column("client").to_numpy()
+        count = np.array([self._taking_part.get(draw, len(client)) for draw in batch.column("draw").to_pylist()], dtype=client.dtype)
+        own = (client >= count) == self.outside
+        at = batch.schema.get_field_index("client")
+        placed = batch.set_column(at, "client", pa.array(client - count * self.outside, batch.column(at).type))
+        return placed.filter(pa.array(own))
+
+    @cached_property
+    def _taking_part(self) -> dict[int, int]:
+        """By draw in which not all clients take part, how many do: the first of the roster."""
+        apart = {draw: roster[UNSEEN].to_numpy() for draw, roster in self.rosters.items() if UNSEEN in roster.column_names}
+        return {draw: int(found.argmax()) for draw, found in apart.items()}
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """A whole table, in the order in which it was written."""
@@ -130,7 +154,8 @@ class Evidence:
     @cached_property
     def roster(self) -> pa.Table:
         """The clients of the only draw, or of the first."""
-        return self.rosters[self.settings.draws[0]]
+        roster = self.rosters[self.settings.draws[0]]
+        return roster.filter(pc.equal(roster[UNSEEN], self.outside)) if UNSEEN in roster.column_names else roster
 
     @cached_property
     def classes(self) -> int:

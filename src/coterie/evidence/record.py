@@ -10,6 +10,7 @@ from coterie.core.notes import Notes
 from coterie.core.states import State
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
 
@@ -28,6 +29,15 @@ class LaneEnd:
     round_: int
     status: str = RUNNING
     reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended before it should: neither goes on, nor stopped early because that was asked for."""
+        return self.status not in (RUNNING, STOPPED)
+
+    def complete(self, rounds: int) -> bool:
+        """Whether it has come to its end."""
+        return self.status == STOPPED or (self.status == RUNNING and self.round_ >= rounds)
 
     def __str__(self) -> str:
         return f"{self.status} {self.reason}".strip()
@@ -90,6 +100,7 @@ class RoundRecord:
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    unseen: Evaluated | None = None  # the same of clients that take no part
     validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     extra: Extra | None = None  # of a round that is evaluated only because it is the last

@@ -32,12 +32,13 @@ from coterie.evidence.record import Cost, RoundRecord
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
 KEYS = ("draw", "method", "seed", "round")
 EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
+UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this is one
 ANSWERS = "answers"  # of the table of clients: a bit for each test sample, set where the answer was right; kept of the last round
 
 
 def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False) -> dict[str, pa.Table]:
     """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
-    evaluated = [(r, r.evaluated) for r in records if r.evaluated is not None]
+    evaluated = [(r, e) for r in records for e in (r.evaluated, r.unseen) if e is not None]
     central = [(r, r.central) for r in records if r.central is not None]
     clusters = [(r, r.notes.clusters) for r in records if r.notes.clusters is not None]
     grouped = [(r, r.groups) for r in records if r.groups is not None]
@@ -80,7 +81,8 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
 
 
 def roster_table(federation: Federation) -> pa.Table:
-    """The clients: id, sizes, true group where known, and test samples by class; last, without an id, the server's own test set."""
+    """The clients: id, sizes, true group where known, and test samples by class; last, without an id, the server's own test set. Where some
+    take no part, a column says who."""
     classes = len(federation.classes)
     owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
     actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
@@ -92,6 +94,8 @@ def roster_table(federation: Federation) -> pa.Table:
         table = np.vstack([table, np.bincount(federation.central[1], minlength=classes)])
         ids, sizes, groups = [*ids, None], np.append(sizes, 0), np.append(groups, -1)
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
+    if federation.unseen:
+        columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
     return pa.table(columns | {f"actual_{c}": table[:, c].astype(np.int32) for c in range(classes)})
 
 
@@ -103,12 +107,12 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
-    columns["validation"] = np.array([_validation(r.validated) for r in records], dtype=np.float64)
+    columns["validation"] = np.array([validation_score(r.validated) for r in records], dtype=np.float64)
     columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
 
-def _validation(validated: Evaluated | None) -> float:
+def validation_score(validated: Evaluated | None) -> float:
     """Accuracy over all clients' validation samples; nan where there are none or the round was not evaluated."""
     total = 0 if validated is None else int(validated.sizes.sum())
     return float(validated.hits.sum() / total) if validated is not None and total else float("nan")

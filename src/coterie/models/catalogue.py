@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs, InputShape
 from coterie.core.specs import Registry, parse
 from coterie.models.cnn import cnn
 from coterie.models.custom import build_custom
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
+from coterie.models.several import taking
 
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
@@ -23,19 +25,34 @@ models.add("lstm", lstm)
 models.add("rnn", rnn)
 
 
-def build_model(spec: str, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+def build_model(spec: str, input_shape: InputShape, outputs: int) -> nn.Module:
     """The module a spec names, for samples of this shape; its initial values come from torch's global generator."""
     if outputs < 1:
         raise UserError(f"Model {spec!r} needs at least one output, not {outputs}.")
     parsed = parse(spec)
     if ":" in parsed.name:
         return build_custom(parsed, input_shape, outputs)
+    several = next(iter(inspect.signature(models[parsed.name]).parameters), "") == "_inputs"
+    if isinstance(input_shape, Inputs) and not several:
+        input_shape = _as_one(spec, input_shape)
+    if several and not isinstance(input_shape, Inputs):
+        raise UserError(f"Model {spec!r} takes several inputs, and the samples are of one: choose another model.")
     _check_room(spec, input_shape, outputs)
-    return models.build(parsed, input_shape, outputs)
+    return taking(models.build(parsed, input_shape, outputs), input_shape)
+
+
+def _as_one(spec: str, inputs: Inputs) -> tuple[int, ...]:
+    """The shape of a sample whose inputs lie side by side, for a model that takes one."""
+    if any(inputs.tokens):
+        raise UserError(
+            f"Model {spec!r} takes one input and the samples have {len(inputs.shapes)}, words among them: give a model of your own whose "
+            "forward takes them, as 'package.module:factory' or as an object."
+        )
+    return (inputs.width,)
 
 
 @cache
-def _check_room(spec: str, input_shape: tuple[int, ...], outputs: int) -> None:
+def _check_room(spec: str, input_shape: InputShape, outputs: int) -> None:
     """Refuse a model that this machine cannot hold, before it tries: a system that runs out of memory ends the program, not the attempt.
 
     On torch's device "meta" a module has shapes and no numbers, and nothing is drawn from the generator.

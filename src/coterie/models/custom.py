@@ -7,19 +7,21 @@ from typing import Any
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.inputs import InputShape
 from coterie.core.named_code import first_line_of
 from coterie.core.specs import Spec
 from coterie.models.named_code import find_factory
+from coterie.models.several import taking, told_shape
 
 
-def build_custom(spec: Spec, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+def build_custom(spec: Spec, input_shape: InputShape, outputs: int) -> nn.Module:
     """Import the factory and call it."""
     return called(spec, find_factory(spec.name), input_shape, outputs)
 
 
-def called(spec: Spec, factory: Callable[..., Any], input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+def called(spec: Spec, factory: Callable[..., Any], input_shape: InputShape, outputs: int) -> nn.Module:
     """Call a factory with the user's settings, and with `input_shape` and `outputs` if it knows them."""
-    known = {"input_shape": input_shape, "outputs": outputs}
+    known = {"input_shape": told_shape(input_shape), "outputs": outputs}
     parameters = _parameters(spec, factory)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     # users who set outputs themselves are believed
@@ -34,7 +36,7 @@ def called(spec: Spec, factory: Callable[..., Any], input_shape: tuple[int, ...]
         raise UserError(f"Model {str(spec)!r} cannot be made: {first_line_of(error)}; its settings are {own or 'none'}.") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"Model {str(spec)!r} gave a value of type {type(module).__name__}: its factory must return a torch.nn.Module.")
-    return module
+    return taking(module, input_shape)
 
 
 def _parameters(spec: Spec, factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:

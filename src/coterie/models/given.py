@@ -12,6 +12,7 @@ from coterie.core.model import MakeModule
 from coterie.core.specs import Spec
 from coterie.models.catalogue import build_model
 from coterie.models.custom import called
+from coterie.models.several import taking
 
 GivenModel = str | nn.Module | Callable[..., nn.Module]  # a class is a callable, too
 
@@ -26,7 +27,7 @@ def given_model(model: GivenModel) -> tuple[str, MakeModule]:
         return model, build_model
     if isinstance(model, nn.Module):
         kept = deepcopy(model)
-        return _name(type(model)), lambda text, shape, outputs: deepcopy(kept)
+        return _name(type(model)), lambda text, shape, outputs: taking(deepcopy(kept), shape)
     if not callable(model):
         raise UserError(f"A model is a spec, a module, or a class or function that makes one, not a value of type {type(model).__name__}.")
     factory: Callable[..., Any] = model

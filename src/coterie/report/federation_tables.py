@@ -13,6 +13,7 @@ from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from coterie.report.trust_tables import trust_tables
+from coterie.report.unseen_table import unseen_tables
 
 METHOD = Column("method", text("method"))
 
@@ -27,6 +28,7 @@ def federation_tables(subject: Subject) -> dict[str, ReportTable]:
         *grouping(subject),
         cost_table(subject),
         clients(subject),
+        *unseen_tables(subject),
         *last_groups(subject),
     ]
     return {table.name: table for table in made}

@@ -17,7 +17,7 @@ GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
 
 
 @cache
-def distinct(count: int, first: tuple[str, ...], taken: tuple[str, ...] = ()) -> tuple[str, ...]:
+def distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, ...] = ()) -> tuple[str, ...]:
     """So many colours: those given, then others that are as far as can be from them, from `taken` and from each other."""
     chosen = list(first[:count])
     grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)

@@ -21,6 +21,7 @@ from coterie.report.page import Block, Html, Section, paragraph
 from coterie.report.subject import Subject
 from coterie.report.tables import ReportTable
 from coterie.report.text import Card, cards, headline
+from coterie.report.unseen_table import HEADING
 
 TERMS = (
     "A point is one right answer in 100. A seed draws the first model, who takes part when, and the order of the data anew; a draw divides "
@@ -90,6 +91,7 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
         ("accuracy", "Accuracy", [*shown("sources", "two-classes"), *accuracy_figures(subject), *shown("scores")]),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
         ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
+        ("unseen", HEADING, shown("unseen")),
         ("grouping", "The groups", [*groups_over_rounds(subject), *agreement_matrix(subject), *client_map(subject), *shown("grouping")]),
         ("counts", "Who counts how much", weight_figures(subject)),
         ("costs", "What it costs", [cost(subject), *shown("cost")]),

@@ -14,7 +14,7 @@ from coterie.analysis.roles import MethodRole, known, label_of, without_rate
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.server_optimised import ServerOptimised
-from coterie.report.palette import distinct
+from coterie.report.palette import distinct_colours
 
 if TYPE_CHECKING:
     import altair as alt
@@ -69,7 +69,7 @@ def styles_of(findings: Findings) -> dict[str, LineStyle]:
     names = dict(zip(tested, _unique(tested), strict=True))
     styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
     more = [label for role in BASELINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
-    colours = dict(zip([*roles.methods, *more], distinct(len(roles.methods) + len(more), METHODS, DULL), strict=True))
+    colours = dict(zip([*roles.methods, *more], distinct_colours(len(roles.methods) + len(more), METHODS, DULL), strict=True))
     for label in roles.methods:
         colour = colours[label]
         styles[label] = LineStyle(names[label], colour, SOLID)
@@ -85,7 +85,7 @@ def styles_of(findings: Findings) -> dict[str, LineStyle]:
 
 def group_colours(numbers: int) -> tuple[str, ...]:
     """A colour for each group."""
-    return distinct(numbers, GROUPS, (NOBODY,))
+    return distinct_colours(numbers, GROUPS, (NOBODY,))
 
 
 def scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":

@@ -45,6 +45,7 @@ def run_parts(
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names.
     """
     check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
+    check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
     found = []
     for part in study.parts:

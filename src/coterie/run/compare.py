@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.core.errors import UserError
@@ -12,10 +12,12 @@ from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
 from coterie.core.method import Method
+from coterie.core.model import MakeModule
 from coterie.core.plain import json_text, read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
+from coterie.data.unseen import leaving_out
 from coterie.evidence.creation import create_folder
 from coterie.evidence.growth import left_out
 from coterie.evidence.reader import Evidence
@@ -23,27 +25,34 @@ from coterie.evidence.seals import REQUEST as NAME
 from coterie.evidence.seals import SEALS, mend_request, seal, write_grown, write_sealed
 from coterie.evidence.settings import Settings
 from coterie.grouping.controls import like_sized
-from coterie.methods.catalogue import build, spec_of
+from coterie.models.catalogue import build_model
+from coterie.models.given import GivenModel, given_model
 from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
+from coterie.run.chosen import Chosen, compared_file, entries_of
 from coterie.run.controlled import with_controls
 from coterie.run.designs import Design, Draws, design_of
 from coterie.run.execution import Execution
+from coterie.run.finishing import compared
 from coterie.run.options import plan_of
 from coterie.run.progress import watchers_of
 from coterie.run.request import Request
 from coterie.run.study import Study
 from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
 
+if TYPE_CHECKING:
+    from coterie.run.study_file import FileStudy  # which needs pydantic
+
 FIRST_TUNING_SEED = 1_000_000_000
 WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
 
 
 def compare(
-    methods: Sequence[Method[Any] | str],
+    methods: "Sequence[Method[Any] | str] | Method[Any] | str | FileStudy",
     *,
-    out: Path | str,
-    data: Sequence[str | Federation] | str | Federation = "digits/rotated",
+    out: Path | str | None = None,
+    data: Sequence[str | Federation] | str | Federation | None = None,
+    model: GivenModel | None = None,
     budget: float | None = None,
     resume: bool = False,
     data_dir: Path | None = None,
@@ -51,33 +60,41 @@ def compare(
     callbacks: Iterable[Callback] | None = None,
     draws: int | None = None,
     seeds: Iterable[int] | None = None,
-    data_seed: int = 0,
+    data_seed: int | None = None,
+    unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
-    `settings` are those of `Request`, and those of `Plan` and `Local` by their names, as for `study`. `draws` and `seeds` make the design
-    (see `design_of`); draws begin at `data_seed`. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on.
+    In place of methods a study file may stand (``"study.toml"``): what is said beside it wins, code that it names needs `trust`. `model` is
+    a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
+    names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
+    that take no part and are scored apart. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on. Where no
+    run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
     """
+    file = compared_file(methods, trust)
+    chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
+    named, make = given_model(chosen.model)
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
-    settings = own | {"plan": plan_of(settings, plan, local)}
-    entries = [(m, build(m, trust=True)) if isinstance(m, str) else (spec_of(m), m) for m in methods]
-    given = (data,) if isinstance(data, (str, Federation)) else tuple(data)
-    if not given:
-        raise UserError("A comparison needs data: give --data, once for each federation.")
+    settings = own | {"plan": plan_of(settings, plan, local, None if file is None else file.settings.plan), "model": named}
+    entries = entries_of(methods if file is None else file.settings.methods)
+    given = chosen.data if unseen is None else tuple(leaving_out(each, unseen) for each in chosen.data)
     settings |= {"rates": tuple(settings.get("rates", ()))}
     if settings["rates"]:
         given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [draws_of(each, data_dir) for each in given]
-    chosen = None if seeds is None else tuple(seeds)
     designs = tuple(
-        design_of(spec, source, first=data_seed, draws=draws, seeds=chosen) for spec, source in zip(specs, sources, strict=True)
+        design_of(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
+        for spec, source in zip(specs, sources, strict=True)
     )
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
-    return carried_out(request, entries, sources, Path(out), resume, budget, execution or Execution(), tuple(watchers_of(callbacks)))
+    carried = execution or (Execution() if file is None else file.execution)
+    watchers = tuple(watchers_of(callbacks))
+    return compared(carried_out(request, entries, sources, chosen.out, resume, budget, carried, watchers, make))
 
 
 def carried_out(
@@ -89,13 +106,14 @@ def carried_out(
     budget: float | None,
     execution: Execution,
     callbacks: tuple[Callback, ...],
+    make: MakeModule = build_model,
 ) -> Comparison:
     """A request, carried out in a folder; the methods by label, the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
-        request.plan.check(len(source(design.draws[0])))
+        request.plan.check(source(design.draws[0]).seen)
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
-    runs = [_Run(request, *one, out, execution, callbacks) for one in zip(request.designs, sources, request.folders, strict=True)]
+    runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
     for run in runs:
         run.check_tuning()
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
@@ -133,6 +151,7 @@ class _Run:
     out: Path
     execution: Execution
     callbacks: tuple[Callback, ...]
+    make: MakeModule = build_model  # of a model that is an object
     budget: Budget | None = None
 
     def carry_out(self, entries: Sequence[Labelled]) -> None:
@@ -146,7 +165,7 @@ class _Run:
         if not self.request.controls:
             return entries
         federation = self.source(self.design.draws[0])
-        differ = bool(like_sized(federation.train.sizes).any())
+        differ = bool(like_sized(federation.train.sizes[: federation.seen]).any())
         return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
     def check_tuning(self) -> None:
@@ -184,7 +203,7 @@ class _Run:
             own_seeds=True,
             plan=request.plan,
         )
-        study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries])
+        study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries], make=self.make)
         budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
         watchers = [_Sealing(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json"), *self.callbacks]
         return study.run(out=folder, resume=True, execution=self.execution, callbacks=watchers, budget=budget).evidence

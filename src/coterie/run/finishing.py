@@ -1,16 +1,18 @@
 """Whether a study came to anything: one of which no lane reached the end has no score, and must not pass for one that has."""
 
+from coterie.analysis.comparison import Comparison
 from coterie.run.result import Result
 
 TOLD = 5  # reasons named in the message
 
 
 class NothingFinishedError(RuntimeError):
-    """No lane of a study reached the end. `result` is what there is all the same: the rounds before, and every reason."""
+    """No lane of a study reached the end. `result` is what there is all the same: the rounds before, and every reason; of a comparison,
+    that of its first federation, and `comparison` is the whole."""
 
-    def __init__(self, result: Result) -> None:
-        self.result = result
-        super().__init__(sentence_of(result))
+    def __init__(self, result: Result, comparison: Comparison | None = None) -> None:
+        self.result, self.comparison = result, comparison
+        super().__init__(" ".join(map(sentence_of, results_of(comparison))) if comparison is not None else sentence_of(result))
 
 
 def finished(result: Result) -> Result:
@@ -18,6 +20,19 @@ def finished(result: Result) -> Result:
     if nothing_finished(result):
         raise NothingFinishedError(result)
     return result
+
+
+def compared(comparison: Comparison) -> Comparison:
+    """The comparison, if at least one lane of any federation is as it should be."""
+    results = results_of(comparison)
+    if results and all(map(nothing_finished, results)):
+        raise NothingFinishedError(results[0], comparison)
+    return comparison
+
+
+def results_of(comparison: Comparison) -> list[Result]:
+    """The studies of a comparison, each with all its draws."""
+    return [Result(findings.evidence) for findings in comparison.federations]
 
 
 def nothing_finished(result: Result) -> bool:

@@ -61,7 +61,7 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     alone = max(map(footprint, lanes))
     problem = lanes[0].problem
     return Forecast(
-        methods=tuple(expected(label, seen, study.settings.plan, repeats) for label, seen in tried.items()),
+        methods=tuple(multiplied(label, seen, study.settings.plan, repeats) for label, seen in tried.items()),
         lanes=len(lanes),
         waves=len(together),
         clients=len(problem.roster),
@@ -72,7 +72,7 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     )
 
 
-def expected(label: str, seen: TrialRun, plan: Plan, repeats: int) -> Expected:
+def multiplied(label: str, seen: TrialRun, plan: Plan, repeats: int) -> Expected:
     """What the whole study takes of a method, if its further rounds are like those after the first."""
     judged = sum(plan.evaluates(r) for r in range(1, plan.rounds + 1))
     seconds, cost, later = 0.0, Cost(), max(plan.rounds - 1, 0)

@@ -9,6 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from coterie.core.acceptance import accept
 from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate
@@ -22,10 +24,12 @@ from coterie.core.selection import evaluated
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
-from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, Extra, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, STOPPED, Extra, LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.tables import validation_score
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
+from coterie.run.patience import Patience
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,12 @@ class Lane:
         self.state: State | None = None
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
+        self.patience = Patience(plan.stop_early)
         self.account = Account()
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
-        self._limits = Limits(problem.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
+        whole = problem if problem.everybody is None else problem.everybody
+        self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -92,6 +98,8 @@ class Lane:
         if ask is not self._measurement and getattr(ask, "part", None) in ("test", "central", "marked"):
             raise PermissionError("a method may not look at test data")
         if not self.account.measuring:
+            if self.problem.everybody is not None and _largest(ask) >= len(self.problem.roster):
+                raise PermissionError("a method may not ask clients that take no part")
             ask = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
         return Stamped(ask, self.keyed, round_, self.key.draw, self.number)
 
@@ -109,10 +117,11 @@ class Lane:
         self.round_, self.state = end.round_, state
         self.stop(end.status, end.reason)
 
-    def context(self, round_: int) -> Context:
-        """What the method may know in a round."""
-        truth = self.problem.truth_at(round_) if self.method.sees_truth else None
-        return replace(self.problem.context(self.plan, self.keyed, round_), truth=truth)
+    def context(self, round_: int, *, everybody: bool = False) -> Context:
+        """What the method may know in a round; where it serves those who took no part, of them, too."""
+        problem = self.problem.everybody if everybody and self.problem.everybody is not None else self.problem
+        truth = problem.truth_at(round_) if self.method.sees_truth else None
+        return replace(problem.context(self.plan, self.keyed, round_), truth=truth)
 
     def _context(self, round_: int) -> Context:
         """A round's context, with an account of its own."""
@@ -138,6 +147,8 @@ class Lane:
             measured = yield from self._measure(ctx, state)
             if not self.plan.evaluates_anyway(ctx.round_):
                 measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
+            else:
+                self._consider_stopping(ctx, measured)
         groups, grouped = self._groups(state)
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
@@ -155,12 +166,21 @@ class Lane:
             )
         )
 
+    def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
+        """End after this round where validation has not improved for long enough."""
+        self.patience.seen(ctx.round_, validation_score(measured.get("validated")))
+        if self.patience.over:
+            ctx.note("stopped_early", self.patience.best_round)
+            self.stop(STOPPED, self.patience.reason)
+
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, evaluated(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
         measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
+        if self.problem.everybody is not None:
+            measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
         if self.hostile is not None:
             yield from self._measure_attack(ctx, serving)
         if self.problem.validation:
@@ -180,6 +200,12 @@ class Lane:
         judged = judged[judged < len(groups)]
         return groups[judged], judged
 
+    def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
+        """How those fare who took no part: served as newcomers are, of whom the state knows nothing."""
+        ctx = self.context(round_, everybody=True)  # with notes of its own: what is noted here is not the round's
+        serving = yield from self.method.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
+        return (yield from self._asked(Evaluate(serving, answers=answers)))
+
     def _measure_attack(self, ctx: Context, serving: Serving) -> Generator[Ask[Any], Any, None]:
         """How many of honest clients' marked test samples are taken for a backdoor's target."""
         assert self.hostile is not None
@@ -194,6 +220,12 @@ class Lane:
         reply = yield from ask
         self._measurement = None
         return reply
+
+
+def _largest(ask: Ask[Any]) -> int:
+    """The largest number of a client that is asked, -1 where nobody is."""
+    clients = () if getattr(ask, "part", None) == "central" else getattr(ask, "clients", ())
+    return int(np.max(clients, initial=-1))
 
 
 def keyed_seed(draw: int, seed: int) -> int:

@@ -28,8 +28,9 @@ def execution_with(said: Mapping[str, Any], base: Execution | None = None) -> Ex
     return replace(base or Execution(), **_own(said, EXECUTION))
 
 
-def plan_of(said: Mapping[str, Any], plan: Plan | None, local: Local | None) -> Plan:
-    """A plan from a whole one, a whole local training or short names; what is said twice, or is no setting, is refused."""
+def plan_of(said: Mapping[str, Any], plan: Plan | None, local: Local | None, base: Plan | None = None) -> Plan:
+    """A plan from a whole one, a whole local training or short names; what is said twice, or is no setting, is refused. What is not said
+    is as in `base`."""
     for name in said:
         if name not in (*PLAN, *LOCAL):
             raise UserError(f"There is no setting {name!r}: {suggestion(name, (*PLAN, *LOCAL))}")
@@ -42,7 +43,8 @@ def plan_of(said: Mapping[str, Any], plan: Plan | None, local: Local | None) -> 
         twice = [name for name in said if name in LOCAL]
         if twice:
             raise UserError(f"{', '.join(twice)} is said twice: by itself and in local=...; say it in one place.")
-    return plan_with(said, Plan(local=local or Local()))
+    base = base or Plan()
+    return plan_with(said, base if local is None else replace(base, local=local))
 
 
 def defaults(kind: type[Plan] | type[Local] | type[Execution]) -> dict[str, Any]:

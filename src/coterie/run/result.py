@@ -19,7 +19,7 @@ from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
+from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.run.lanes import Lane
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Result:
     @cached_property
     def problems(self) -> dict[LaneKey, LaneEnd]:
         """The lanes that did not reach the end, where they ended and why."""
-        return {key: end for key, end in self.evidence.ends().items() if end.status != RUNNING}
+        return {key: end for key, end in self.evidence.ends().items() if end.failed}
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
@@ -162,7 +162,7 @@ class Result:
         steps = int(sum(np.nansum(records.costs["steps"]) for records, _ in self._draws))
         methods = {
             str(name): {
-                **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari")},
+                **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari", "unseen") if score in lanes},
                 "seeds": int(lanes["final"].count()),
             }
             for name, lanes in scores
@@ -183,6 +183,9 @@ class Result:
         import pandas as pd
 
         tables = [np.sum([records.costs[name] for name in costs], axis=0)[:, :, 1:] for records, _ in self._draws]  # (M, S, T) each
+        for table, (records, _) in zip(tables, self._draws, strict=True):
+            for (label, seed), last in records.early.items():
+                table[records.place(label), records.settings.seeds.index(seed), last:] = np.nan  # rounds that it did not run
         methods = self.evidence.settings.methods
         means = [float(metrics.mean(np.concatenate([table[i].ravel() for table in tables]))) for i in range(len(methods))]
         return pd.Series(means, index=pd.CategoricalIndex(methods, categories=list(methods)), dtype=float)

@@ -64,6 +64,7 @@ def resume_study(
     settings = replace(stored, seeds=more.seeds or stored.seeds, plan=more.plan(stored.plan))
     check_trust([settings.model], str(folder), trust)
     check_trust(settings.methods, str(folder), trust, "method")
+    check_trust([settings.plan.selection], str(folder), trust, "sampler")
     if (folder / "data.json").is_file() and not read_object(folder / "data.json"):
         raise UserError(f"{folder} is of a real federation, whose data are with its sites: go on with 'coterie launch --resume'.")
     try:
@@ -88,6 +89,7 @@ def resume_comparison(
     request = Request.from_json(read_object(folder / REQUEST), folder / REQUEST)
     check_trust([request.model], str(folder), trust)
     check_trust(request.methods, str(folder), trust, "method")
+    check_trust([request.plan.selection], str(folder), trust, "sampler")
     begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
     execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
     try:

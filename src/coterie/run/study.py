@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.attacks import attack_of
-from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
@@ -21,6 +20,7 @@ from coterie.core.problem import Problem
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.data.preparing.scales import scale_warning
+from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
 from coterie.engines.loss import Loss, cross_entropy, per_sample
@@ -44,6 +44,7 @@ from coterie.run.lanes import Lane, lanes_of
 from coterie.run.memory import check_memory
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
+from coterie.run.patience import check_stopping
 from coterie.run.progress import watchers_of
 from coterie.run.result import Carried, Result
 
@@ -87,10 +88,9 @@ class Study:
         attack = attack_of(settings.plan.attack)
         worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
         for world in worlds.values():
-            settings.plan.check(len(world.federation))
+            settings.plan.check(world.federation.seen)
             world.federation.check_apart()
-            if not world.federation.test.sizes.any():
-                raise UserError(f"No client of {settings.data!r} has test samples, so nothing could be scored: keep some with test=0.1.")
+            check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
             check_fit(world, settings.plan.local.batch_size)
         return cls(
@@ -121,6 +121,8 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution, watchers = execution or Execution(), list(callbacks)
+        validation = all(problem.validation for problem in self.problems.values())
+        check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=self.changing)
         for watcher in watchers:
             for sentence in self.notices:
                 watcher.on_notice(sentence)
@@ -142,6 +144,8 @@ class Study:
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
                 lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+        if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
+            _remember(lanes, Evidence.open(opened.writer.folder))
         keeper = _Keeper(self, opened.writer if opened is not None else None)
         with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
             setup = self.setup_seconds + perf_counter() - began
@@ -239,6 +243,15 @@ class _Keeper:
         return Evidence(self.study.settings, self.study.rosters, Memory(self.memory, ends))
 
 
+def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:
+    """Let lanes that go on know the validation scores that they had, by which they may stop early."""
+    by_key = {lane.key: lane for lane in lanes}
+    rounds = evidence.frame("rounds", ["validation"]).sort_values("round", kind="stable")
+    for draw, method, seed, round_, score in rounds[["draw", "method", "seed", "round", "validation"]].itertuples(index=False):
+        if evidence.settings.plan.evaluates_anyway(round_):
+            by_key[LaneKey(int(draw), str(method), int(seed))].patience.seen(int(round_), float(score))
+
+
 def _finished(wave: Sequence[Lane], rounds: int) -> bool:
     return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)
 
@@ -250,6 +263,7 @@ def study(
     model: GivenModel = "mclr",
     seeds: Iterable[int] = (0,),
     data_seed: int = 0,
+    unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
     loss: Loss = cross_entropy,
@@ -262,7 +276,8 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
-    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one.
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `unseen` is a share of clients
+    that take no part in training and are scored apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
     says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is.
@@ -275,6 +290,7 @@ def study(
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
+    data = data if unseen is None else leaving_out(data, unseen)
     federation = data if isinstance(data, Federation) else None
     named, make = given_model(model)
     whole = Settings(

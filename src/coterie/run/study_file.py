@@ -17,6 +17,8 @@ from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.trust import check_trust
+from coterie.data.taking_part import check_unseen
+from coterie.data.unseen import spec_with_unseen
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.run.execution import Execution
 from coterie.run.options import LOCAL, PLAN, defaults, execution_with, plan_with, without_zero
@@ -57,6 +59,7 @@ class FileStudy:
     settings: Settings
     execution: Execution
     out: Path | None
+    said: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
 
     def but(self, said: Mapping[str, Any]) -> "FileStudy":
         """The study with what was said on the command line, which wins over the file."""
@@ -64,6 +67,11 @@ class FileStudy:
         own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
         settings = replace(self.settings, plan=plan_with(said, self.settings.plan), **own)
         return replace(self, settings=settings, execution=execution_with(said, self.execution))
+
+    def leaving_out(self, share: float) -> "FileStudy":
+        """The study with a share of clients that take no part."""
+        check_unseen(share)
+        return replace(self, settings=replace(self.settings, data=spec_with_unseen(self.settings.data, share)))
 
 
 def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False) -> list[FileStudy]:
@@ -83,6 +91,7 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     studies = [study_of(path, tree, point) for point in points]
     check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
     check_trust([method for study in studies for method in study.settings.methods], f"The study file {path}", trust, "method")
+    check_trust([study.settings.plan.selection for study in studies], f"The study file {path}", trust, "sampler")
     return studies
 
 
@@ -93,7 +102,7 @@ def study_of(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | N
         table, _, key = name.rpartition(".")
         (changed.setdefault(table, {}) if table else changed)[key] = value
     try:
-        return _study(_check(path, changed), changes or {})
+        return replace(_study(_check(path, changed), changes or {}), said=frozenset(changed))
     except UserError as error:
         sentence = str(error)
         raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None

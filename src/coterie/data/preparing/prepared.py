@@ -10,6 +10,7 @@ from coterie.data.federation import Federation
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
 from coterie.data.preparing.wishes import Wishes
+from coterie.data.taking_part import unseen_clients
 
 PENDING = "to prepare"  # in the provenance of samples: columns and wishes
 DONE = "preparation"  # in that of a federation: what was fitted
@@ -25,15 +26,18 @@ def has_gaps(facts: Mapping[str, Any]) -> bool:
     return PENDING in facts and facts[PENDING]["wishes"]["impute"] != "none"
 
 
-def prepared(federation: Federation, known: Preparation | None = None) -> Federation:
-    """The federation with its features prepared: as its own training parts ask for it, or as is known of an earlier one."""
+def prepared(federation: Federation, unseen: float = 0.0) -> Federation:
+    """The federation with its features prepared as the training parts of its clients ask for it; without the share that will take no
+    part, to whom what the others ask for is done as well."""
     told = federation.provenance.get(PENDING)
     if told is None:
         return federation
     columns, wishes = Columns.read(told["columns"]), Wishes.read(told["wishes"])
     raw = np.asarray(federation.x, dtype=np.float64)
     training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
-    made = known or Preparation.fit(columns, wishes, training)
+    apart = unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
+    fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
+    made = Preparation.fit(columns, wishes, fitted)
     for name, rows in training.items():
         made = made.with_client(name, rows)
     provenance = {name: value for name, value in federation.provenance.items() if name != PENDING}

@@ -29,7 +29,7 @@ class CoterieController(Controller):
 
     def __init__(self, order: dict[str, Any], runs: str, server: str, timeout: float = 600.0) -> None:
         super().__init__()
-        self.order = Order(**{**order, "order": tuple(order.get("order", ()))})
+        self.order = Order.read(order)
         self.folder, self.server, self.timeout = Path(runs) / self.order.run, Path(server), timeout
         self.left: set[str] = set()
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration

@@ -92,10 +92,11 @@ def _loop(work: Work, device: str) -> tuple[torch.dtype, list[Floats]]:
 def _excerpt(world: World) -> World:
     """The world on a handful of its training samples."""
     federation = world.federation
-    rows = np.resize(np.concatenate([federation.train[client] for client in range(min(len(federation), sum(SIZES)))]), sum(SIZES))
+    rows = np.resize(np.concatenate([federation.train[client] for client in range(min(federation.seen, sum(SIZES)))]), sum(SIZES))
     parts = Parts.of(np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1]))
     names = tuple(f"trial {i}" for i in range(len(SIZES)))
-    alone = {"validation": None, "central": None, "groups": None, "arrivals": None, "later": ()}  # none of the other clients' matters
+    # none of the other clients' matters
+    alone = {"validation": None, "central": None, "groups": None, "arrivals": None, "later": (), "unseen": 0}
     few = federation.with_(x=federation.x[rows], y=federation.y[rows], ids=names, train=parts, test=parts, **alone)
     return World(few, world.model, world.loss)
 

@@ -1,10 +1,11 @@
 """Many clients as points of a few numbers: in the principal directions of a keyed sample of them, the landmarks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.threads import cores, in_order, one_thread
 
 MANY = 4096  # clients up to which all pairs are compared
@@ -53,7 +54,7 @@ def laid_out(rows: Floats, origin: Floats | None, unit: bool = False) -> Doubles
     return made
 
 
-def by_rows(work: Callable[[Floats], Doubles], vectors: Floats | Doubles) -> Doubles:
+def by_rows(work: Callable[[Any], Array], vectors: Floats | Doubles) -> Array:
     """What `work` makes of the rows, a piece of them at a time; pieces are of one shape, so bits depend on no number of cores."""
     together = max(1, PIECE // max(vectors.shape[1], 1))
     with one_thread():

@@ -1,0 +1,68 @@
+"""Several inputs in one row."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from coterie.core.errors import UserError
+from coterie.core.inputs import MOST_TOKEN, Inputs, several
+
+SHAPES = st.lists(st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple), min_size=1, max_size=4)
+
+
+@given(st.data(), SHAPES, st.integers(1, 5), st.booleans())
+def test_what_is_packed_can_be_unpacked(data: st.DataObject, shapes: list[tuple[int, ...]], rows: int, named: bool) -> None:
+    arrays = []
+    for shape in shapes:
+        kind = data.draw(st.sampled_from([np.float32, np.int64]))
+        values = st.integers(0, MOST_TOKEN) if kind is np.int64 else st.floats(-1e6, 1e6, width=32)
+        arrays.append(data.draw(hnp.arrays(kind, (rows, *shape), elements=values)))
+    given_ = {f"input {i}": array for i, array in enumerate(arrays)} if named else tuple(arrays)
+    inputs = Inputs.of(given_, "here")
+    packed = inputs.pack(given_, "here")
+    assert packed.shape == (rows, inputs.width)
+    assert Inputs.read(inputs.told()) == inputs
+    again = inputs.unpacked(packed)
+    found = list(again.values()) if isinstance(again, dict) else list(again)
+    for one, two in zip(arrays, found, strict=True):
+        assert (one.reshape(rows, -1) == two.reshape(rows, -1)).all()
+        assert (one.dtype.kind == "i") == (two.dtype.kind == "i")
+
+
+def test_names_are_taken_in_their_own_order() -> None:
+    inputs = Inputs.of({"a": np.zeros((2, 1)), "b": np.ones((2, 2))}, "here")
+    assert inputs.pack({"b": np.ones((2, 2)), "a": np.zeros((2, 1))}, "here").tolist() == [[0, 1, 1]] * 2
+    assert inputs.shape == {"a": (1,), "b": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        ((np.zeros((2, 1)), np.zeros((3, 1))), "2, 3 rows"),
+        ((np.array(["a"]), np.zeros((1, 1))), "should be numbers"),
+        ((np.array([[MOST_TOKEN + 1]]), np.zeros((1, 1))), "between 0 and"),
+        ((np.array([[-1]]), np.zeros((1, 1))), "between 0 and"),
+    ],
+)
+def test_what_cannot_be_is_refused(given_: tuple[np.ndarray, ...], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        Inputs.of(given_, "here").pack(given_, "here")
+
+
+def test_other_inputs_than_the_models_are_refused() -> None:
+    inputs = Inputs.of({"a": np.zeros((2, 1)), "b": np.zeros((2, 2))}, "here")
+    with pytest.raises(UserError, match="a dictionary of a, b"):
+        inputs.pack({"a": np.zeros((2, 1))}, "here")
+    with pytest.raises(UserError, match="a dictionary of a, b"):
+        inputs.pack((np.zeros((2, 1)), np.zeros((2, 2))), "here")
+    with pytest.raises(UserError, match=r"b: \(3,\)"):
+        inputs.pack({"a": np.zeros((2, 1)), "b": np.zeros((2, 3))}, "here")
+
+
+def test_a_list_of_rows_is_one_input() -> None:
+    assert not several([[1.0, 2.0], [3.0, 4.0]])
+    assert not several(np.zeros((2, 2)))
+    assert not several(((1.0, 2.0), (3.0, 4.0)))
+    assert several((np.zeros((2, 2)), np.zeros((2, 1))))

@@ -1,0 +1,110 @@
+"""Clients that take no part: who they are, and that nothing is fitted on what they hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import coterie as ct
+from coterie.core.errors import UserError
+from coterie.data.catalogue import load
+from coterie.data.content import contents
+from coterie.data.taking_part import unseen_clients
+from coterie.data.unseen import leaving_out, with_unseen
+
+
+def test_a_share_of_clients_stands_last_and_everybody_keeps_what_it_holds() -> None:
+    whole, made = load("digits/rotated(clients=20)"), load("digits/rotated(clients=20)/unseen(0.2)")
+    assert (made.seen, made.unseen, len(made)) == (16, 4, 20)
+    assert sorted(made.ids) == sorted(whole.ids)
+    for client, name in enumerate(made.ids):
+        before = whole.ids.index(name)
+        assert (made.train[client] == whole.train[before]).all()
+        assert (made.test[client] == whole.test[before]).all()
+        assert made.groups is not None
+        assert whole.groups is not None
+        assert made.groups[client] == whole.groups[before]
+    assert made.provenance["unseen"] == "4 of 20 clients take no part in training"
+
+
+@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_who_takes_no_part_depends_on_names_and_the_data_seed_alone(n: int, share: float, seed: int) -> None:
+    ids = tuple(f"site {i}" for i in range(n))
+    count = max(round(share * n), 1)
+    if count == n:
+        with pytest.raises(UserError, match="none of"):
+            unseen_clients(ids, share, seed)
+        return
+    apart = unseen_clients(ids, share, seed)
+    assert len(apart) == count
+    turned = unseen_clients(ids[::-1], share, seed)
+    assert {ids[i] for i in apart} == {ids[::-1][i] for i in turned}
+
+
+def test_another_draw_leaves_others_out() -> None:
+    apart = [set(load("digits/iid(clients=30)/unseen(0.2)", seed).ids[-6:]) for seed in range(4)]
+    assert len({frozenset(names) for names in apart}) > 1
+
+
+def _frame() -> pd.DataFrame:
+    rows = [(f"site {site}", 10.0 * site + row, row % 2) for site in range(10) for row in range(10)]
+    return pd.DataFrame(rows, columns=["site", "age", "ill"])
+
+
+@pytest.mark.parametrize("statistics", ["federated", "client"])
+def test_statistics_are_of_those_who_take_part(statistics: str) -> None:
+    frame = _frame()
+    made = ct.Federation.from_frame(frame, client="site", label="ill", scale="standard", statistics=statistics, unseen=0.2)
+    assert made.unseen == 2
+    raw = frame["age"].to_numpy()
+    trained = raw[np.concatenate([made.train[client] for client in range(made.seen)])]
+    mean, deviation = trained.mean(), trained.std()
+    if statistics == "client":  # a newcomer scales by its own rows, and nobody else's
+        own = raw[made.train[9]]
+        mean, deviation = own.mean(), own.std()
+    rows = made.train[9]
+    np.testing.assert_allclose(made.x[rows, 0], (raw[rows] - mean) / deviation, rtol=1e-5, atol=1e-6)
+
+
+def test_a_spec_of_a_table_fits_on_those_who_take_part(tmp_path: Path) -> None:
+    path = f"{tmp_path}/rows.csv"
+    _frame().to_csv(path, index=False)
+    made = load(f"csv({path!r},label=ill,client=site,scale=standard)/unseen(0.2)")
+    trained = np.concatenate([made.train[client] for client in range(made.seen)])
+    assert abs(float(made.x[trained, 0].mean())) < 1e-5
+    assert abs(float(made.x[np.concatenate([*made.train]), 0].mean())) > 0.01
+
+
+def test_features_that_were_prepared_with_everybody_are_refused() -> None:
+    made = ct.Federation.from_frame(_frame(), client="site", label="ill", scale="standard")
+    with pytest.raises(UserError, match="where it is made"):
+        leaving_out(made, 0.2)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_what_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(UserError, match="share of the clients"):
+        leaving_out("digits/rotated", share)
+
+
+def test_it_is_said_once() -> None:
+    made = ct.Federation.from_frame(_frame(), client="site", label="ill", unseen=0.2)
+    with pytest.raises(UserError, match="say it once"):
+        with_unseen(made, 0.2)
+
+
+def test_a_drift_goes_with_it_in_either_order() -> None:
+    before, after = (
+        load(f"digits/rotated(clients=10,groups=2)/{steps}") for steps in ("unseen(0.2)/drift(at=2)", "drift(at=2)/unseen(0.2)")
+    )
+    assert before.ids == after.ids
+    assert contents(before) == contents(after)
+    assert before.at(2).ids == before.ids
+
+
+def test_the_hash_of_the_data_tells_who_takes_part() -> None:
+    made = load("digits/iid(clients=10)/unseen(0.2)")
+    assert contents(made) != contents(made.with_(unseen=0))
