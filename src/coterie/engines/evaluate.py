@@ -56,7 +56,8 @@ def evaluate(
             answers = [_combined(serving, client, stacked[:, part], y[part]) for client, part in own]
             if own:  # counted at once: a count by itself takes as long as there are clients
                 owners = np.repeat([client for client, _ in own], [len(losses) for _, losses in answers])
-                tally.add(owners, *map(np.concatenate, zip(*answers, strict=True)), np.concatenate([y[part] for _, part in own]))
+                scores, losses = (np.concatenate(found) for found in zip(*answers, strict=True))
+                tally.add(owners, scores, losses, np.concatenate([y[part] for _, part in own]))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             scores, losses = predict(serving.models[row], None)
