@@ -84,7 +84,7 @@ def sequential(images: Images) -> None:
 def lanes(images: Images) -> None:
     """Rounds through the driver and the engine, evaluation off: the same ten rounds of 1 and of 70 lanes."""
     world = World.of(images.paper(), "mclr")
-    engine = BatchedEngine(world, "cuda")
+    engine = BatchedEngine(world, "cuda", holds=True)
     heading("a round of 70 lanes and of one (MNIST powerlaw, MCLR, cohort 20, E=20; driver and host included)")
     plan = Workload("", world, PAPER, 20, 1).plan
     found = {}
@@ -102,7 +102,7 @@ def study(images: Images) -> None:
     """The real thing: a study of 70 lanes with evaluation each round, after a short one that warms up."""
     federation = images.paper()
     world = World.of(federation, "mclr")
-    engine = BatchedEngine(world, "cuda")
+    engine = BatchedEngine(world, "cuda", holds=True)
     heading(f"35 seeds x FedAvg and FedProx x {ROUNDS} rounds, evaluated each round")
 
     def run(rounds: int) -> float:

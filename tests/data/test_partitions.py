@@ -185,6 +185,25 @@ def test_natural_draws_some_of_the_clients_by_key() -> None:
         natural(samples, clients=9)
 
 
+def test_natural_thins_out_the_large_clients_by_key() -> None:
+    owners = np.repeat([0, 1, 2], [30, 10, 4])
+    samples = replace(numbered([0, 1] * 22), owners=owners, owner_names=("a", "b", "c"))
+    some, same, other = (natural(samples, test=0.2, most=10, _data_seed=s) for s in (0, 0, 1))
+    assert (some.train.sizes + some.test.sizes).tolist() == [10, 10, 4]
+    assert some.test.sizes.tolist() == [2, 2, 1]
+    assert some.provenance["left_over"] == 20
+    check_true_partition(some, 44)
+    assert all((owners[part[client]] == client).all() for part in (some.train, some.test) for client in range(3))
+    assert some.train.indices.tolist() == same.train.indices.tolist()
+    assert set(some.train[0]) | set(some.test[0]) != set(other.train[0]) | set(other.test[0])
+    whole = natural(samples, test=0.2, _data_seed=0)
+    assert natural(samples, test=0.2, most=30, _data_seed=0).train.sizes.tolist() == whole.train.sizes.tolist()
+    with pytest.raises(UserError, match="most=0 should be at least 1"):
+        natural(samples, most=0)
+    with pytest.raises(UserError, match="most=5 would thin out 'numbered''s own split: say test= as well"):
+        natural(replace(samples, given=np.zeros(44, np.int64)), most=5)
+
+
 def test_all_clients_are_shuffled_as_each_would_be_alone() -> None:
     held = Parts.of([np.arange(5), np.arange(0), np.arange(100, 107)])
     keys = [key(3, "split", "how", name) for name in ("a", "b", "c")]

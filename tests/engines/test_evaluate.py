@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.engines.dense import DenseTensors
+from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import _largest, auroc
 from coterie.engines.evaluate import evaluate as evaluated

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from coterie.core.asks import Evaluate
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.data.federation import Federation, Parts
-from coterie.engines.dense import DenseArrays
+from coterie.engines.dense_arrays import DenseArrays
+from coterie.engines.dense_each import DenseEach, losses_of
 from coterie.engines.evaluate import evaluate
 from coterie.engines.own_models import blocks_of, by_model, stacks_of
 
@@ -46,21 +47,25 @@ def test_together_are_the_bits_of_each_alone(
         rows[0] = COMBINED
     weights = np.full((len(sizes), len(models)), 1 / len(models))
     ask = Evaluate(Serving(np.arange(len(sizes)), models, rows, Mixture(weights)), answers=True)
-    one, many = evaluate(ask, own, dense.predict, own.test), evaluate(ask, own, dense.predict, own.test, None, dense.predict_each)
-    for name in ("hits", "predicted", "actual", "loss", "auroc", "answers"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
+    for judge in (None, lambda model, rows: dense.judge([model], rows)[0]):
+        one, many = (evaluate(ask, own, dense.predict, own.test, judge, each) for each in (None, DenseEach(dense)))
+        for name in ("hits", "predicted", "actual", "loss", "auroc", "answers"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
 
 
 def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.dense.CHUNK", 4)
-    own = federation([11, 0, 1, 4], 3, 10)
-    dense, models = DenseArrays(own, (3, 10)), np.random.default_rng(1).standard_normal((4, 40)).astype(np.float32)
-    chances, losses = dense.predict_each(models, own.test.indices, own.test.sizes)
-    for client in (0, 2, 3):
-        alone = dense.predict(models[client], own.test[client])
+    monkeypatch.setattr("coterie.engines.dense_arrays.SMALL", 16 * 30)  # blocks of sixteen rows
+    monkeypatch.setattr("coterie.engines.dense_arrays.CHUNK", 64)
+    own = federation([70, 0, 1, 4, 17], 3, 10)
+    dense, models = DenseArrays(own, (3, 10)), np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
+    chances, losses = DenseEach(dense).predict(models, own.test.indices, own.test.sizes)
+    guesses, judged = DenseEach(dense).judge(models, own.test.indices, own.test.sizes)
+    assert dense.block == 16
+    for client in (0, 2, 3, 4):
         span = slice(own.test.offsets[client], own.test.offsets[client + 1])
-        np.testing.assert_array_equal(chances[span], alone[0])
-        np.testing.assert_array_equal(losses[span], alone[1])
+        alone = *dense.predict(models[client], own.test[client]), *dense.judge([models[client]], own.test[client])[0]
+        for together, by_itself in zip((chances, losses, guesses, judged), alone, strict=True):
+            np.testing.assert_array_equal(together[span], by_itself)
 
 
 @given(st.lists(st.integers(-1, 6), max_size=30))
@@ -96,12 +101,14 @@ def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, in
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 30), st.sampled_from([2, 10, 33]), st.sampled_from([(), (5,)]), st.integers(1, 9))
+@given(st.integers(1, 60), st.sampled_from([2, 10, 33]), st.sampled_from([(), (5,)]), st.integers(1, 9))
 def test_losses_alone_are_the_bits_of_those_beside_probabilities(samples: int, classes: int, hidden: tuple[int, ...], chunk: int) -> None:
     own, layers = federation([samples], 6, classes), (6, *hidden, classes)
     d = sum((a + 1) * b for a, b in pairwise(layers))
     dense, models = DenseArrays(own, layers), np.random.default_rng(2).standard_normal((3, d)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.engines.dense.CHUNK", chunk)
+        patch.setattr("coterie.engines.dense_arrays.SMALL", 16 * 6 * classes)
+        patch.setattr("coterie.engines.dense.LARGE", 1 if chunk > 4 else 1 << 29)  # read piece by piece, or not
         beside = np.stack([dense.predict(model, own.test.indices)[1] for model in models])
-        np.testing.assert_array_equal(dense.losses_of(models, own.test.indices), beside)
+        np.testing.assert_array_equal(losses_of(dense, models, own.test.indices), beside)

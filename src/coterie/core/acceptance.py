@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Bools, Ids
 from coterie.core.asks import Reply, Shapes
+from coterie.core.held import Held
 from coterie.core.limits import Limits
 from coterie.core.refusals import Refusal, Refused
 from coterie.core.threads import cores, in_order
@@ -98,8 +99,7 @@ def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
             wrong = _misshapen({name: value[0]} if n else {}, shapes)
             yield np.ones(n, dtype=np.bool_), Refused(Refusal.WRONG_SHAPE, wrong)
         elif told["finite"] and not _all_finite(value):
-            bad = ~np.asarray(np.isfinite(value).all(axis=tuple(range(1, value.ndim))))
-            yield bad, Refused(Refusal.NOT_FINITE, name)
+            yield ~_finite_rows(value), Refused(Refusal.NOT_FINITE, name)
         elif told["positive"] and value.min(initial=1) <= 0:
             yield value <= 0, Refused(Refusal.NO_SAMPLES)
 
@@ -110,9 +110,15 @@ def _all_finite(values: Array) -> bool:
     def finite(rows: Array) -> bool:
         return isfinite(rows.max(initial=0.0)) and isfinite(rows.min(initial=0.0))
 
+    if isinstance(values, Held):  # seen where they are
+        return bool(values.finite.all())
     if values.size < WORTH_THREADS or values.ndim < 2:
         return finite(values)
     return all(in_order(finite, values, cores()))  # large models: a row is a piece of work
+
+
+def _finite_rows(values: Array) -> Bools:
+    return values.finite if isinstance(values, Held) else np.asarray(np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
 
 
 def _misshapen(row: ClientRow, shapes: Shapes) -> str:

@@ -10,11 +10,13 @@ back on that), and joins the questions of tests/engines/test_engine.py.
 
 from collections.abc import Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, places
+from coterie.core.held import Held
 from coterie.core.local import Local
 from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
@@ -60,7 +62,7 @@ class Reply:
     @classmethod
     def columns(cls) -> dict[str, Mapping[str, Any]]:
         """By name, what `column` says of each."""
-        return {f.name: f.metadata for f in fields(cls) if "dtype" in f.metadata}
+        return _columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -273,7 +275,12 @@ class Evaluate(Ask[Evaluated]):
         return replace(self, serving=self.serving.take(rows))
 
 
+@cache
+def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
+    return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
+
+
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """Every per-client array of a dataclass, alone or by name, cut to these rows."""
-    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray) and len(v) == n and k not in but}
+    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Held) and len(v) == n and k not in but}
     return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

@@ -17,6 +17,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ints, places
 from coterie.core.asks import ModelAsk, Reply, Train, Trained
+from coterie.core.held import Held
 from coterie.core.refusals import Refusal, Refused
 from coterie.core.threads import cores, in_order
 
@@ -37,7 +38,7 @@ class Limits:
             yield from _miscounts(ask, reply, self.sizes[reply.clients])
         if not isinf(self.norm) and isinstance(ask, Train) and isinstance(reply, Trained) and not ask.alone and len(reply) >= FEW:
             moved = np.concatenate(list(moved_by(ask, reply)))
-            median = float(np.median(moved))
+            median = _median(moved)
             far = moved > self.norm * median
             if median > 0 and far.any():
                 yield far, Refused(Refusal.TOO_FAR, f"more than {self.norm:g} times the cohort's median")
@@ -54,6 +55,8 @@ def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Ref
 
 def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
+    if isinstance(reply.vectors, Held):  # measured where they are
+        return iter([reply.vectors.moved])
     rows = ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
@@ -70,6 +73,12 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
         return _lengths(np.subtract(sent, received, out=room.steps))
 
     return iter(in_order(of_piece, pieces, workers))
+
+
+def _median(numbers: Doubles) -> float:
+    """`np.median` of numbers that are finite, without its care for those that are not: of a cohort's few that takes longer than sorting."""
+    ordered = np.sort(numbers)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
 def _lengths(steps: Floats) -> Doubles:

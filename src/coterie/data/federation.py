@@ -109,8 +109,8 @@ class Federation:
     @classmethod
     def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
         """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
-        of the partition ``natural(...)`` (test, validation, clients, least), `unseen` (the share of clients that take no part in training),
-        `data_seed` and `name`.
+        of the partition ``natural(...)`` (test, validation, clients, least, most), `unseen` (the share of clients that take no part in
+        training), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})

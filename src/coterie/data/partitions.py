@@ -124,13 +124,15 @@ def natural(
     validation: float = 0.0,
     clients: int | None = None,
     least: int = 1,
+    most: int | None = None,
     *,
     _data_seed: int = 0,
 ) -> Federation:
     """Clients as the data have them: writers, users, hospitals, roles, events.
 
     Without `test`, the set's own split is used where it has one, and a tenth is held out where it has none. `least` leaves out clients with
-    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too.
+    fewer samples; `clients` draws so many of the rest by key. With the set's own split, who has nothing to train on is left out too. A
+    client with more than `most` samples keeps so many, drawn by key.
     """
     who = "Partition 'natural'"
     if samples.owners is None:
@@ -138,6 +140,10 @@ def natural(
     check_count(who, "least", least)
     check_fractions(who, test or 0.0, validation)
     given = samples.given if test is None else None
+    if most is not None:
+        check_count(who, "most", most)
+        if given is not None:
+            raise UserError(f"{who}: most={most} would thin out {samples.name!r}'s own split: say test= as well, for a split by key.")
     rows = np.flatnonzero(samples.given != NOWHERE) if given is not None else np.arange(len(samples.y))
     count = len(samples.owner_names)
     held = np.bincount(samples.owners[rows], minlength=count)
@@ -157,6 +163,8 @@ def natural(
     if given is None:
         share = 0.1 if test is None else test
         mine = _owned(samples.owners, rows, kept)
+        if most is not None:
+            mine = _thinned(shuffled(mine, split_keys(_data_seed, "natural most", ids)), most)
         return divide(samples, mine, "natural", test=share, validation=validation, data_seed=_data_seed, ids=ids, provenance=told)
     return _as_given(samples, given, kept, ids, validation, told, _data_seed)
 
@@ -193,6 +201,12 @@ def _owned(owners: Ints, rows: Ints, kept: Ints) -> Parts:
     rows = rows[place[owners[rows]] >= 0]
     mine = place[owners[rows]]
     return Parts(np.r_[0, np.cumsum(np.bincount(mine, minlength=len(kept)))], rows[np.argsort(mine, kind="stable")])
+
+
+def _thinned(held: Parts, most: int) -> Parts:
+    """The first so many of each client's samples."""
+    place = np.arange(len(held.indices)) - np.repeat(held.offsets[:-1], held.sizes)
+    return Parts(np.r_[0, np.cumsum(np.minimum(held.sizes, most))], held.indices[place < most])
 
 
 def by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int]], data_seed: int) -> list[Array]:

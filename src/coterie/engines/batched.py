@@ -19,25 +19,28 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
 from coterie.engines.batches import leaves_one_over
-from coterie.engines.dense import Dense, DenseArrays, DenseTensors, Spread
+from coterie.engines.dense import Dense, Spread
+from coterie.engines.dense_arrays import DenseArrays, Judged
+from coterie.engines.dense_tensors import DenseTensors
+from coterie.engines.dense_each import DenseEach, losses_of
 from coterie.engines.evaluate import Judge, evaluate
+from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
+from coterie.engines.judging import judged_together
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
-from coterie.engines.tensors import as_tensor
+from coterie.engines.tensors import as_tensor, fetched
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Vectorised
 from coterie.engines.world import World
-
-# Bytes that the vectorised route may stack: on a CPU what its caches hold, on a GPU a part of its memory.
-MEMORY = {"cpu": 32 << 20, "cuda": 8 << 30}
 
 
 class BatchedEngine(LocalEngine):
@@ -52,9 +55,11 @@ class BatchedEngine(LocalEngine):
         threads: int | None = None,
         pinned: Mapping[str, str] | None = None,
         precision: Precision = "float32",
+        *,
+        holds: bool = False,  # whether trained models stay on the device until somebody asks for them
     ) -> None:
         super().__init__(worlds)
-        self.device, self.precision = torch.device(device), precision
+        self.device, self.precision, self.holds = torch.device(device), precision, holds
         self.threads = threads or cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
         self._routes: dict[str, str] = {}
@@ -95,20 +100,23 @@ class BatchedEngine(LocalEngine):
             if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
                 if len(works) == 1:  # alone, it has the cores to itself
                     return [self._answer(works[0], self._pool.map)]
-                return list(self._pool.map(self._answer, works))
+                dense = {world: kept.dense for world, kept in self._kept.items() if isinstance(kept.dense, DenseArrays)}
+                judged = judged_together(works, dense, self._pool.map)
+                return list(self._pool.map(lambda i: self._answer(works[i], judged=judged.get(i)), range(len(works))))
             return [self._answer(work) for work in works]
 
-    def _answer(self, work: Work, spread: Spread = map) -> Any:
-        """Everything that is not training."""
+    def _answer(self, work: Work, spread: Spread = map, judged: Judged | None = None) -> Any:
+        """Everything that is not training; an evaluation whose only model is `judged` already is only counted."""
         ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                each = partial(kept.dense.predict_each, spread=spread) if isinstance(kept.dense, DenseArrays) else None
-                return evaluate(ask, federation, predict, work.judged(), self._judge(work, kept), each)
+                judge = self._judge(work, kept, spread) if judged is None else lambda model, rows: judged
+                each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
+                return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
-                losses_of = partial(kept.dense.losses_of, spread=spread) if isinstance(kept.dense, DenseArrays) else None
-                return loss_table(ask, work.parts(ask.part), predict, losses_of)
+                losses = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return loss_table(ask, work.parts(ask.part), predict, losses)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict)
             case Gradient() if kept.dense is not None:
@@ -118,11 +126,14 @@ class BatchedEngine(LocalEngine):
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
-    def _judge(self, work: Work, kept: "_Kept") -> Judge | None:
-        """On a GPU the likeliest classes are found there."""
+    def _judge(self, work: Work, kept: "_Kept", spread: Spread) -> Judge | None:
+        """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
+        dense = kept.dense
+        if isinstance(dense, DenseArrays):
+            return lambda model, rows: dense.judge([model], rows, spread)[0]
         if self.device.type == "cpu":
             return None
-        return kept.dense.judge if isinstance(kept.dense, DenseTensors) else self.loop.space(work.world).judge
+        return dense.judge if isinstance(dense, DenseTensors) else self.loop.space(work.world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
@@ -140,7 +151,8 @@ class BatchedEngine(LocalEngine):
             vectors, steps = self._fused(job, kept)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            vectors, steps = self._vectorised(world, kept, exact=route.name == "exact").train(job, asks[0].local.optimizer)
+            there, steps = self._vectorised(world, kept, exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
+            vectors = self._left(there, job)
         return share_out(asks, job.samples(), vectors, steps)
 
     def _needs_loop(self, work: Work) -> bool:
@@ -153,8 +165,13 @@ class BatchedEngine(LocalEngine):
     def _fused(self, job: FusedJob, kept: "_Kept") -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
             assert isinstance(kept.dense, DenseTensors)
-            return fused_gpu.train(job, resident=(kept.dense.x, kept.dense.y))
+            there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
+            return self._left(there, job), steps
         return fused_cpu.train(job, self.threads)
+
+    def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
+        """Trained models as replies have them: where they are, or fetched."""
+        return TensorRows.trained(vectors, job.models, job.start).as_array() if self.holds else fetched(vectors)
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:
@@ -164,7 +181,7 @@ class BatchedEngine(LocalEngine):
                 as_tensor(world.federation.x),
                 as_tensor(world.federation.y),
                 device=self.device,
-                memory=MEMORY[self.device.type],
+                memory=stacked_memory(self.device),
                 exact=exact,
                 convolutions=convolutions(self.device),
                 known=knows_layers(self.device),

@@ -8,7 +8,7 @@ from coterie.core.arrays import Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation, Parts
-from coterie.engines.own_models import PredictEach, blocks_of, by_model
+from coterie.engines.own_models import Each, blocks_of, by_model
 
 # (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
@@ -25,7 +25,7 @@ def evaluate(
     predict: Predict,
     parts: Parts | None,
     judge: Judge | None = None,
-    each: PredictEach | None = None,
+    each: Each | None = None,
 ) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
@@ -39,12 +39,15 @@ def evaluate(
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
-    if each is not None and judge is None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
+    if each is not None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
         for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
             samples, y = _samples(ask, federation, parts, members)
             assert samples is not None
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            tally.add(owners, *each(serving.models[numbers], samples, counts), y)
+            if judge is not None:
+                tally.count(owners, *each.judge(serving.models[numbers], samples, counts), y)
+            else:
+                tally.add(owners, *each.predict(serving.models[numbers], samples, counts), y)
         rows = np.where(rows == COMBINED, rows, NOBODY)
     for row, members in by_model(rows):
         if row == NOBODY:
@@ -71,6 +74,14 @@ def evaluate(
             else:
                 tally.add(owners, *predict(serving.models[row], samples), y)
     return tally.result(ask)
+
+
+def only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Floats | None:
+    """The one model that `evaluate` would have judged, on the samples of all the clients; None where there are several, or probabilities
+    matter."""
+    rows = ask.serving.rows
+    alone = parts is not None and len(federation.classes) > 2 and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
+    return ask.serving.models[rows[0]] if alone else None
 
 
 def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:

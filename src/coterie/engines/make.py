@@ -19,13 +19,18 @@ def make_engine(
     threads: int | None = None,
     pinned: Mapping[str, str] | None = None,
     precision: Precision = "float32",
+    *,
+    holds: bool = False,
 ) -> Engine:
-    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed."""
+    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed.
+
+    With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
+    """
     found = resolve_device(device)
     alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
     if alone:
         return LoopEngine(worlds, found, threads=threads, precision=precision)
-    return BatchedEngine(worlds, found, threads, pinned, precision)
+    return BatchedEngine(worlds, found, threads, pinned, precision, holds=holds and found.startswith("cuda"))
 
 
 def resolve_device(device: str) -> str:

@@ -4,7 +4,8 @@ Models that answer for equally many samples are stacked. A slice of a stacked pr
 shape, so the bits are those of one model at a time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -12,8 +13,16 @@ from coterie.core.arrays import Doubles, Floats, Ints
 
 TOGETHER, MANY_NUMBERS = 1 << 18, 1 << 24  # samples of many models, and numbers of these, that are looked at together
 STACKED = 1 << 22  # numbers of models and samples in a stack: what a cache nearly holds
-# (models (k, d), samples, how many of them each model answers for, in order) -> probabilities (m, C) and losses (m,)
-PredictEach = Callable[[Floats, Ints, Ints], tuple[Doubles, Doubles]]
+
+
+class Each(Protocol):
+    """Many models (k, d) on samples (m,), of which each answers for the next so many (k,)."""
+
+    def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
+        """Probabilities (m, C) and losses (m,)."""
+
+    def judge(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Ints, Doubles]:
+        """The likeliest class (m,) and losses (m,)."""
 
 
 def by_model(rows: Ints) -> Iterator[tuple[int, Ints]]:

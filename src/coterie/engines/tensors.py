@@ -1,11 +1,13 @@
-"""Arrays as tensors that share their memory, memory maps of files among them."""
+"""Arrays as tensors that share their memory, memory maps of files among them; and tensors of a device as arrays."""
 
 import warnings
 
 import torch
 from torch import Tensor
 
-from coterie.core.arrays import Array
+from coterie.core.arrays import Array, Floats
+
+MOST_PINNED = 1 << 30  # bytes
 
 
 def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
@@ -17,3 +19,10 @@ def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.as_tensor(array, device=device)
+
+
+def fetched(vectors: Tensor) -> Floats:
+    """Its numbers on the host, in pages that torch pins and hands out again and again; with fresh ones a copy outlasted the training."""
+    if not vectors.is_cuda or vectors.nbytes > MOST_PINNED:
+        return vectors.cpu().numpy()
+    return torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True).copy_(vectors).numpy()

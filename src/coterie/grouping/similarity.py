@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats
+from coterie.core.held import Held
 from coterie.core.threads import cores, in_order, one_thread
 from coterie.grouping.many.points import MANY, by_rows, laid_out
 
@@ -19,6 +20,10 @@ EPS = float(np.finfo(np.float64).eps)
 
 def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
+    if isinstance(vectors, Held):
+        if vectors.at_hand is None:
+            return vectors.gram(origin)
+        vectors = vectors.at_hand
     total = np.zeros((len(vectors), len(vectors)))
     for product in over_blocks(lambda block, begin: block @ block.T, vectors, origin):
         total += product

@@ -9,7 +9,8 @@ class Callback:
     """Override what you need. Callbacks watch: nothing they do changes a result."""
 
     def on_notice(self, sentence: str) -> None:
-        """Before the start, what the user should know of: what a resumed study had to make again, or under what else it goes on."""
+        """What the user should know of: before the start, what a resumed study had to make again, or under what else it goes on; once lanes
+        have started, how much checkpoints will write."""
 
     def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
         """Before the first round: `total_rounds` counts rounds times lanes, of which a resumed study has `done_rounds` already."""

@@ -1,6 +1,6 @@
 """How a study is carried out."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,12 +20,21 @@ class Execution:
     device: str = setting("auto", "auto, cpu, cuda, or mps (client by client).")
     precision: Literal["float32", "tf32"] = setting("float32", "Products on a GPU; tf32 is faster and keeps three digits.")
     threads: int | None = setting(None, "Threads; all cores unless given.", least=1)
-    memory: float = setting(2.0, "GiB of models and replies held at once: the size of a wave of lanes.", above=0)
+    memory: float | None = setting(None, "GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.", above=0)
     checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)
+    checkpoint_gb: float = setting(50.0, "GB that a study's checkpoints write at most: beyond, they are further apart.", above=0)
     seeds_per_wave: int | None = setting(None, "Seeds run at once at most; as many as the memory holds unless given.", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+
+    def settled(self) -> "Execution":
+        """With the device and the memory that are here."""
+        from coterie.engines.free_memory import wave_memory  # here: the command line's help need not wait for torch
+        from coterie.engines.make import resolve_device
+
+        device = resolve_device(self.device)
+        return replace(self, device=device, memory=wave_memory(device) if self.memory is None else self.memory)
 
     @classmethod
     def read(cls, path: Path) -> "Execution":

@@ -13,7 +13,6 @@ from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json
 from coterie.data.content import contents, differing
 from coterie.engines.loss import cross_entropy
-from coterie.engines.make import resolve_device
 from coterie.engines.world import World
 from coterie.evidence import format1
 from coterie.evidence.creation import is_free
@@ -53,7 +52,7 @@ class Opening:
 
     def open(self, execution: Execution, resume: bool) -> Opened:
         """Begin the folder, or go on with the one that is there, how it was carried out included."""
-        execution_now = replace(execution, device=resolve_device(execution.device))  # a resumed study stays on its device
+        execution_now = execution.settled()  # a resumed study stays on its device, in waves of the same size
         data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
         extras = {"execution": asdict(execution_now), "environment": environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
@@ -97,7 +96,7 @@ class Opening:
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
-        kept = replace(Execution.read(out / "execution.json"), threads=execution.threads)
+        kept = replace(Execution.read(out / "execution.json"), threads=execution.threads).settled()
         return Opened(writer, kept, found, tuple(told))
 
     def _grow(self, data: Mapping[str, Any]) -> None:

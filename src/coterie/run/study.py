@@ -27,19 +27,19 @@ from coterie.engines.loss import Loss, cross_entropy, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import RUNNING, LaneKey, Progress, RoundRecord
+from coterie.evidence.record import RUNNING, LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import Memory
-from coterie.evidence.tables import TABLES, roster_table, tables_of
-from coterie.evidence.writer import Writer
+from coterie.evidence.tables import roster_table
 from coterie.methods.catalogue import build, spec_of
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
+from coterie.run.checkpoints import Checkpoints
 from coterie.run.drive import drive, waves
 from coterie.run.execution import Execution
 from coterie.run.finishing import finished
+from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane, lanes_of
 from coterie.run.memory import check_memory
 from coterie.run.opening import Opened, Opening
@@ -127,7 +127,7 @@ class Study:
             for sentence in self.notices:
                 watcher.on_notice(sentence)
         if out is None:
-            return self._carry_out(None, execution, engine, watchers, budget)
+            return self._carry_out(None, execution.settled(), engine, watchers, budget)
         opened = Opening(out, self.settings, self.rosters, self.worlds).open(execution, resume)
         with opened.writer:
             for watcher in watchers:
@@ -146,18 +146,20 @@ class Study:
                 lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
         if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
             _remember(lanes, Evidence.open(opened.writer.folder))
-        keeper = _Keeper(self, opened.writer if opened is not None else None)
+        keeper = Keeper(self, opened.writer if opened is not None else None)
+        checkpoints = Checkpoints(execution, self.settings.plan.rounds, len(lanes))
         with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
             setup = self.setup_seconds + perf_counter() - began
             for watcher in watchers:
                 watcher.on_start(self.settings, len(lanes) * (self.settings.plan.rounds + 1), sum(lane.round_ + 1 for lane in lanes))
             began = perf_counter()
             try:
+                assert execution.memory is not None  # settled
                 for wave in waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave):
                     if not _finished(wave, self.settings.plan.rounds):
                         if budget is not None and not budget.begin_wave():
                             break
-                        self._run_wave(wave, carrier, execution, keeper, watchers, budget)
+                        self._run_wave(wave, carrier, checkpoints, keeper, watchers, budget)
             finally:
                 for watcher in watchers:
                     watcher.on_end()
@@ -176,8 +178,8 @@ class Study:
         self,
         wave: Sequence[Lane],
         engine: Engine,
-        execution: Execution,
-        keeper: "_Keeper",
+        checkpoints: Checkpoints,
+        keeper: Keeper,
         watchers: Sequence[Callback],
         budget: Clock | None,
     ) -> None:
@@ -185,7 +187,6 @@ class Study:
         rounds = self.settings.plan.rounds
         while not _finished(wave, rounds) and not (budget is not None and budget.over):
             reached = min(lane.round_ for lane in wave if lane.status == RUNNING)
-            last = min((max(reached, 0) // execution.checkpoint_every + 1) * execution.checkpoint_every, rounds)
             before = {lane.key: lane.round_ for lane in wave}
             records: list[RoundRecord] = []
 
@@ -194,53 +195,18 @@ class Study:
                 for watcher in watchers:
                     watcher.on_round(lane, record)
 
-            drive(wave, engine, last, watch)
+            drive(wave, engine, 0, watch)  # once lanes have started, it is known how large their states are
+            keeper.announce(checkpoints, wave, watchers)
+            drive(wave, engine, checkpoints.last_round(wave, reached), watch)
             keeper.keep(wave, before, records, engine.routes())
 
     def _engine(self, execution: Execution, out: Path | None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
         pinned = read_words(stored) if stored is not None and stored.exists() else None
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision)
+        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, holds=True)
         engine.prepare(self.settings.plan.local)
         return engine
-
-
-class _Keeper:
-    """Where a run's records go: into segments on disk, or into tables in memory."""
-
-    def __init__(self, study: Study, writer: Writer | None) -> None:
-        self.study, self.writer = study, writer
-        self.memory: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
-
-    @property
-    def folder(self) -> Path | None:
-        return self.writer.folder if self.writer is not None else None
-
-    def keep(self, wave: Sequence[Lane], before: Mapping[LaneKey, int], records: list[RoundRecord], routes: Mapping[str, str]) -> None:
-        """The new rounds of a wave, by lane and round."""
-        order = {lane.key: lane.number for lane in wave}
-        records.sort(key=lambda record: (order[record.key], record.round_))
-        outputs = next(iter(self.study.problems.values())).model.outputs
-        tables = tables_of(records, outputs, drifting=self.study.changing)
-        if self.writer is None:
-            for name, table in tables.items():
-                self.memory[name].append(table)
-            return
-        moved = [lane for lane in wave if lane.round_ > before[lane.key] or lane.status != RUNNING]
-        self.writer.routes(routes)
-        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state) for lane in moved], tables)
-        self.writer.log(f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {max(lane.round_ for lane in wave)} written")
-        for lane in moved:
-            if lane.status != RUNNING:
-                self.writer.log(f"{lane.label} seed {lane.seed}: {lane.end}")
-
-    def evidence(self, lanes: Sequence[Lane]) -> Evidence:
-        """What the run has found."""
-        if self.writer is not None:
-            return Evidence.open(self.writer.folder)
-        ends = {lane.key: lane.end for lane in lanes}
-        return Evidence(self.study.settings, self.study.rosters, Memory(self.memory, ends))
 
 
 def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:

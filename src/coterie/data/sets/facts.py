@@ -15,7 +15,8 @@ from coterie.data.table import Table
 def data_set(name: str, read: Callable[[Path], Table], *, called: str = "", hub: dict[str, Any] | None = None, **changes: Any) -> DataSet:
     """The set of this name in the table of facts, read by a function; `called` is its name for users where it is another, and `changes`
     and `hub` are facts that only the program knows."""
-    told = _facts()[name] | changes
+    told = facts_of(name) | changes
+    told.pop("members", None)  # which files of its package are read: known to the reader
     on_hub = told.pop("hub", None)
     if on_hub is not None:
         on_hub = on_hub | (hub or {})
@@ -23,6 +24,11 @@ def data_set(name: str, read: Callable[[Path], Table], *, called: str = "", hub:
             on_hub["labels"] = dict(on_hub["labels"])
     told["files"] = tuple(told["files"])
     return DataSet(name=called or name, read=read, hub=Hub(**on_hub) if on_hub is not None else None, **told)
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    """What the table says of a set."""
+    return _facts()[name]
 
 
 @cache

@@ -24,6 +24,7 @@ from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.stacked.chain import chain_of
 from coterie.engines.stacked.steps import ChainSteps
+from coterie.engines.tensors import fetched
 from coterie.engines.vectorised import plan
 from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
 from coterie.engines.vectorised.device_table import table_on
@@ -95,6 +96,11 @@ class Vectorised:
 
     def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
         """The trained models (n, d) and the steps (n,) that each took."""
+        vectors, steps = self.train_on_device(job, optimizer)
+        return fetched(vectors), steps
+
+    def train_on_device(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Tensor, Ints]:
+        """`train`, the models left on the device."""
         with products_in(self.precision), self._stream():
             shared = self._shared(job)
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
@@ -104,8 +110,7 @@ class Vectorised:
                 rows = self._numbers(trainings)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
                     vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(torch.float32)
-            host = torch.empty(vectors.shape, pin_memory=self.device.type == "cuda")  # a copy to pinned memory is many times faster
-            return host.copy_(vectors).numpy(), job.steps()
+            return vectors, job.steps()
 
     def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
         """The same by a local rule; and what its further loops trained (n, l, d)."""

@@ -15,12 +15,12 @@ from coterie.core.arrays import Floats, Ints
 from coterie.engines.fused.gpu.layout import packed, unpack, width
 from coterie.engines.fused.gpu.tables import PackedModels, Piece, pieces, stack
 from coterie.engines.job import FusedJob
+from coterie.engines.tensors import fetched
 
 ON_CHIP = 1 << 14  # numbers in a tile that, with its velocity, a multiprocessor's registers hold
 WIDEST = 512  # outputs of a layer of a network
 BETWEEN = 1 << 15  # numbers in a layer between hidden ones, which a program reads as one tile
 WARPS = 8
-MOST_PINNED = 1 << 30  # bytes
 
 
 @lru_cache(maxsize=1)
@@ -38,7 +38,7 @@ def fits(sizes: tuple[int, ...]) -> bool:
 def train(job: FusedJob, *, resident: tuple[torch.Tensor, torch.Tensor]) -> tuple[Floats, Ints]:
     """The trained models (n, d), and the steps (n,) that each took; x (float32) and y are read where they lie, on the device."""
     vectors, steps = train_on_device(job, resident=resident)
-    return _fetched(vectors), steps
+    return fetched(vectors), steps
 
 
 def train_on_device(job: FusedJob, *, resident: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, Ints]:
@@ -56,13 +56,6 @@ def train_on_device(job: FusedJob, *, resident: tuple[torch.Tensor, torch.Tensor
             _launch(job.sizes, x, models, piece)
             torch.cuda.synchronize()  # between pieces Ctrl-C is heard
         return unpack(job.sizes, models.weights), steps
-
-
-def _fetched(vectors: torch.Tensor) -> Floats:
-    """On the host, in pages that torch pins and hands out again and again; with fresh ones the copy outlasted the training."""
-    if vectors.nbytes > MOST_PINNED:
-        return vectors.cpu().numpy()
-    return torch.empty(vectors.shape, dtype=torch.float32, pin_memory=True).copy_(vectors).numpy()
 
 
 def _launch(sizes: tuple[int, ...], x: torch.Tensor, models: PackedModels, piece: Piece) -> None:

@@ -1,0 +1,91 @@
+"""Vectors that stay where they were computed, in a GPU's memory say, until somebody asks for their numbers.
+
+What the server does with every reply (is it finite, how far has it moved, what is their mean) is done where they are. To everything else
+they are an array: NumPy fetches them, once, at the first question, so that a method need not know.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
+
+if TYPE_CHECKING:
+    from coterie.core.mixing import MixedTensor
+
+
+class Held(NDArrayOperatorsMixin, ABC):
+    """(n, d) trained models, float32, and how far each is from the model that its client was sent.
+
+    Rows can be chosen where they are; every other question an array can be asked goes to the numbers fetched.
+    """
+
+    dtype, ndim = np.dtype(np.float32), 2
+    shape: tuple[int, int]
+    moved: Doubles  # (n,); not finite where one of the row's numbers is not
+
+    def __init__(self, shape: tuple[int, int], moved: Doubles, at_hand: Floats | None = None) -> None:
+        self.shape, self.moved = shape, moved
+        self.at_hand = at_hand  # the numbers, where they are so few that they came along at once: then the host mixes them as fast
+        self._fetched = at_hand
+
+    @abstractmethod
+    def fetch(self) -> Floats:
+        """(n, d) the numbers, as an array of the host."""
+
+    @abstractmethod
+    def rows(self, chosen: Ints | slice) -> "Held":
+        """These rows, where they are."""
+
+    @abstractmethod
+    def mixed(self, parts: "Sequence[MixedTensor]", order: Ints, before: Floats) -> Floats:
+        """What `mix` promises, to the bit, for these rows in this order: (k, d)."""
+
+    @abstractmethod
+    def gram(self, origin: Floats | None) -> Doubles:
+        """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64."""
+
+    @property
+    def finite(self) -> Bools:
+        """(n,) whether all of a row's numbers are."""
+        return np.asarray(np.isfinite(self.moved))
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def as_array(self) -> Floats:
+        """Itself, where an array is expected."""
+        return cast("Floats", self)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Floats]:
+        return iter(self._host())
+
+    def __getitem__(self, chosen: Any) -> Any:
+        if isinstance(chosen, slice):
+            return self.rows(chosen)
+        if isinstance(chosen, np.ndarray) and chosen.ndim == 1:
+            return self.rows(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
+        return self._host()[chosen]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # neither half-made objects nor NumPy's protocols are to fetch anything
+            raise AttributeError(name)
+        return getattr(self._host(), name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._host(), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Held) else x for x in inputs), **options)
+
+    def _host(self) -> Floats:
+        if self._fetched is None:
+            self._fetched = self.fetch()
+        return self._fetched

@@ -1,0 +1,72 @@
+"""Dense networks on a GPU, in torch, the data resident there."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.data.federation import Federation
+from coterie.engines.dense import Dense, Spread, chunks_of
+from coterie.engines.tensors import as_tensor
+
+
+class DenseTensors(Dense):
+    """On a GPU, the data resident there."""
+
+    def __init__(self, federation: Federation, sizes: tuple[int, ...], device: torch.device) -> None:
+        super().__init__(federation, sizes)
+        self.device = device
+        self.x = as_tensor(federation.x, device).to(torch.float32).reshape(len(federation.x), -1).contiguous()
+        self.y = torch.as_tensor(federation.y, device=device)
+
+    def gather(self, rows: Ints) -> Tensor:
+        return self.x[torch.as_tensor(rows, device=self.device)]
+
+    def central(self) -> Tensor:
+        assert self.federation.central is not None
+        x = torch.as_tensor(self.federation.central[0], device=self.device, dtype=torch.float32)
+        return x.reshape(len(x), -1)
+
+    @torch.no_grad()
+    def outputs(self, model: Floats, x: Tensor, spread: Spread = map) -> Floats:
+        layers = self.layers(torch.as_tensor(model, device=self.device))
+        return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
+
+    @torch.no_grad()
+    def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
+        """The likeliest class (m,) and losses (m,) of one model on these samples; probabilities stay on the device."""
+        if rows is not None and self.is_large(rows):
+            pieces = [self._judged(model, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
+            return np.concatenate([guess for guess, _ in pieces]), np.concatenate([losses for _, losses in pieces])
+        x, y = self._samples(rows)
+        return self._judged(model, x, self._labels(y))
+
+    def _judged(self, model: Floats, x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
+        chances = torch.log_softmax(self._signals(self.layers(torch.as_tensor(model, device=self.device)), x)[-1], dim=1)
+        losses = -chances.gather(1, y[:, None])[:, 0].double()
+        return chances.argmax(1).cpu().numpy(), losses.cpu().numpy()
+
+    def _labels(self, y: Ints) -> Tensor:
+        return torch.as_tensor(y, device=self.device)
+
+    @torch.no_grad()
+    def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
+        numbers = torch.as_tensor(rows, device=self.device)
+        y, layers = self.y[numbers], self.layers(torch.as_tensor(model, device=self.device))
+        signals = self._signals(layers, self.x[numbers])
+        chances = torch.log_softmax(signals[-1], dim=1)
+        right = chances.gather(1, y[:, None])
+        slope = chances.exp().scatter_add_(1, y[:, None], torch.full_like(right, -1.0)) / len(y)
+        pieces: list[Tensor] = []
+        for depth in range(len(layers) - 1, -1, -1):
+            pieces = [(slope.T @ signals[depth]).ravel(), slope.sum(0), *pieces]
+            if depth:
+                slope = (slope @ layers[depth][0]) * (signals[depth] > 0)
+        return torch.cat(pieces).cpu().numpy(), -float(right.mean())
+
+    def _signals(self, layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
+        signals = [x]
+        for depth, (weight, bias) in enumerate(layers):
+            signal = torch.addmm(bias, signals[-1], weight.T)
+            signals.append(signal.relu_() if depth < len(layers) - 1 else signal)
+        return signals

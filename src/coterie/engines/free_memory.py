@@ -1,0 +1,32 @@
+"""How much memory there is to work with: the device's, and the host's beside it."""
+
+from pathlib import Path
+
+import torch
+
+GIB = 1 << 30
+ON_CPU = 2.0  # GiB
+STACKED = {"cpu": 32 << 20, "cuda": 8 << 30}  # bytes: on a CPU what its caches hold
+
+
+def wave_memory(device: str) -> float:
+    """GiB of models and replies that lanes may hold at once: two on a CPU; on a GPU half of what it, and the host beside it, have free."""
+    if not device.startswith("cuda"):
+        return ON_CPU
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(round(min(free, host_memory()) / 2 / GIB, 1), ON_CPU)
+
+
+def stacked_memory(device: torch.device) -> int:
+    """Bytes that the vectorised route may stack: on a GPU a part of all its memory, whatever is free, so that a job is always cut alike."""
+    most = STACKED[device.type]
+    return most if device.type == "cpu" else min(most, torch.cuda.get_device_properties(device).total_memory // 4)
+
+
+def host_memory(path: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that the host can give; where it does not say, as many as any device has."""
+    try:
+        lines = dict(line.split(":", 1) for line in path.read_text(encoding="utf-8").splitlines())
+        return int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, ValueError, KeyError):
+        return 1 << 62

