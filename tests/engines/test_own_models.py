@@ -91,7 +91,7 @@ def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, in
         patch.setattr("coterie.engines.own_models.TOGETHER", together)
         patch.setattr("coterie.engines.own_models.MANY_NUMBERS", 7 * most)
         blocks = list(blocks_of(rows, sizes, 7))
-    found = {}
+    found: dict[int, int] = {}
     for numbers, members, counts in blocks:
         assert len(numbers) <= most
         assert len(numbers) == 1 or counts.sum() <= together

@@ -21,8 +21,8 @@ from coterie.core.threads import cores, one_thread
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
 from coterie.engines.dense_arrays import DenseArrays, Judged
-from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.dense_each import DenseEach, losses_of
+from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.evaluate import Judge, evaluate
 from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
@@ -115,8 +115,8 @@ class BatchedEngine(LocalEngine):
                 each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
                 return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
-                losses = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
-                return loss_table(ask, work.parts(ask.part), predict, losses)
+                shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict)
             case Gradient() if kept.dense is not None:
