@@ -88,9 +88,9 @@ def main() -> None:
         for name, form in OF_MANY.items():
             began = time.perf_counter()
             found = form(rows)
-            seconds = time.perf_counter() - began
-            row(name, f"{seconds:.1f} s", f"ARI {adjusted_rand_score(found, truth):.3f}")
-            verdict(f"{name}, {clients} clients", seconds, 10.0 if clients <= 100_000 else 120.0, least=False, unit=" s")
+            took = time.perf_counter() - began
+            row(name, f"{took:.1f} s", f"ARI {adjusted_rand_score(found, truth):.3f}")
+            verdict(f"{name}, {clients} clients", took, 10.0 if clients <= 100_000 else 120.0, least=False, unit=" s")
 
 
 if __name__ == "__main__":
