@@ -1,7 +1,5 @@
 """What lanes are reckoned to hold, by hand, and what is refused for it."""
 
-from pathlib import Path
-
 import pytest
 
 import coterie as ct
@@ -11,7 +9,7 @@ from coterie.core.plan import Plan
 from coterie.methods.catalogue import build
 from coterie.run.drive import waves
 from coterie.run.lanes import Lane, lanes_of
-from coterie.run.memory import available, check_memory, footprint, kept_by, least
+from coterie.run.memory import check_memory, footprint, kept_by, least
 from coterie.testing import worlds
 
 MODEL = 18  # numbers of the small world's model, of five features and three classes
@@ -63,16 +61,10 @@ def test_what_cannot_fit_is_refused_in_a_sentence_that_names_the_method() -> Non
         check_memory(lanes, room=4 * MODEL * 10 - 1)
 
 
-def test_a_study_that_cannot_fit_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.run.memory.available", lambda: 1000)
+def test_a_study_that_cannot_fit_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.run.memory.host_memory", lambda: 1000)
     with pytest.raises(UserError, match="of memory are free"):
         ct.study("local", data="synthetic(0,0,clients=3)", rounds=1)
-
-
-def test_free_memory_is_read_where_the_system_tells(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 2048 kB\nMemAvailable:    1024 kB\n")
-    assert available(tmp_path / "meminfo") == 1 << 20
-    assert available(tmp_path / "nothing") is None
 
 
 def test_sizes_in_words() -> None:

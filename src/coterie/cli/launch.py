@@ -67,7 +67,6 @@ def _studies(
     folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
 ) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
-    from coterie.core.attacks import refuse_attack
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
@@ -85,7 +84,7 @@ def _studies(
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
     found = [(entry.name, entry.but(said).settings) for entry in entries]
     for _, settings in found:
-        refuse_attack(settings.plan.attack)
+        settings.plan.check_real()
         for spec in settings.methods:
             build(spec, trust=True)  # typed by the operator, or in a file that is trusted
     if len(found) == 1:

@@ -22,6 +22,7 @@ from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
 from coterie.core.sketches import Sketch
 from coterie.core.states import State
+from coterie.core.tasks import CLASSIFICATION, Task
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
@@ -39,8 +40,9 @@ class Context:
     seed: int
     round_: int  # 0 for the start
     notes: Notes = field(default_factory=Notes)
-    outputs: int = 0  # classes
+    outputs: int = 0  # classes, labels, or one number
     validation: bool = False  # whether clients have validation parts
+    task: Task = CLASSIFICATION
     aggregate: Aggregate = mixed_plainly  # how models are made from replies by a matrix: a guard has another way
     truth: Ids | None = None  # (clients,) a scenario's true groups: given to methods under the oracle control, and to no other
 

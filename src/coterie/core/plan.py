@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Any, Literal
 
-from coterie.core.attacks import attack_of
+from coterie.core.attacks import attack_of, refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.samplers import check_sampler
@@ -34,6 +34,9 @@ class Plan:
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
     )
+    loss: Literal["usual", "absolute"] = setting(
+        "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
+    )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     evaluate_clients: int | None = setting(
         None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
@@ -60,6 +63,12 @@ class Plan:
         if rest.get("norm_bound", 0) is None:
             rest["norm_bound"] = inf
         return cls(**rest, local=local)
+
+    def check_real(self) -> None:
+        """Refuse what a real federation does not do: its clients are what they are, and minimise the usual loss of classes."""
+        refuse_attack(self.attack)
+        if self.loss != "usual":
+            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

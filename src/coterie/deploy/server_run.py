@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.core.attacks import refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
@@ -65,7 +64,7 @@ def carry_out_order(
         write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
         return True
     settings = Settings.from_json(order.settings)
-    refuse_attack(settings.plan.attack)
+    settings.plan.check_real()
     check_trust([settings.plan.selection], "The order", settings.plan.selection in order.trusted, "sampler")
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)

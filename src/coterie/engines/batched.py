@@ -118,7 +118,7 @@ class BatchedEngine(LocalEngine):
                 shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
                 return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
-                return errors(ask, work.parts(), federation.y, predict)
+                return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:
                 parts = work.parts()
                 found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]

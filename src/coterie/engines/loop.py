@@ -17,6 +17,7 @@ from coterie.data.federation import Parts
 from coterie.engines.client import Visit, train_client
 from coterie.engines.evaluate import evaluate
 from coterie.engines.local_engine import LocalEngine, Work
+from coterie.engines.losses import squares_of
 from coterie.engines.pool import Pool
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.torch_threads import torch_threads
@@ -141,7 +142,6 @@ def _errors(ask: Error, space: Workspace, parts: Parts) -> Errors:
         samples = parts[client]
         actual = space.federation.y[samples]
         for k, model in enumerate(ask.models):
-            predicted, _ = space.predict(model, samples)
-            labels[i, k] = np.sqrt(np.mean((predicted.argmax(1) - actual) ** 2.0))  # FedSim, Eq. 15
-            chances[i, k] = np.sqrt(np.mean((predicted - np.eye(predicted.shape[1])[actual]) ** 2.0))
+            said, chance = squares_of(space.predict(model, samples)[0], actual, space.federation.task)
+            labels[i, k], chances[i, k] = np.sqrt(np.mean(said)), np.sqrt(np.mean(chance))  # FedSim, Eq. 15
     return Errors(ask.clients, labels, chances, parts.sizes[ask.clients])

@@ -29,8 +29,9 @@ class Route:
 
 def layer_sizes(world: World) -> tuple[int, ...]:
     """The layer sizes of a dense network with softmax cross-entropy on plain features; empty for any other world."""
-    module = world.model.module()
-    if type(module) is not Mlp or world.loss is not cross_entropy or world.federation.x.dtype.kind != "f":
+    module, federation = world.model.module(), world.federation
+    softmax = world.loss is cross_entropy and federation.task.counts_classes
+    if type(module) is not Mlp or not softmax or federation.x.dtype.kind != "f":
         return ()
     return module.sizes if module.sizes[-1] > 1 else ()
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.parameters import write
 from coterie.engines.fitting import smallest_batch
-from coterie.engines.loss import probabilities
+from coterie.engines.loss import scores
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
@@ -53,7 +53,7 @@ class Workspace:
         return self.loss(self.module(self.x[numbers]), self.y[numbers])
 
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
-        """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        """Probabilities, or numbers (m, C), and losses (m,) of one model on these samples; None means the server's own test set."""
         chances, losses = self._predicted(model, rows)
         return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
@@ -74,4 +74,4 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
         outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
-        return probabilities(outputs), self.loss(outputs, y[numbers])
+        return scores(outputs, self.federation.task), self.loss(outputs, y[numbers])

@@ -8,6 +8,7 @@ from coterie.core.arrays import Ids
 from coterie.core.asks import Evaluated
 from coterie.core.notes import Notes
 from coterie.core.states import State
+from coterie.core.tasks import Task, credits_of
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
 STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
@@ -105,3 +106,8 @@ class RoundRecord:
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     extra: Extra | None = None  # of a round that is evaluated only because it is the last
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def score(self, task: Task) -> float | None:
+        """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
+        return float(credits_of(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from coterie.analysis.measures import METRICS, OWN
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.plain import plain
 from coterie.core.plan import Plan
+from coterie.core.tasks import TaskName
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.make import make_engine
@@ -78,6 +80,7 @@ class Inspection:
     groups: Grouped
     similarity: Doubles  # (n, n) cosines of clients in the directions that both halves share
     indices: Mapping[str, float]
+    task: TaskName = "classification"
     pilot: Pilot | None = None
     pilot_ids: tuple[str, ...] = ()
     everybody: int = 0  # clients of whom those compared, and those left out, were drawn
@@ -98,16 +101,21 @@ class Inspection:
         """Everything but the similarity matrix, in plain numbers."""
         tree = asdict(self)
         tree.pop("similarity")
+        if self.task == "classification":
+            tree.pop("task")
         if self.pilot is not None:
             one, grouped, random = self.pilot.accuracies
             summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
-            tree["pilot"] |= summary | {"accuracy": {"one": one, "grouped": grouped, "random": random}}
+            tree["pilot"].pop("task")
+            score = METRICS[OWN[self.task]].measure.name
+            tree["pilot"] |= summary | {score: {"one": one, "grouped": grouped, "random": random}}
         return dict(plain(tree))
 
 
 def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
     clients, model = ctx.sample(ctx.roster.available, plan.most, "inspected clients"), init()
+    plan = plan if ctx.task.counts_classes else replace(plan, labels=False)  # there are no classes to be asked about one by one
     sketch = ctx.sketch(plan.sketch, plan.sketch_clip, plan.sketch_noise)
     probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
     if not enough(probes):
@@ -125,7 +133,7 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
         # Judged on a half, the groups must not have seen it.
         labels = groups.labels if plan.validation else groups.half_labels[0]
         judged = Judged.on(plan.validation)
-        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"))
+        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
@@ -136,6 +144,7 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
         beyond_labels=second,
         labels=held,
         classes=classes,
+        task=ctx.task.name,
         groups=groups,
         similarity=_cosines(groups.coordinates),
         indices=indices,
@@ -168,7 +177,8 @@ def inspect_data(
     if federation.validation is None:
         plan = replace(plan, validation=False)
     problem, execution = world.problem, execution or Execution()
-    ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
+    ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0, task=federation.task)
+    plan = plan if federation.task.counts_classes else replace(plan, labels=False)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
         if watch is not None:

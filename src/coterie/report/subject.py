@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.analysis.agreement import agreements, order_of
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.measures import Measure
 from coterie.analysis.two_classes import TwoClasses, two_classes_of
 from coterie.analysis.weighing import Weighing, weighing_of
 from coterie.core.arrays import Doubles, Ints
@@ -60,6 +61,11 @@ class Subject:
     def two_classes(self) -> dict[str, TwoClasses]:
         """By method, what two-class answers miss; nothing for other tasks."""
         return two_classes_of(self.findings.draws)
+
+    @property
+    def measure(self) -> Measure:
+        """What is compared."""
+        return self.findings.measure
 
     @property
     def baseline(self) -> LineStyle:
@@ -141,5 +147,5 @@ def drawn_by_key(clients: Ints, most: int) -> Ints:
 
 
 def percent(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    """Shares as percentages with two decimals; what is not defined is None."""
+    """Values times 100 with two decimals; what is not defined is None."""
     return [round(100 * float(value), 2) if np.isfinite(value) else None for value in values]

@@ -52,7 +52,8 @@ class Forecast:
 
 def forecast(study: Study, execution: Execution) -> Forecast:
     """Try every method for a few rounds of one seed, and multiply."""
-    lanes = study.lanes()
+    lanes, execution = study.lanes(), execution.settled()
+    assert execution.memory is not None  # settled
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
     try_out(study, 0, execution)  # what is compiled and read at first use is not what is multiplied

@@ -44,8 +44,8 @@ class Keeper:
         """The new rounds of a wave, by lane and round."""
         order = {lane.key: lane.number for lane in wave}
         records.sort(key=lambda record: (order[record.key], record.round_))
-        outputs = next(iter(self.study.problems.values())).model.outputs
-        tables = tables_of(records, outputs, drifting=self.study.changing)
+        problem = next(iter(self.study.problems.values()))
+        tables = tables_of(records, problem.model.outputs, drifting=self.study.changing, task=problem.task)
         if self.writer is None:
             for name, table in tables.items():
                 self.memory[name].append(table)

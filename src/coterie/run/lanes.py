@@ -26,6 +26,7 @@ from coterie.core.states import State
 from coterie.engines.engine import Stamped
 from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, STOPPED, Extra, LaneEnd, LaneKey, RoundRecord
 from coterie.evidence.tables import validation_score
+from coterie.methods.combiners import ByRow
 from coterie.run.account import Account
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
@@ -168,7 +169,7 @@ class Lane:
 
     def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
-        self.patience.seen(ctx.round_, validation_score(measured.get("validated")))
+        self.patience.seen(ctx.round_, validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:
             ctx.note("stopped_early", self.patience.best_round)
             self.stop(STOPPED, self.patience.reason)
@@ -186,6 +187,8 @@ class Lane:
         if self.problem.validation:
             measured["validated"] = yield from Evaluate(serving, "validation")
         named = self.method.central(state) if self.problem.central else None
+        if named is not None and not self.problem.task.counts_classes and isinstance(panel := named.serving.combiner, ByRow):
+            named = panel.without_classes(named)
         if named is not None:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)

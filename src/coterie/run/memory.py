@@ -1,10 +1,10 @@
 """What a study holds in memory and on disk, reckoned from what its methods say they hold. Waves follow it; what cannot fit is refused."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from coterie.core.counted import sized
 from coterie.core.errors import UserError
+from coterie.engines.free_memory import host_memory
 from coterie.run.lanes import Lane
 
 FLOAT = 4  # bytes
@@ -30,9 +30,7 @@ def kept_by(lane: Lane) -> int:
 
 def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:
     """Refuse lanes of which not even one seed fits into the memory that is there (`room`; what the machine has, unless given)."""
-    free = available() if room is None else room
-    if free is None or not lanes:
-        return
+    free = host_memory() if room is None else room
     for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
         wave = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
         if (needed := sum(map(least, wave))) > free:
@@ -42,15 +40,6 @@ def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:
                 f"{most.label}, and {sized(free)} of memory are free: leave such methods away, take fewer clients or a smaller model, or "
                 "look at fewer clients with --evaluate-clients."
             )
-
-
-def available(about: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes of memory that are free for this process; None where the system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in about.read_text().splitlines() if ":" in line)
-        return int(lines["MemAvailable"].split()[0]) << 10
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def _trained(lane: Lane) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis import metrics
+from coterie.analysis.measures import Measure
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
@@ -85,7 +86,7 @@ class Result:
         return import_module("coterie.deploy.placing_result").place_in_result(self, rows, client, label, method, test, seed, draw)
 
     def plot(self) -> Any:
-        """Accuracy round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
+        """The score round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
         return import_module("coterie.report.plot").curves_of(self.evidence)  # reports know studies, not the other way round
 
     @property
@@ -150,6 +151,11 @@ class Result:
         table["MB/round"] /= 1e6
         table.index = table.index.astype(str)
         return table.drop(columns=[name for name in ("ari",) if table[name].isna().all()])
+
+    @property
+    def measure(self) -> Measure:
+        """What the scores are of: the task's own metric."""
+        return self._draws[0][0].measure
 
     @property
     def told(self) -> list[str]:

@@ -89,6 +89,7 @@ def resume_comparison(
     request = Request.from_json(read_object(folder / REQUEST), folder / REQUEST)
     check_trust([request.model], str(folder), trust)
     check_trust(request.methods, str(folder), trust, "method")
+    check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
     check_trust([request.plan.selection], str(folder), trust, "sampler")
     begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
     execution = Execution.read(begun[0] / "execution.json") if begun else Execution()

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.attacks import attack_of
+from coterie.core.errors import UserError
 from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
@@ -23,7 +24,7 @@ from coterie.data.preparing.scales import scale_warning
 from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
-from coterie.engines.loss import Loss, cross_entropy, per_sample
+from coterie.engines.loss import Loss, loss_named, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
@@ -77,7 +78,7 @@ class Study:
         data_dir: Path | None = None,
         federation: Federation | Mapping[int, Federation] | None = None,
         methods: Sequence[Method[Any]] | None = None,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         make: MakeModule = build_model,
     ) -> "Study":
         """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs: federations by draw."""
@@ -86,7 +87,12 @@ class Study:
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
         federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
-        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
+        if loss is not None and settings.plan.loss != "usual":
+            raise UserError(f"The loss is said twice: {settings.plan.loss!r} in the plan, and one of your own; say it in one place.")
+        losses = {
+            draw: loss_named(settings.plan.loss, each.task) if loss is None else per_sample(loss) for draw, each in federations.items()
+        }
+        worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
             settings.plan.check(world.federation.seen)
             world.federation.check_apart()
@@ -232,7 +238,7 @@ def study(
     unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
-    loss: Loss = cross_entropy,
+    loss: Loss | str | None = None,
     data_dir: Path | str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
@@ -242,8 +248,9 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
-    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `unseen` is a share of clients
-    that take no part in training and are scored apart.
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `loss` is a function of your
+    own, or the name of one; the task's usual loss unless given. `unseen` is a share of clients that take no part in training and are scored
+    apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
     says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is.
@@ -254,6 +261,8 @@ def study(
     ['fedavg', 'fedprox']
     """
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
+    settings |= {"loss": loss} if isinstance(loss, str) else {}
+    own_loss = None if isinstance(loss, str) else loss
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
     data = data if unseen is None else leaving_out(data, unseen)
@@ -268,7 +277,9 @@ def study(
         plan=plan_of(settings, plan, local),
     )
     watchers = watchers_of(callbacks)
-    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
+    ready = Study.prepare(
+        whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make
+    )
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)
