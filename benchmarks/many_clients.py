@@ -64,7 +64,7 @@ def one(clients: int, method: str, rounds: int, cohort: int, evaluated: int | No
 
     ct.study(method, data=made(200), rounds=3, cohort=20, epochs=1)  # imports and compiled code are not what grows
     federation = made(clients)
-    settings = {} if evaluated is None else {"evaluate_clients": evaluated}
+    settings: dict[str, Any] = {} if evaluated is None else {"evaluate_clients": evaluated}
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_SELF)
         ct.study(method, data=federation, rounds=rounds, cohort=min(cohort, clients), epochs=1, out=Path(folder) / "study", **settings)

@@ -29,7 +29,7 @@ def test_costs_are_those_of_the_study_where_every_round_is_alike(told: Forecast)
     )
     for each in told.methods:
         cost = each.cost
-        assert [cost.messages, cost.bytes_up, cost.bytes_down, cost.steps, cost.samples] == costs.loc[each.method].tolist()
+        assert [cost.messages, cost.bytes_up, cost.bytes_down, cost.steps, cost.samples] == list(costs.loc[each.method])
         assert each.seconds > 0
     assert told.total.cost.steps == costs["steps"].sum()
 

@@ -1,5 +1,7 @@
 """What lanes are reckoned to hold, by hand, and what is refused for it."""
 
+from typing import Any
+
 import pytest
 
 import coterie as ct
@@ -15,7 +17,7 @@ from coterie.testing import worlds
 MODEL = 18  # numbers of the small world's model, of five features and three classes
 
 
-def lane(method: str, **plan: int) -> Lane:
+def lane(method: str, **plan: Any) -> Lane:
     return lanes_of([(method, build(method))], [0], worlds.world().problem, Plan(rounds=1, **plan))[0]
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import coterie as ct
 from coterie.analysis.sampled import sample_error
 from coterie.core.roster import Roster
-from coterie.core.selection import evaluated
+from coterie.core.selection import looked_at
 
 DATA = "synthetic(0,0,clients=12)"
 METHODS = ["fedavg", "ifca(groups=2)", "fedavg+finetune"]
@@ -16,12 +17,12 @@ METHODS = ["fedavg", "ifca(groups=2)", "fedavg+finetune"]
 
 def test_the_sample_is_by_id_and_the_same_for_all() -> None:
     roster = Roster.of([f"c{i}" for i in range(100)], np.ones(100, np.int64))
-    some = evaluated(roster, 10)
+    some = looked_at(roster, 10)
     assert len(some) == 10
     assert (np.diff(some) > 0).all()
     turned = Roster.of(reversed(roster.ids), roster.sizes)
-    assert sorted(turned.ids[i] for i in evaluated(turned, 10)) == sorted(roster.ids[i] for i in some)
-    assert evaluated(roster, None).tolist() == evaluated(roster, 1000).tolist() == list(range(100))
+    assert sorted(turned.ids[i] for i in looked_at(turned, 10)) == sorted(roster.ids[i] for i in some)
+    assert looked_at(roster, None).tolist() == looked_at(roster, 1000).tolist() == list(range(100))
 
 
 def test_numbers_are_those_of_a_study_that_looks_at_everybody(tmp_path: Path) -> None:
@@ -35,9 +36,9 @@ def test_numbers_are_those_of_a_study_that_looks_at_everybody(tmp_path: Path) ->
     counts = [name for name in whole.columns if name.startswith(("hits_", "predicted_", "id"))]
     assert whole.loc[part.index, counts].equals(part[counts])
     np.testing.assert_allclose(whole.loc[part.index, "loss"], part["loss"], rtol=1e-5)  # products of another shape round otherwise
-    last = part.xs(2, level="round")
-    hits = last.filter(like="hits_").sum(axis=1).groupby(["method", "seed"], observed=True).sum()
-    held = last.filter(like="actual_").sum(axis=1).groupby(["method", "seed"], observed=True).sum()
+    last = pd.DataFrame(part.xs(2, level="round"))
+    hits = pd.DataFrame(last.filter(like="hits_")).sum(axis=1).groupby(["method", "seed"], observed=True).sum()
+    held = pd.DataFrame(last.filter(like="actual_")).sum(axis=1).groupby(["method", "seed"], observed=True).sum()
     scores = some.scores.set_index(["method", "seed"])["final"]
     assert (hits / held).sort_index().to_numpy() == pytest.approx(scores.sort_index().to_numpy())
     assert set(some.groups["client"]) == set(judged)

@@ -20,7 +20,7 @@ from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.rng import key as key_of
-from coterie.core.selection import evaluated
+from coterie.core.selection import looked_at
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
@@ -177,7 +177,7 @@ class Lane:
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
-        serving = yield from self.method.serve(state, evaluated(self.problem.roster, self.plan.evaluate_clients), ctx)
+        serving = yield from self.method.serve(state, looked_at(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
         measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
         if self.problem.everybody is not None:
@@ -199,7 +199,7 @@ class Lane:
         groups = self.method.members(state)
         if groups is None or self.plan.evaluate_clients is None:
             return groups, None
-        judged = evaluated(self.problem.roster, self.plan.evaluate_clients)
+        judged = looked_at(self.problem.roster, self.plan.evaluate_clients)
         judged = judged[judged < len(groups)]
         return groups[judged], judged
 
