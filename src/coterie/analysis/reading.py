@@ -62,6 +62,7 @@ def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Recor
         validation=validation,
         costs={name: by_round[name] for name in COSTS},
         discrepancy=by_round["discrepancy"],
+        clock=by_round["clock"] if np.isfinite(by_round["clock"]).any() else None,
         server_seconds=seconds,
         groups=groups,
         clusters=_clusters(evidence, index, faults),
@@ -117,7 +118,7 @@ def _judged(evidence: Evidence, index: _Index, rounds: Ints, metric: Metric, hos
 
 
 def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
-    names = [*COSTS, "discrepancy", "validation"]
+    names = [*COSTS, "discrepancy", "validation", "clock"]
     tables = {name: index.table() for name in names}
     for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
         for name, table in tables.items():

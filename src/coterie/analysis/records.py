@@ -47,6 +47,7 @@ class Records:
     stopped: Mapping[tuple[str, int], LaneEnd]  # by method and seed: where and why it ended early
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
+    clock: Doubles | None = None  # (M, S, T + 1) simulated time at the end of each round; None where clients have no speeds
     hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
     answered: Bools | None = None  # (M, S, N) where those were kept

@@ -37,6 +37,8 @@ def round_table(records: Records) -> "pd.DataFrame":
     )
     costs = {name: values[m, s, records.rounds[r]] for name, values in records.costs.items()}
     table = table.assign(**costs, discrepancy=records.discrepancy[m, s, records.rounds[r]], validation=records.validation[m, s, r])
+    if records.clock is not None:
+        table["clock"] = records.clock[m, s, records.rounds[r]]
     if not records.evidence.classes:
         return table
     return table.merge(_by_class(records.evidence), on=KEYS, how="left", validate="one_to_one")

@@ -70,6 +70,7 @@ def _studies(
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
+    from coterie.run.asynchrony import check_methods
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy, read_study_file
 
@@ -85,8 +86,8 @@ def _studies(
     found = [(entry.name, entry.but(said).settings) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()
-        for spec in settings.methods:
-            build(spec, trust=True)  # typed by the operator, or in a file that is trusted
+        made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
+        check_methods(settings.plan, settings.methods, made)
     if len(found) == 1:
         return [(name or free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]

@@ -164,6 +164,7 @@ class ModelAsk(Ask[R]):
     start: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), kw_only=True)  # (n,); all row 0 when not given
     share: Share | None = field(default=None, kw_only=True)  # None: all samples
     alone: bool = field(default=False, kw_only=True)  # the client works for itself: neither the model nor the answer is sent
+    held: int = field(default=0, kw_only=True)  # numbers of a model that clients keep between visits: not sent, and not charged
 
     every_model: ClassVar[bool] = False  # whether each client is sent, and works through, all k models and not one of them
 

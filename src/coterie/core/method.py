@@ -151,3 +151,9 @@ class Method(ABC, Generic[S]):
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
         return False
+
+    @property
+    def trains_once(self) -> bool:
+        """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
+        an earlier round can then count in it, which is what asynchronous rounds need."""
+        return False

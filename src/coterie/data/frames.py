@@ -39,6 +39,7 @@ def csv(
     features: Features = "bag",
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
     task: TaskWord = "auto",
     *,
     _data_dir: Path | None = None,
@@ -47,11 +48,12 @@ def csv(
 
     `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
     categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
-    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn.
+    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn,
+    or, with a tokenizer, for text.
     `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
 
 
@@ -70,13 +72,14 @@ def parquet(
     features: Features = "bag",
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
     task: TaskWord = "auto",
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet file: as csv."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
 
 

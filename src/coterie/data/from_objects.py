@@ -42,12 +42,13 @@ def frame_federation(
     width: int = 1024,
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
     task: str = "auto",
     **parts: Any,
 ) -> Federation:
     """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
     roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)

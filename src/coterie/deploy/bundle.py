@@ -22,7 +22,7 @@ from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
 from coterie.engines.loss import scores
 from coterie.engines.tallies import THRESHOLD
-from coterie.engines.workspace import CHUNK
+from coterie.engines.workspace import chunk_for
 from coterie.models.catalogue import build_model
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Bundle:
         """(m, C) probabilities, or numbers, of one model."""
         module = self.load(row)
         try:
-            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), CHUNK)])
+            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), chunk_for(module))])
         except IndexError as error:
             raise UserError(f"The samples hold a token that the model {self.model!r} does not know ({error}).") from error
         found: Doubles = scores(outputs, self.task).double().numpy()

@@ -14,13 +14,17 @@ LABELS = {"classification": "class numbers", "multilabel": "labels", "regression
 TRIED = 2  # samples: enough to tell one number a sample from one number for all
 
 
-def check_fit(world: World, batch_size: int | None) -> None:
+def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -> None:
     """Refuse a model that does not take the samples or has not one output a class, a loss that is not one number a sample, and batches
     that are too small for batch norm."""
     federation, classes = world.federation, len(world.federation.classes)
     counted = federation.task.counts_classes
     rows = federation.train.indices[:TRIED] if len(federation.train.indices) >= TRIED else federation.train.indices[[0, 0]]
     x = as_tensor(federation.x[rows])
+    if augments and (x.ndim not in (3, 4) or not x.is_floating_point()):
+        raise UserError(
+            f"Augmentation is for images, and samples of {federation.name!r} have the shape {federation.input_shape}: leave it away."
+        )
     outputs = _outputs(world, x.float() if x.is_floating_point() else x)
     shape = tuple(outputs.shape)
     if shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2 and counted):

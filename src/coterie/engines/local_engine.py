@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, DataPart, ModelAsk, Share
+from coterie.core.errors import UserError
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
@@ -74,7 +76,13 @@ class LocalEngine(Engine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         works = [Work(s, self._world(s)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        try:
+            answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                "The GPU has too little memory for this model and batch; nothing is lost: go on by 'coterie resume FOLDER --microbatch 8', "
+                "or another number, which takes batches in pieces, or begin with a smaller --batch."
+            ) from error
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
 
     def _world(self, stamped: Stamped) -> World:

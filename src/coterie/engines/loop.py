@@ -39,9 +39,10 @@ class LoopEngine(LocalEngine):
         dtype: torch.dtype = torch.float32,
         threads: int | None = None,
         precision: Precision = "float32",
+        microbatch: int | None = None,
     ) -> None:
         super().__init__(worlds)
-        self.device, self.dtype, self.precision = torch.device(device), dtype, precision
+        self.device, self.dtype, self.precision, self.microbatch = torch.device(device), dtype, precision, microbatch
         self._pool = Pool((threads or cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
@@ -68,7 +69,7 @@ class LoopEngine(LocalEngine):
     def space(self, world: World) -> Workspace:
         """The world laid out for work, kept for the next ask."""
         if world not in self._spaces:
-            self._spaces[world] = Workspace(world, self.device, self.dtype)
+            self._spaces[world] = Workspace(world, self.device, self.dtype, self.precision, self.microbatch)
         return self._spaces[world]
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
         torch.autograd.backward(loss)
         losses[i] = loss.item()
         begin = 0
-        for w in space.module.parameters():
+        for w in (w for w in space.module.parameters() if w.requires_grad):
             if w.grad is not None:
                 vectors[i, begin : begin + w.numel()] = w.grad.cpu().numpy().ravel()
             begin += w.numel()

@@ -11,6 +11,7 @@ from coterie.core.states import State
 from coterie.core.tasks import Task, credits_of
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+ALOFT = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
 STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
@@ -52,6 +53,7 @@ class Progress:
     first: int  # the first of its new rounds
     end: LaneEnd
     state: State | None
+    aloft: State | None = None  # where time is simulated: what is on its way between rounds
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,10 @@ class Layer(Wrapper[S, S], ABC):
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         return self.method.serve(state, clients, self.context(ctx))
 
+    @property
+    def trains_once(self) -> bool:
+        return self.method.trains_once
+
 
 def unwrapped(method: Method[Any]) -> Method[Any]:
     """The method without its wrappers."""

@@ -186,6 +186,7 @@ def grouping(subject: Subject) -> list[ReportTable]:
 def cost_table(subject: Subject) -> ReportTable:
     """What runs cost, in all and up to the target, and how steady they are."""
     findings = subject.findings
+    timed = findings.records.clock is not None
 
     def row(finding: Finding) -> dict[str, Any]:
         own, steady = finding.spending, finding.stability
@@ -200,6 +201,7 @@ def cost_table(subject: Subject) -> ReportTable:
             "megabytes_to_target": own.bytes_to_target / 1e6,
             "passes_to_target": own.passes_to_target,
             "server_seconds_to_target": own.server_seconds_to_target,
+            **({"time": own.time, "time_to_target": own.time_to_target} if timed else {}),
             "change": steady.change.mean,
         }
 
@@ -211,6 +213,7 @@ def cost_table(subject: Subject) -> ReportTable:
         Column("rounds to target", number("rounds_to_target", ",.0f")),
         Column("MB to target", amount("megabytes_to_target")),
         Column("passes to target", number("passes_to_target", ",.0f")),
+        *([Column("simulated time", amount("time")), Column("time to target", amount("time_to_target"))] if timed else []),
         Column("change a round", points("change")),
     )
     caption = (

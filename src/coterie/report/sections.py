@@ -16,6 +16,7 @@ from coterie.report.charts.cost import cost
 from coterie.report.charts.gains import decomposition, gains
 from coterie.report.charts.groups import agreement_matrix, groups_over_rounds
 from coterie.report.charts.ranking import ranks
+from coterie.report.charts.time import time_figures
 from coterie.report.charts.weights import weight_figures
 from coterie.report.page import Block, Html, Section, paragraph
 from coterie.report.subject import Subject
@@ -99,7 +100,11 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
 
     settings, faults = settings_blocks(subject, comparison)
     parts: list[tuple[str, str, Iterable[Block]]] = [
-        ("accuracy", subject.measure.title, [*shown("sources", "two-classes"), *accuracy_figures(subject), *shown("scores")]),
+        (
+            "accuracy",
+            subject.measure.title,
+            [*shown("sources", "two-classes"), *accuracy_figures(subject), *time_figures(subject), *shown("scores")],
+        ),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
         ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
         ("unseen", HEADING, shown("unseen")),

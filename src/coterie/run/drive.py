@@ -132,10 +132,8 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
         if isinstance(reply, Exception):
             each.fail(reply)
             continue
-        accepted = each.lane.answered(sent, reply)
         assert each.ask is not None
-        each.lane.account.charge(each.ask, accepted, share)
-        each.send(accepted)
+        each.send(each.lane.answered(each.ask, sent, reply, share))
 
 
 def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:

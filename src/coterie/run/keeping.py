@@ -52,7 +52,7 @@ class Keeper:
             return
         moved = [lane for lane in wave if lane.round_ > before[lane.key] or lane.status != RUNNING]
         self.writer.routes(routes)
-        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state) for lane in moved], tables)
+        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state, lane.aloft) for lane in moved], tables)
         self.writer.log(f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {max(lane.round_ for lane in wave)} written")
         for lane in moved:
             if lane.status != RUNNING:

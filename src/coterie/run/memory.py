@@ -15,7 +15,8 @@ STATES = 3  # of what is kept: the state before a round, the one after, and the 
 
 def footprint(lane: Lane) -> int:
     """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client."""
-    return FLOAT * lane.problem.layout.size * (COPIES * _trained(lane) + FEW) + STATES * kept_by(lane) + _served(lane)
+    models = COPIES * _trained(lane) + _aloft(lane) + FEW
+    return FLOAT * lane.problem.layout.size * models + STATES * kept_by(lane) + _served(lane)
 
 
 def least(lane: Lane) -> int:
@@ -46,6 +47,11 @@ def _trained(lane: Lane) -> int:
     """Clients whose models come back at once, at most."""
     clients = len(lane.problem.roster)
     return clients if lane.method.holdings.everybody else min(lane.plan.cohort or clients, clients)
+
+
+def _aloft(lane: Lane) -> int:
+    """Answers that are still to come in asynchronous rounds, and the models that they began from."""
+    return 0 if lane.plan.asynchronous is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
 
 
 def _served(lane: Lane) -> int:

@@ -96,7 +96,8 @@ class Opening:
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
-        kept = replace(Execution.read(out / "execution.json"), threads=execution.threads).settled()
+        begun = Execution.read(out / "execution.json")
+        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch).settled()
         return Opened(writer, kept, found, tuple(told))
 
     def _grow(self, data: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from coterie.analysis.round_table import round_table
 from coterie.analysis.sampled import sampled_only
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.analysis.times import times_told
 from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
@@ -160,7 +161,8 @@ class Result:
     @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        return [told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)) if told is not None]
+        found = (told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)))
+        return [told for told in found if told is not None] + times_told([records for records, _ in self._draws])
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""

@@ -51,6 +51,7 @@ def resume_study(
     more: More | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
@@ -71,7 +72,7 @@ def resume_study(
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
         raise _not_by_itself(folder, error) from error
-    execution = replace(Execution.read(folder / "execution.json"), threads=threads)
+    execution = _carried(Execution.read(folder / "execution.json"), threads, microbatch)
     return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
 
 
@@ -82,6 +83,7 @@ def resume_comparison(
     budget: float | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Comparison:
@@ -103,8 +105,13 @@ def resume_comparison(
     more = more or More()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    carried = replace(execution, threads=threads, seeds_per_wave=None)
+    carried = replace(_carried(execution, threads, microbatch), seeds_per_wave=None)
     return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
+
+
+def _carried(execution: Execution, threads: int | None, microbatch: int | None) -> Execution:
+    """As it was carried out, but for the threads, and for batches in smaller pieces where that is said."""
+    return replace(execution, threads=threads, microbatch=microbatch or execution.microbatch)
 
 
 def _not_by_itself(folder: Path, error: UserError) -> UserError:

@@ -34,6 +34,7 @@ from coterie.evidence.tables import roster_table
 from coterie.methods.catalogue import build, spec_of
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
+from coterie.run.asynchrony import check_methods, check_speeds
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.checkpoints import Checkpoints
@@ -70,6 +71,9 @@ class Study:
     setup_seconds: float = 0.0
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
+    def __post_init__(self) -> None:
+        check_methods(self.settings.plan, self.settings.methods, self.methods)
+
     @classmethod
     def prepare(
         cls,
@@ -98,7 +102,7 @@ class Study:
             world.federation.check_apart()
             check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-            check_fit(world, settings.plan.local.batch_size)
+            check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -127,6 +131,7 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution, watchers = execution or Execution(), list(callbacks)
+        check_speeds(self.settings.plan, self.problems.values())
         validation = all(problem.validation for problem in self.problems.values())
         check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=self.changing)
         for watcher in watchers:
@@ -149,7 +154,8 @@ class Study:
         check_memory(lanes)
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
-                lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+                stood = opened.lanes[lane.key]
+                lane.go_on(stood.end, stood.state, stood.aloft)
         if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
             _remember(lanes, Evidence.open(opened.writer.folder))
         keeper = Keeper(self, opened.writer if opened is not None else None)
@@ -177,8 +183,8 @@ class Study:
         methods = list(zip(self.settings.methods, self.methods, strict=True))
         # who was right on the same sample is for whoever holds the data: in a simulation everybody does
         few = all(world.federation.test.sizes.sum() <= MOST_ANSWERS for world in self.worlds.values())
-        own, keeps = self.settings.own_seeds, bool(self.worlds) and few
-        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, own_seeds=own, keeps_answers=keeps)
+        options = {"own_seeds": self.settings.own_seeds, "keeps_answers": bool(self.worlds) and few, "real": not self.worlds}
+        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
 
     def _run_wave(
         self,
@@ -210,7 +216,8 @@ class Study:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
         stored = out / "routes.json" if out is not None else None
         pinned = read_words(stored) if stored is not None and stored.exists() else None
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, holds=True)
+        how = (execution.threads, pinned, execution.precision, execution.microbatch)
+        engine = make_engine(self.worlds, execution.engine, execution.device, *how, holds=True)
         engine.prepare(self.settings.plan.local)
         return engine
 
