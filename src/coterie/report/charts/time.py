@@ -1,15 +1,15 @@
-"""Accuracy against simulated time, where clients have speeds."""
+"""The score against simulated time, where clients have speeds."""
 
 import altair as alt
 
 from coterie.analysis.times import curves_in_time
-from coterie.report.charts.common import INTERVAL, accuracy_axis, lines, told
+from coterie.report.charts.common import INTERVAL, lines, measure_axis, told
 from coterie.report.figure import Figure
 from coterie.report.subject import Subject, percent
 
 
 def time_figures(subject: Subject) -> list[Figure]:
-    """Mean accuracy by simulated time with its 95 % band; nothing where time is not simulated."""
+    """The mean score by simulated time with its 95 % band; nothing where time is not simulated."""
     records = subject.findings.records
     if records.clock is None:
         return []
@@ -24,10 +24,10 @@ def time_figures(subject: Subject) -> list[Figure]:
     title = "simulated time" if records.settings.plan.speeds is not None else "time"
     styles = [subject.styles[label] for label in subject.shown]
     x = alt.X("time:Q", title=title, scale=alt.Scale(nice=False))
-    tooltip = told("method:N", "time:Q", ("accuracy:Q", "accuracy, %"), *INTERVAL)
-    chart = lines(rows, styles, x, accuracy_axis(), tooltip, band=True).properties(height=320)
+    tooltip = told("method:N", "time:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL)
+    chart = lines(rows, styles, x, measure_axis(subject.measure.axis), tooltip, band=True).properties(height=320)
     note = (
-        f"The same accuracy by {title}, at each moment that of the last round that was evaluated by then. A line ends where the first of "
-        "its runs does. Only training and gradients take time: messages and the server take none."
+        f"The same {subject.measure.title} by {title}, at each moment that of the last round that was evaluated by then. A line ends where "
+        "the first of its runs does. Only training and gradients take time: messages and the server take none."
     )
-    return [Figure(subject.id("time"), "Accuracy against time", note, chart)]
+    return [Figure(subject.id("time"), f"{subject.measure.title} against time", note, chart)]
