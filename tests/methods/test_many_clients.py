@@ -1,4 +1,4 @@
-"""Methods above the number of clients from which on landmarks stand for everybody: the switch is noted, and plain groups are found as ever."""
+"""Methods above the number of clients from which on landmarks stand for everybody: the switch is noted, plain groups are found as ever."""
 
 import json
 
