@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
+from coterie.core.holdings import NOTHING, Holdings
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
 from coterie.core.mixing import Mixing, mixed_plainly
@@ -140,6 +141,11 @@ class Method(ABC, Generic[S]):
     def sees_truth(self) -> bool:
         """Whether it is an oracle control, which alone is shown a scenario's true groups."""
         return getattr(self, "assign", None) == "oracle"
+
+    @property
+    def holdings(self) -> Holdings:
+        """What it holds for each client: nothing, unless it says so."""
+        return NOTHING
 
     @property
     def weighs_alike(self) -> bool:

@@ -49,6 +49,9 @@ class Plan:
         "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
     )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
+    evaluate_clients: int | None = setting(
+        None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
+    )
     stop_early: int | None = setting(
         None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
     )

@@ -22,6 +22,7 @@ from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
 from coterie.engines.dense_arrays import DenseArrays, Judged
+from coterie.engines.dense_each import DenseEach, losses_of
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import Judge, evaluate
@@ -119,9 +120,11 @@ class BatchedEngine(LocalEngine):
         match ask:
             case Evaluate():
                 judge = self._judge(work, kept, spread) if judged is None else lambda model, rows: judged
-                return evaluate(ask, federation, predict, work.judged(), judge)
+                each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
+                return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
-                return loss_table(ask, work.parts(ask.part), predict)
+                shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:

@@ -9,33 +9,60 @@ from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
+from coterie.engines.own_models import Each, blocks_of, by_model
 from coterie.engines.tallies import ErrorTally, LabelTally, SumTally
 
 # (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 # the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
+MANY_MODELS = 16  # from which on models of a few clients each are evaluated together
+NOBODY = -2  # among rows: served already
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
-def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None, judge: Judge | None = None) -> Evaluated:
+def evaluate(
+    ask: Evaluate,
+    federation: Federation,
+    predict: Predict,
+    parts: Parts | None,
+    judge: Judge | None = None,
+    each: Each | None = None,
+) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
     `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
-    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models.
+    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models. With
+    `each`, many models that serve a client or a few are asked in few calls.
     """
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
     judge = judge if len(federation.classes) > 2 and task.counts_classes else None
     tally = _tally(n, task, len(federation.classes))
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
-    for row in np.unique(serving.rows):
-        members = np.flatnonzero(serving.rows == row)
+    rows = serving.rows
+    if each is not None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
+        for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
+            samples, y = _samples(ask, federation, parts, members)
+            assert samples is not None
+            owners = np.repeat(members, parts.sizes[serving.clients[members]])
+            if judge is not None and isinstance(tally, _Tally):
+                tally.count(owners, *each.judge(serving.models[numbers], samples, counts), y)
+            else:
+                tally.add(owners, *each.predict(serving.models[numbers], samples, counts), y)
+        rows = np.where(rows == COMBINED, rows, NOBODY)
+    for row, members in by_model(rows):
+        if row == NOBODY:
+            continue
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-            for client, part in _rows(ask, parts, members):
-                tally.add(np.full(len(y[part]), client), *_combined(serving, client, stacked[:, part], y[part], task), y[part])
+            own = list(_rows(ask, parts, members))
+            answers = [_combined(serving, client, stacked[:, part], y[part], task) for client, part in own]
+            if own:  # counted at once: a count by itself takes as long as there are clients
+                owners = np.repeat([client for client, _ in own], [len(losses) for _, losses in answers])
+                scores, losses = (np.concatenate(found) for found in zip(*answers, strict=True))
+                tally.add(owners, scores, losses, np.concatenate([y[part] for _, part in own]))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             scores, losses = predict(serving.models[row], None)

@@ -9,12 +9,13 @@ from functools import cached_property, partial
 import numpy as np
 
 from coterie.core.arrays import Ids, Words
+from coterie.core.asks import Share
 from coterie.core.attacks import Attack, Backdoor
 from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.problem import Problem
 from coterie.core.rng import word
 from coterie.core.roster import Roster
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Parts
 from coterie.data.poisoning import poisoned, triggered
 from coterie.engines.loss import USUAL, Loss, cross_entropy
 from coterie.models.catalogue import build_model
@@ -70,6 +71,11 @@ class World:
             assert isinstance(self.attack, Backdoor)
             return triggered(federation, self.attack, hostile)
         return poisoned(federation, self.attack, hostile, seed)
+
+    @cached_property
+    def shares(self) -> dict[tuple[str, Share, int], Parts]:
+        """The shares of parts that were asked about last, by part, share and seed."""
+        return {}
 
     @cached_property
     def _phases(self) -> dict[tuple[int, int, bool], "World"]:

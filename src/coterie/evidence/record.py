@@ -99,6 +99,7 @@ class RoundRecord:
     notes: Notes = field(default_factory=Notes)
     absences: tuple[Absence, ...] = ()
     groups: Ids | None = None
+    grouped: Ids | None = None  # the clients whose groups these are; None: everybody
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served

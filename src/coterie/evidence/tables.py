@@ -66,7 +66,7 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
         "groups": pa.table(
             {
                 **_keys([(r, len(g)) for r, g in grouped]),
-                "client": _stack([np.arange(len(g)) for _, g in grouped], np.int32),
+                "client": _stack([np.arange(len(g)) if r.grouped is None else r.grouped for r, g in grouped], np.int32),
                 "group": _stack([g for _, g in grouped], np.int32),
             }
         ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from coterie.core.arrays import Ids
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, S
 from coterie.core.serving import NamedModels, Serving
@@ -35,6 +36,10 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
     @property
     def sees_truth(self) -> bool:
         return self.method.sees_truth
+
+    @property
+    def holdings(self) -> Holdings:
+        return self.method.holdings
 
     @property
     def weighs_alike(self) -> bool:

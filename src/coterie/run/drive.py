@@ -10,6 +10,7 @@ from coterie.core.errors import UserError
 from coterie.engines.engine import Engine, Stamped
 from coterie.evidence.record import FAILED, RUNNING, RoundRecord
 from coterie.run.lanes import Done, Lane
+from coterie.run.memory import footprint
 
 T = TypeVar("T")
 Watch = Callable[[Lane, RoundRecord], None]
@@ -60,7 +61,7 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
     used = held = 0
     for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
         group = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
-        size = sum(_footprint(lane) for lane in group)
+        size = sum(map(footprint, group))
         if wave and (used + size > memory or held == seeds):
             yield wave
             wave, used, held = [], 0, 0
@@ -69,13 +70,6 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
         held += 1
     if wave:
         yield wave
-
-
-def _footprint(lane: Lane) -> int:
-    """Bytes a lane works with: models sent, replies, and the copies made while they are mixed."""
-    cohort = lane.plan.cohort or len(lane.problem.roster)
-    aloft = 2 * (lane.plan.concurrency or cohort) if lane.plan.asynchronous is not None else 0  # answers to come, and their models
-    return int(4 * lane.problem.layout.size * (3 * cohort + aloft + 8))
 
 
 class _Driven:

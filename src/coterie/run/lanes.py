@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.acceptance import accept
+from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate
 from coterie.core.attacks import Backdoor, attack_of
 from coterie.core.limits import Limits
@@ -20,6 +21,7 @@ from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.rng import key as key_of
+from coterie.core.selection import looked_at
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
@@ -177,6 +179,7 @@ class Lane:
                 measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
             else:
                 self._consider_stopping(ctx, measured)
+        groups, grouped = self._groups(state)
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(
@@ -185,7 +188,8 @@ class Lane:
                 cost=account.cost,
                 notes=ctx.notes,
                 absences=tuple(account.absences),
-                groups=self.method.members(state),
+                groups=groups,
+                grouped=grouped,
                 discrepancy=account.discrepancy,
                 clock=nan if self.timing is None else self.timing.aloft.clock,
                 **measured,
@@ -203,7 +207,7 @@ class Lane:
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
-        serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
+        serving = yield from self.method.serve(state, looked_at(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
         measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
         if self.problem.everybody is not None:
@@ -219,6 +223,15 @@ class Lane:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
+
+    def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
+        """Who is in which group: of a sample that is evaluated, its own groups; and whose they are, None for everybody's."""
+        groups = self.method.members(state)
+        if groups is None or self.plan.evaluate_clients is None:
+            return groups, None
+        judged = looked_at(self.problem.roster, self.plan.evaluate_clients)
+        judged = judged[judged < len(groups)]
+        return groups[judged], judged
 
     def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
         """How those fare who took no part: served as newcomers are, of whom the state knows nothing."""

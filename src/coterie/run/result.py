@@ -14,6 +14,7 @@ from coterie.analysis.measures import Measure
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
+from coterie.analysis.sampled import sampled_only
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.analysis.times import times_told
@@ -160,8 +161,8 @@ class Result:
     @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        told = [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
-        return told + times_told([records for records, _ in self._draws])
+        found = (told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)))
+        return [told for told in found if told is not None] + times_told([records for records, _ in self._draws])
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""

@@ -43,6 +43,7 @@ from coterie.run.execution import Execution
 from coterie.run.finishing import finished
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane, lanes_of
+from coterie.run.memory import check_memory
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
 from coterie.run.patience import check_stopping
@@ -65,7 +66,8 @@ class Study:
     rosters: Mapping[int, pa.Table]  # by draw: the clients, as the last round finds them
     methods: tuple[Method[Any], ...]
     worlds: Mapping[int, World] = field(default_factory=dict)
-    changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
+    # whether test samples may change from round to round, clients come later or only some are looked at: every round then says its own
+    changing: bool = False
     setup_seconds: float = 0.0
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
@@ -108,7 +110,7 @@ class Study:
             rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
-            changing=any(world.federation.later for world in worlds.values()),
+            changing=settings.plan.evaluate_clients is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
             notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
@@ -149,6 +151,7 @@ class Study:
     ) -> Result:
         began = perf_counter()
         lanes = self.lanes()
+        check_memory(lanes)
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
                 stood = opened.lanes[lane.key]

@@ -65,11 +65,11 @@ def client_map(subject: Subject) -> list[Figure]:
             {
                 **subject.client(i),
                 "panel": subject.name(label),
-                "x": round(float(plane[i, 0]), 3),
-                "y": round(float(plane[i, 1]), 3),
+                "x": round(float(plane[place, 0]), 3),
+                "y": round(float(plane[place, 1]), 3),
                 "gain": gain[i],
             }
-            for i in subject.drawn
+            for i, place in zip(subject.drawn, np.searchsorted(subject.pictured, subject.drawn), strict=True)
         ]
     if not rows:
         return []
