@@ -242,7 +242,7 @@ def test_two_libraries_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatc
         }
         for owner, version in (("numpy", "0.3.31"), ("scipy", "0.3.30"))
     ]
-    found = {}
+    found: dict[int, Any] = {}
     for loaded in (both[:1], both, both[::-1]):
         monkeypatch.setattr("coterie.run.environment.threadpool_info", lambda loaded=loaded: loaded)
         found[len(found)] = environment()

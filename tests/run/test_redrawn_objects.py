@@ -23,9 +23,9 @@ def test_a_table_in_memory_is_drawn_as_its_file_is(tmp_path: Path) -> None:
     for draw in (0, 1, 2):
         one, other = contents(made.redraw(draw)), contents(ct.load(spec, draw))
         assert {k: v for k, v in one.items() if k != "name"} == {k: v for k, v in other.items() if k != "name"}
+    sources: tuple[ct.Federation | str, ...] = (made, spec)
     mine, theirs = (
-        ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / str(place), **SETTINGS).table()
-        for place, data in enumerate((made, spec))
+        ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / str(place), **SETTINGS).table() for place, data in enumerate(sources)
     )
     assert mine["last10"].tolist() == theirs["last10"].tolist()
     assert str(mine["repetitions"][0]) == "3 draws of 1 seed"
