@@ -1,0 +1,61 @@
+"""What travels between the driver and a worker: a wave as it stands, and what has been done of it. Never data, which are sent once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coterie.core.states import from_bytes, to_bytes
+from coterie.engines.engine import Engine
+from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
+from coterie.run.checkpoints import Checkpoints
+from coterie.run.execution import Execution
+from coterie.run.lanes import Lane
+from coterie.run.patience import Patience
+from coterie.run.stretches import Stretch, stretches
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a lane stands: all that another process needs to go on with it."""
+
+    key: LaneKey
+    end: LaneEnd
+    state: bytes | None  # as in a checkpoint: no array of a device travels
+    patience: Patience
+
+    @classmethod
+    def of(cls, lane: Lane) -> "Standing":
+        return cls(lane.key, lane.end, None if lane.state is None else to_bytes(lane.state), lane.patience)
+
+    def put(self, lane: Lane) -> Lane:
+        """Let a lane of that name stand there."""
+        lane.go_on(self.end, None if self.state is None else from_bytes(self.state))
+        lane.patience = self.patience
+        return lane
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A wave to be carried out."""
+
+    lanes: tuple[Standing, ...]
+    checkpoints: Checkpoints
+    execution: Execution  # settled, with the threads of one worker
+    routes: Mapping[str, str]  # that the study has taken so far
+
+
+@dataclass(frozen=True)
+class Report:
+    """A stretch of an errand, done: the driver writes it down, and its lanes stand where the worker's do."""
+
+    stretch: Stretch
+    moved: tuple[Standing, ...]
+
+
+def carry_out(lanes: Sequence[Lane], errand: Errand, engine: Engine) -> Iterator[Report]:
+    """Carry out an errand with a study's lanes, stretch by stretch."""
+    by_key = {lane.key: lane for lane in lanes}
+    wave = [standing.put(by_key[standing.key]) for standing in errand.lanes]
+    live = [lane for lane in wave if lane.status == RUNNING]
+    for stretch in stretches(wave, engine, errand.checkpoints):
+        yield Report(stretch, tuple(map(Standing.of, live)))
+        live = [lane for lane in live if lane.status == RUNNING]
