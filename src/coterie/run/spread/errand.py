@@ -1,6 +1,7 @@
 """What travels between the driver and a worker: a wave as it stands, and what has been done of it. Never data, which are sent once."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from coterie.core.states import from_bytes, to_bytes
@@ -24,12 +25,12 @@ class Standing:
 
     @classmethod
     def of(cls, lane: Lane) -> "Standing":
-        return cls(lane.key, lane.end, None if lane.state is None else to_bytes(lane.state), lane.patience)
+        return cls(lane.key, lane.end, None if lane.state is None else to_bytes(lane.state), copy(lane.patience))
 
     def put(self, lane: Lane) -> Lane:
         """Let a lane of that name stand there."""
         lane.go_on(self.end, None if self.state is None else from_bytes(self.state))
-        lane.patience = self.patience
+        lane.patience = copy(self.patience)  # which a lane that runs changes
         return lane
 
 
