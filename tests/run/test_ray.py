@@ -74,7 +74,8 @@ def test_a_cluster_beyond_this_machine_needs_a_token(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("address", "here"), [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.evil.example:1", False), ("0.0.0.0:1", False)]
+    ("address", "here"),
+    [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.evil.example:1", False), ("0.0.0.0:1", False)],
 )
 def test_addresses_of_this_machine(address: str, here: bool) -> None:
     assert is_here(address) == here

@@ -160,7 +160,13 @@ def test_a_budget_ends_with_whole_segments_of_whole_seeds(hired: Hired) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seeds=st.integers(1, 9), methods=st.integers(1, 5), places=st.integers(1, 12), whole_seeds=st.booleans(), most=st.none() | st.integers(1, 4))
+@given(
+    seeds=st.integers(1, 9),
+    methods=st.integers(1, 5),
+    places=st.integers(1, 12),
+    whole_seeds=st.booleans(),
+    most=st.none() | st.integers(1, 4),
+)
 def test_cuts_hold_every_lane_once(seeds: int, methods: int, places: int, whole_seeds: bool, most: int | None) -> None:
     lanes = Study.prepare(replace(SETTINGS, seeds=tuple(range(seeds)), methods=FIVE[:methods])).lanes()
     pieces = cut(lanes, 1 << 40, most, places, whole_seeds=whole_seeds)
@@ -175,7 +181,7 @@ def test_cuts_hold_every_lane_once(seeds: int, methods: int, places: int, whole_
 
 
 def test_freight_is_mapped_and_not_copied() -> None:
-    made = {"a": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3)), "c": "words"}
+    made: dict[str, Any] = {"a": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3)), "c": "words"}
     with load_freight(made) as file:
         again = unload_freight(file.fileno())
     assert again["c"] == "words"
@@ -189,7 +195,7 @@ def test_what_has_no_name_cannot_be_sent() -> None:
     def own_loss(outputs: Any, targets: Any) -> Any:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
-    with pytest.raises(UserError, match="cannot be sent to workers .* must stand in a module"):
+    with pytest.raises(UserError, match=r"cannot be sent to workers .* must stand in a module"):
         ct.study("fedavg", data="synthetic(0,0,clients=4)", rounds=1, loss=own_loss, workers=2)
 
 
@@ -215,7 +221,7 @@ def test_given_models_can_be_sent() -> None:
 def test_a_worker_that_computes_otherwise_is_refused() -> None:
     here = Place.here()
     here.check_like(here)
-    kernels = {name: "Prescott" for name in here.environment["blas"]}
+    kernels = dict.fromkeys(here.environment["blas"], "Prescott")
     assert kernels
     other = Place("elsewhere", 1, {**here.environment, "blas": kernels})
     with pytest.raises(UserError, match=r"The worker on elsewhere does not compute as the driver on .* Prescott .*OPENBLAS_CORETYPE"):
@@ -248,7 +254,9 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
     assert not [child for child in psutil.Process().children() if "coterie.run.spread.worker" in child.cmdline()]
 
 
-@pytest.mark.parametrize(("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "--gpus-per-wave is for waves on Ray")])
+@pytest.mark.parametrize(
+    ("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "--gpus-per-wave is for waves on Ray")]
+)
 def test_workers_that_cannot_be_are_refused(words: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Execution(**words)  # type: ignore[arg-type]

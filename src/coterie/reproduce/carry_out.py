@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from coterie.reproduce.claims import assess
 from coterie.reproduce.file import Reproduction
@@ -21,8 +22,11 @@ def reproduce(
     anyway: bool = False,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> Reproduced:
-    """Run what is not yet in `out`, and judge."""
-    runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, anyway=anyway, trust=trust, callbacks=callbacks)
+    """Run what is not yet in `out`, here or on `workers` (see `study`), and judge."""
+    ways: dict[str, Any] = {"anyway": anyway, "trust": trust, "callbacks": callbacks, "workers": workers, "ray": ray}
+    runs = run_parts(study, out=out, seeds=seeds, rounds=rounds, data_dir=data_dir, **ways)
     values = {done.part.name: values_of(done, study.target, study.claims_of(done.part)) for done in runs}
     return Reproduced(study, runs, values, assess(study, runs, values))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from coterie.core.errors import UserError
@@ -13,7 +14,7 @@ from coterie.evidence.settings import Settings, parse_seeds
 from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.measures import MEASURES, Measured
 from coterie.run.callbacks import Callback
-from coterie.run.execution import Execution
+from coterie.run.execution import Execution, carried_by
 from coterie.run.study import Study
 
 
@@ -39,19 +40,27 @@ def run_parts(
     anyway: bool = False,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> list[PartRun]:
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names.
+    `workers` or a `ray` cluster carry out waves side by side.
     """
     check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
     check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
     found = []
+    carried = partial(carried_by, workers=workers, ray=ray)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
         why = part.why_not or _lacking(study, part, anyway)
-        found.append(PartRun(part, why_not=why, settings=settings) if why else _run_part(study, part, settings, out, data_dir, watchers))
+        found.append(
+            PartRun(part, why_not=why, settings=settings)
+            if why
+            else _run_part(study, part, settings, carried(study.settings_of(part).execution), out, data_dir, watchers)
+        )
     return found
 
 
@@ -73,10 +82,15 @@ def _lacking(study: Reproduction, part: StudyPart, anyway: bool) -> str:
 
 
 def _run_part(
-    study: Reproduction, part: StudyPart, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]
+    study: Reproduction,
+    part: StudyPart,
+    settings: Settings,
+    execution: Execution,
+    out: Path,
+    data_dir: Path | None,
+    watchers: list[Callback],
 ) -> PartRun:
     draws = [replace(settings, seeds=(seed,), draws=(seed,)) for seed in settings.seeds] if part.redrawn else [settings]
-    execution = study.settings_of(part).execution
     last: list[Evidence] = []
     studies: list[Evidence] = []
     measured: list[Measured] = []

@@ -96,8 +96,13 @@ class Opening:
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
-        now = {"threads": execution.threads, "workers": execution.workers, "ray": execution.ray, "gpus_per_wave": execution.gpus_per_wave}
-        kept = replace(Execution.read(out / "execution.json"), **now).settled()  # type: ignore[arg-type]
+        carriers = {
+            "threads": execution.threads,
+            "workers": execution.workers,
+            "ray": execution.ray,
+            "gpus_per_wave": execution.gpus_per_wave,
+        }
+        kept = replace(Execution.read(out / "execution.json"), **carriers).settled()  # type: ignore[arg-type]
         return Opened(writer, kept, found, tuple(told))
 
     def _grow(self, data: Mapping[str, Any]) -> None:

@@ -51,6 +51,8 @@ def resume_study(
     more: More | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
@@ -71,7 +73,7 @@ def resume_study(
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
         raise _not_by_itself(folder, error) from error
-    execution = replace(Execution.read(folder / "execution.json"), threads=threads)
+    execution = _on(Execution.read(folder / "execution.json"), threads, workers, ray)
     return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
 
 
@@ -82,6 +84,8 @@ def resume_comparison(
     budget: float | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Comparison:
@@ -102,8 +106,13 @@ def resume_comparison(
     more = more or More()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    carried = replace(execution, threads=threads, seeds_per_wave=None)
+    carried = replace(_on(execution, threads, workers, ray), seeds_per_wave=None)
     return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
+
+
+def _on(execution: Execution, threads: int | None, workers: int | None, ray: str | None) -> Execution:
+    """How a study was carried out, by those who do it now: the workers that it had may be gone."""
+    return replace(execution, threads=threads, workers=workers, ray=ray, gpus_per_wave=execution.gpus_per_wave if ray is not None else 0)
 
 
 def _not_by_itself(folder: Path, error: UserError) -> UserError:

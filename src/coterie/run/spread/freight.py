@@ -18,9 +18,9 @@ def load_freight(made: Any) -> IO[bytes]:
         body = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
-            f"The study cannot be sent to workers ({error}): models, methods and losses that are functions or classes must stand in a module."
+            f"The study cannot be sent to workers ({error}): models, methods and losses that are code must stand in a module."
         ) from error
-    file = TemporaryFile()
+    file = TemporaryFile()  # noqa: SIM115 (it is the caller's to close)
     spans = []
     for buffer in buffers:
         file.write(bytes(-file.tell() % ALIGNED))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import IO, Any
@@ -69,10 +70,8 @@ class _Process:
         theirs.close()
 
     def send(self, errand: Errand) -> None:
-        try:
+        with suppress(ConnectionError):  # it is gone, as `receive` will find
             self.line.send(errand)
-        except ConnectionError:  # it is gone, as `receive` will find
-            pass
 
     def receive(self) -> Any:
         try:

@@ -48,6 +48,6 @@ def _compiled_for() -> str:
     import numba
     from llvmlite.binding import get_host_cpu_features
 
-    said = numba.config.CPU_FEATURES
+    said: str | None = getattr(numba.config, "CPU_FEATURES", None)
     features = dict(get_host_cpu_features().items()) if said is None else {word[1:]: word[0] == "+" for word in said.split(",") if word}
     return next((name for name in ("avx512f", "avx2", "avx", "neon") if features.get(name)), "no vector units")

@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, and having one for trying. Whoever reaches a Ray cluster runs code on it, so off this machine it needs a token."""
+"""Reaching a Ray cluster, and having one for trying. Whoever reaches one runs code on it, so off this machine it needs a token."""
 
 import os
 import signal
@@ -49,7 +49,9 @@ def connected(address: str) -> bool:
             _begin(ray, address=address)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             told = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(f"No Ray cluster answers at {address!r} ({told}): start one for trying with 'coterie ray up --local 4'.") from error
+            raise UserError(
+                f"No Ray cluster answers at {address!r} ({told}): start one for trying with 'coterie ray up --local 4'."
+            ) from error
     try:
         check_guarded(str(ray.get_runtime_context().gcs_address))
     except UserError:
@@ -81,8 +83,8 @@ def check_guarded(address: str) -> None:
     """Refuse a cluster that is reached over a network without a token: anybody else there could run code on it, too."""
     if not is_here(address) and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise UserError(
-            f"The Ray at {address} is reached over a network, and whoever reaches it runs code on it: start all its machines and this command "
-            "with RAY_AUTH_MODE=token and one token (see docs/many-machines.md)."
+            f"The Ray at {address} is reached over a network, and whoever reaches it runs code on it: start all its machines and "
+            "this command with RAY_AUTH_MODE=token and one token (see docs/many-machines.md)."
         )
 
 
@@ -115,7 +117,9 @@ def _check_there(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"No Ray cluster answers at {address!r} ({error}): start one for trying with 'coterie ray up --local 4'.") from error
+        raise UserError(
+            f"No Ray cluster answers at {address!r} ({error}): start one for trying with 'coterie ray up --local 4'."
+        ) from error
 
 
 def _current() -> str | None:

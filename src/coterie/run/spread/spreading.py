@@ -1,4 +1,4 @@
-"""The driver of a study whose waves are carried out by others: it hands them out, writes down what comes, and hands out again what was lost."""
+"""The driver of a study whose waves others carry out: it hands them out, writes down what comes, and hands out again what was lost."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -81,8 +81,8 @@ class Spreading:
         which = f"seeds {wave[0].seed} to {wave[-1].seed}"
         if times >= MOST_LOSSES:
             raise UserError(
-                f"{times} workers in a row were lost over the same rounds of {which} ({lost.why}): they may need more memory than there is. "
-                "What was written is safe; go on with --resume and fewer --workers, or less --memory."
+                f"{times} workers in a row were lost over the same rounds of {which} ({lost.why}): they may need more memory than "
+                "there is. What was written is safe; go on with --resume and fewer --workers, or less --memory."
             )
         sentence = f"A worker is gone ({lost.why}): {which} go on elsewhere from round {max(0, min(lane.round_ for lane in wave))}."
         if self.keeper.writer is not None:
