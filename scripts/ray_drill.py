@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import psutil
 
 METHODS = ("fedavg", "fedsim(clusters=2)", "fesem(groups=2)", "ifca(groups=2)", "local")
 STUDY = ("--data", "digits/rotated(clients=16,groups=4)", "--cohort", "8", "--epochs", "2", "--lr", "0.1", "--seeds", "0-3")
+DRILLS = ("worker", "driver", "ray-worker", "ray-driver", "ray-head", "ray-node")
 MAIN = (sys.executable, "-P", "-c", "from coterie.cli import main; main()")
 TWO_NODES = """
 import time
@@ -117,8 +118,8 @@ def disturbed(out: Path, rounds: int, words: tuple[str, ...], hurt: Callable[["s
     return told
 
 
-def main(rounds: int) -> None:
-    """Every drill once; the exit code says whether all digests agree."""
+def main(rounds: int, drills: Sequence[str]) -> None:
+    """Every drill once, or those that are named; the exit code says whether all digests agree."""
     up = [*MAIN, "ray", "up", "--local", "2"]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -134,9 +135,13 @@ def main(rounds: int) -> None:
             print(f"{name}: {told}; {found[:16]} {'SAME' if found == wanted else 'DIFFERENT'}", flush=True)
 
         two = ("--workers", "2")
-        tell("worker", disturbed(root / "worker", rounds, two, lambda study: named(study.pid, "python")[-1:]))
-        tell("driver", disturbed(root / "driver", rounds, two, lambda study: [study.pid]))
+        if "worker" in drills:
+            tell("worker", disturbed(root / "worker", rounds, two, lambda study: named(study.pid, "python")[-1:]))
+        if "driver" in drills:
+            tell("driver", disturbed(root / "driver", rounds, two, lambda study: [study.pid]))
         for name, hurt in (("ray-worker", "ray::_wave"), ("ray-driver", ""), ("ray-head", "gcs_server raylet")):
+            if name not in drills:
+                continue
             with cluster(up) as (address, held, _):
                 on = ("--ray", address)
 
@@ -144,10 +149,11 @@ def main(rounds: int) -> None:
                     return named(held, *hurt.split())[: 1 if hurt.startswith("ray::") else None] if hurt else [study.pid]
 
                 tell(name, disturbed(root / name, rounds, on, killed))
-        with cluster([sys.executable, "-P", "-c", TWO_NODES]) as (address, _, said):
-            tell("ray-node", disturbed(root / "ray-node", rounds, ("--ray", address), lambda study: [int(said[2])]))
+        if "ray-node" in drills:
+            with cluster([sys.executable, "-P", "-c", TWO_NODES]) as (address, _, said):
+                tell("ray-node", disturbed(root / "ray-node", rounds, ("--ray", address), lambda study: [int(said[2])]))
     sys.exit(0 if same else 1)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:] or DRILLS)

@@ -44,7 +44,8 @@ STUDY = (
     b'methods = ["fedavg"]\ndata = "digits/iid(clients=4)"\nseeds = "0-2"\nrounds = 2\n[local]\nlr = 0.1\n[grid]\n"local.lr" = [0.1, 0.2]\n'
 )
 REPRODUCTION = (
-    b'title = "t"\npaper = "p"\nwhere = "w"\nasks = "a"\n[study]\nmethods = ["fedavg", "local"]\ndata = "digits"\n'
+    b'title = "t"\npaper = "p"\nwhere = "w"\nasks = "a"\ndeviations = ["d"]\n[protocol]\nsection = "Table 1"\nsplit = "s"\nsizes = "s"\n'
+    b'rounds = "r"\ntest_set = "t"\noptimiser = "o"\nmetric = "m"\n[study]\nmethods = ["fedavg", "local"]\ndata = "digits"\n'
     b'[[parts]]\nname = "all"\n[[claims]]\nsays = "s"\none = "fedavg"\ntwo = "local"\n'
 )
 SETTINGS = json.dumps(Settings(methods=("fedavg",), data="digits/iid", seeds=(0, 1)).as_json()).encode()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to what is loaded
     from coterie.analysis.comparison import Comparison as Comparison
+    from coterie.analysis.measures import Counts as Counts
     from coterie.core.asks import Error as Error
     from coterie.core.asks import Evaluate as Evaluate
     from coterie.core.asks import Gradient as Gradient
@@ -84,6 +85,7 @@ __version__ = "0.1.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "coterie.analysis.comparison": ("Comparison",),
+    "coterie.analysis.measures": ("Counts",),
     "coterie.core.asks": (
         "Error",
         "Evaluate",

@@ -157,3 +157,47 @@ def test_inspect_by_sketches(capfd: pytest.CaptureFixture[str], monkeypatch: pyt
     code, _, stderr = coterie(capfd, monkeypatch, *words, "--sketch", "0")
     assert (code, "Traceback" in stderr) == (2, False)
     assert "sketch=0: give a whole number of 1 or more" in " ".join(stderr.split())
+
+
+def test_plan_says_what_a_study_would_take_and_runs_none(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'methods = ["fedavg", "local"]\ndata = "digits/rotated(clients=8,groups=4)"\nrounds = 6\nseeds = "0-1"\ncohort = 4\n'
+        f'out = "{tmp_path}/out"\n'
+    )
+    code, stdout, stderr = coterie(capfd, monkeypatch, "plan", str(file), "--evaluate-clients", "3", "--json")
+    assert code == 0, stderr
+    (study,) = json.loads(stdout.splitlines()[-1])["studies"]
+    assert [each["method"] for each in study["methods"]] == ["fedavg", "local"]
+    assert study["methods"][0]["cost"]["messages"] == 2 * 6 * 8  # two seeds, six rounds, four clients asked and four answers
+    assert study["methods"][1]["cost"]["messages"] == 0
+    assert (study["clients"], study["evaluated"], study["lanes"]) == (8, 3, 4)
+    assert study["total"]["seconds"] == sum(each["seconds"] for each in study["methods"])
+    assert "8 clients, 3 of them evaluated, 650 parameters, 6 rounds, 4 lanes" in " ".join(stderr.split())
+    assert not (tmp_path / "out").exists()
+
+    monkeypatch.setattr("coterie.run.memory.host_memory", lambda: 1000)
+    code, _, stderr = coterie(capfd, monkeypatch, "plan", str(file))
+    assert code == 2
+    assert "One seed of this study holds 41.6 kB" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_asynchronous_rounds_tell_their_time_and_refuse_in_a_sentence(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, slow = str(tmp_path / "study"), ["--speeds", "slowed(factor=4)", "--asynchronous", "3", "--concurrency", "6"]
+    code, stdout, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, *slow, "--out", out)
+    assert code == 0, stderr
+    assert "Simulated time to" in stdout
+    code, again, _ = coterie(capfd, monkeypatch, "show", out)
+    assert code == 0
+    assert "Simulated time to" in again
+    code, _, stderr = coterie(capfd, monkeypatch, "run", "fedsim", *QUICK, *slow)
+    assert code == 2
+    assert stderr.startswith("coterie: The method 'fedsim' cannot be run with asynchronous=3: asynchronous rounds are for methods")
+    code, _, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--speeds", "lognormal(sigma=-1)")
+    assert code == 2
+    assert "sigma=-1" in stderr

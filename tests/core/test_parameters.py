@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.core.layout import Layout, Slice
 from coterie.core.parameters import initial_models, layout_of, read, torch_seeded, write
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
@@ -23,36 +24,59 @@ def test_layout_says_what_each_slice_is() -> None:
         ("1.weight", 8, 10, "weight"),
         ("1.bias", 10, 12, "weight"),
         ("2.weight", 12, 16, "weight"),
-        ("2.bias", 16, 18, "frozen"),
-        ("1.running_mean", 18, 20, "statistic"),
-        ("1.running_var", 20, 22, "statistic"),
-        ("1.num_batches_tracked", 22, 23, "counter"),
-    ]
-    assert layout.size == 23
+        ("1.running_mean", 16, 18, "statistic"),
+        ("1.running_var", 18, 20, "statistic"),
+        ("1.num_batches_tracked", 20, 21, "counter"),
+    ]  # 2.bias is frozen: it is not sent
+    assert layout.size == 21
+    assert [s.norm for s in layout.slices] == [s.name.startswith("1.") for s in layout.slices]
     assert np.flatnonzero(layout.compared).tolist() == list(range(16))
 
 
 def test_comparable_cuts_columns_only_where_needed() -> None:
-    vectors = np.arange(46, dtype=np.float32).reshape(2, 23)
+    vectors = np.arange(42, dtype=np.float32).reshape(2, 21)
     assert layout_of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
+    assert np.shares_memory(layout_of(build()).comparable(vectors), vectors)  # no second copy of a large stack
+    apart = Layout((Slice("a", (1,), 0, "statistic"), Slice("b", (2,), 1, "weight")))
+    assert apart.comparable(vectors[:, :3]).tolist() == vectors[:, 1:3].tolist()
     plain = np.zeros((2, 8), dtype=np.float32)
     assert layout_of(nn.Linear(3, 2)).comparable(plain) is plain
 
 
 def test_write_then_read() -> None:
     module = build()
-    vector = np.arange(23, dtype=np.float32) / 8
-    vector[22] = 7
+    vector = np.arange(21, dtype=np.float32) / 8
+    vector[20] = 7
     write(module, torch.as_tensor(vector))
     assert read(module).tolist() == vector.tolist()
     assert module.state_dict()["1.num_batches_tracked"].item() == 7
     assert read(module[0])[5] == 5 / 8
 
 
+def test_what_is_frozen_is_not_sent_and_not_written() -> None:
+    module = build()
+    before = module.state_dict()["2.bias"].clone()
+    write(module, torch.ones(21))
+    assert torch.equal(module.state_dict()["2.bias"], before)
+
+
+def test_buffers_that_are_not_saved_or_fixed_are_not_sent() -> None:
+    class Fixed(nn.Module):
+        fixed_parts = ("body",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.more = nn.BatchNorm1d(2).requires_grad_(False), nn.Linear(2, 2), nn.BatchNorm1d(3, affine=False)
+            self.register_buffer("positions", torch.arange(4), persistent=False)
+
+    names = [s.name for s in layout_of(Fixed()).slices]
+    assert names == ["head.weight", "head.bias", "more.running_mean", "more.running_var", "more.num_batches_tracked"]
+
+
 def test_an_averaged_counter_is_rounded() -> None:
     module = build()
-    vector = torch.zeros(23)
-    vector[22] = 2.6
+    vector = torch.zeros(21)
+    vector[20] = 2.6
     write(module, vector)
     assert module.state_dict()["1.num_batches_tracked"].item() == 3
 

@@ -64,4 +64,4 @@ def test_the_problem_of_a_world_is_its_servers_view() -> None:
     bare = World.of(world.federation.with_(validation=None, central=None), "mclr").problem
     assert (bare.validation, bare.central) == (False, False)
     assert problem.initial(2)().tobytes() == world.model.initial(2)().tobytes()
-    assert {f.name for f in fields(Problem)} == {"model", "roster_at", "truth_at", "validation", "central", "everybody"}
+    assert {f.name for f in fields(Problem)} == {"model", "roster_at", "truth_at", "validation", "central", "task", "everybody"}

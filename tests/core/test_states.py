@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.core.arrays import Floats
 from coterie.core.errors import UserError
 from coterie.core.states import Models, State, flatten, from_bytes, grown, name_of, to_bytes
 
@@ -86,3 +87,19 @@ def test_rows_grow_with_the_roster_and_never_shrink() -> None:
     rows = grown(np.zeros((1, 2), np.float32), 3, np.array([[5.0, 6.0]]))
     assert rows.tolist() == [[0, 0], [5, 6], [5, 6]]
     assert rows.dtype == np.float32
+
+
+def test_one_array_in_two_places_is_written_once() -> None:
+    @dataclass(frozen=True)
+    class Twice(State):
+        one: Floats
+        other: Floats
+        equal: Floats
+
+    rows = np.arange(1000, dtype=np.float32)
+    twice = Twice(rows, rows, rows.copy())
+    arrays, _ = flatten(twice)
+    assert list(arrays) == ["one", "equal"]
+    again = from_bytes(to_bytes(twice))
+    assert again.one is again.other
+    np.testing.assert_array_equal(again.equal, rows)

@@ -54,7 +54,7 @@ def test_arrays_with_names_or_numbers_for_classes() -> None:
     assert numbered.classes == ("p", "q", "r")
     assert [part.tolist() for part in numbered.test] == [[2, 5], [8, 11]]
     with pytest.raises(UserError, match=r"labels are fractions such as 0\.5"):
-        ct.Federation.from_arrays(x, np.array([0.5, 1] * 6), client)
+        ct.Federation.from_arrays(x, np.array([0.5, 1] * 6), client, task="classification")
     with pytest.raises(UserError, match="a label and a client for each"):
         ct.Federation.from_arrays(x, np.zeros(11), client)
 

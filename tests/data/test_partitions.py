@@ -230,6 +230,18 @@ def test_powerlaw_is_the_recipe_for_a_set_like_mnist() -> None:
     assert sizes.max() > 20 * np.median(sizes)
 
 
+@pytest.mark.parametrize("classes", [1, 3, 5])
+def test_powerlaw_with_other_numbers_of_classes_goes_on_around_the_ring(classes: int) -> None:
+    samples = numbered([c for c in range(10) for _ in range(120)])
+    made = powerlaw(samples, clients=40, classes=classes, test=0.0)
+    for u in range(40):
+        assert set(made.y[made.train[u]]) == {(u + place) % 10 for place in range(classes)}
+    # 40 clients x classes places on 10 digits: 4 * classes places a digit, 5 samples each, of 120
+    assert (np.bincount(made.y[made.train.indices], minlength=10) > 5 * 4 * classes).all()
+    assert made.train.sizes.max() > 3 * np.median(made.train.sizes)  # a power law, not equal shares
+    assert powerlaw(samples, clients=40).train.indices.tolist() == powerlaw(samples, clients=40, classes=2).train.indices.tolist()
+
+
 def test_powerlaw_base_shrinks_for_small_sets() -> None:
     # 2 classes x 12, 4 clients: 4 places a class, 12 // 8 = 1 of each to start with
     made = powerlaw(numbered([0, 1] * 12), clients=4, test=0.0)
@@ -274,6 +286,8 @@ def test_a_central_test_set_stays_with_the_server() -> None:
         (dirichlet, {"alpha": float("nan"), "clients": 2}, "alpha=nan should be above 0"),
         (dirichlet, {"alpha": float("inf"), "clients": 2}, "alpha=inf should be above 0"),
         (powerlaw, {"clients": 20}, "cannot serve 20 places of 20 clients; use at most 10 clients"),
+        (powerlaw, {"clients": 2, "classes": 3}, "classes=3 should be between 1 and the 2 classes of 'numbered'"),
+        (powerlaw, {"clients": 2, "classes": 0}, "classes=0 should be between 1 and the 2 classes"),
         (iid, {"clients": 2, "test": 1.0}, "test=1 should be a share from 0"),
         (iid, {"clients": 2, "validation": -0.1}, "validation=-0.1 should be a share from 0"),
         (iid, {"clients": 2, "test": 0.5, "validation": 0.5}, "leave nothing to train on"),

@@ -291,3 +291,7 @@ def test_fedex_noise_is_two_shards_of_each_kind(monkeypatch: pytest.MonkeyPatch)
     assert made.central is not None
     assert made.central[0][:20].max() == 0
     assert made.central[0][20:].min() == 1
+    digits = fedex_noise(some(6000, 0.0), images=1000, test=0.0, central="digits", _source=source)
+    assert digits.central is not None
+    assert (len(digits.central[0]), digits.central[0].max()) == (20, 0)
+    assert digits.train.indices.tolist() == made.train.indices.tolist()

@@ -278,6 +278,8 @@ def test_image_tweet_pairs_by_event(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert made.provenance["columns"]["image"] == [16, 208]
     assert made.validation is not None
     assert made.validation.sizes.tolist() == [1, 0]
+    assert made.inputs is not None
+    assert (made.inputs.names, made.inputs.shapes) == (("text", "image"), ((16,), (3, 8, 8)))
     assert load("crisismmd(features=image,side=8)", data_dir=root).input_shape == (3, 8, 8)
     assert load("crisismmd(features=text,width=16)", data_dir=root).input_shape == (16,)
     path.write_bytes(gzip.compress(b'{"split": "train"}'))

@@ -194,3 +194,17 @@ def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) ->
     assert {of for _, of, _ in heard} == {total}
     pilot = ["trying the groups out"] * (total - heard.index(next(told for told in heard if told[2] == "looking for groups")) - 1)
     assert [doing for _, _, doing in heard][-len(pilot) - 2 :] == ["asking for errors", "looking for groups", *pilot]
+
+
+def test_of_many_clients_a_sample_is_asked_and_that_is_said() -> None:
+    plan = InspectPlan(most=9, references=19, pilot=None)
+    found = inspect_data("digits/rotated(clients=16,groups=4)", plan=plan, watch=lambda *told: None)
+    everybody = inspect_data("digits/rotated(clients=16,groups=4)", plan=replace(plan, most=16), watch=lambda *told: None)
+    assert len(found.ids) == 9
+    assert set(found.ids) < set(everybody.ids)
+    assert found.similarity.shape == (9, 9)
+    assert found.sampled == "9 of 16 clients were asked, drawn by lot."
+    assert everybody.sampled == ""
+    assert found.indices["gini"] == everybody.indices["gini"]  # sizes are known of everybody
+    with pytest.raises(UserError, match="most=1"):
+        InspectPlan(most=1)

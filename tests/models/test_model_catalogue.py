@@ -26,7 +26,9 @@ def samples(spec: str, shape: tuple[int, ...], *leading: int) -> Tensor:
 
 
 def test_every_model_is_in_the_battery() -> None:
-    assert {spec.partition("(")[0] for spec, _ in EVERY} == set(models)
+    # these have tests of their own: batch norm mixes samples, and encoders need files
+    larger = {"resnet18", "resnet50", "densenet121", "efficientnet_lite0", "text", "fusion"}
+    assert {spec.partition("(")[0] for spec, _ in EVERY} == set(models) - larger
 
 
 @pytest.mark.parametrize(("spec", "shape"), EVERY)
@@ -85,7 +87,8 @@ def test_a_sample_does_not_see_its_neighbours(spec: str, shape: tuple[int, ...])
 
 def test_listing() -> None:
     rows = {row.name: row for row in describe_model()}
-    assert list(rows) == ["cnn", "lstm", "mclr", "mlp", "rnn"]
+    assert set(rows) >= {"cnn", "lstm", "mclr", "mlp", "rnn", "resnet18"}
+    assert list(rows) == sorted(rows)
     assert rows["mclr"].settings == ""
     assert rows["mlp"].settings == "*hidden"
     assert rows["cnn"].settings == "variant=mcmahan"

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.analysis.agreement import order_of, together
+from coterie.analysis.agreement import _among, order_of, together
 from coterie.analysis.weighing import weighing_of
 from coterie.core.errors import UserError
-from coterie.report.charts.groups import steady
+from coterie.report.charts.clients import client_map
+from coterie.report.charts.groups import agreement_matrix, groups_over_rounds, steady
 from coterie.report.figure import Figure, parse_formats
 from coterie.report.page import Section, page, paragraph
 from coterie.report.raster import colours, data_url, shades, shrunk
@@ -157,3 +158,26 @@ def test_formats_are_checked() -> None:
 )
 def test_amounts_small_and_large_keep_the_figures_that_count(value: float, shown: str) -> None:
     assert amount("megabytes")({"megabytes": value}) == shown
+
+
+def test_of_many_clients_a_sample_is_in_tables_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels, groups = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}, np.array([0, 0, 0, 0, 1, 1])
+    whole = subject(levels, groups={"fedgroup(groups=2)": groups})
+    table, told = whole.agreements["fedgroup(groups=2)"], whole.left_out_of_pairs
+    monkeypatch.setattr("coterie.report.subject.PAIRS", 4)
+    monkeypatch.setattr("coterie.report.subject.CLIENTS", 3)
+    some = subject(levels, groups={"fedgroup(groups=2)": groups})
+    assert len(some.pictured) == 4
+    assert set(some.drawn) < set(some.pictured)
+    np.testing.assert_array_equal(some.agreements["fedgroup(groups=2)"], table[np.ix_(some.pictured, some.pictured)])
+    assert some.left_out_of_pairs == " 4 of 6 clients are shown, drawn by lot."
+    assert told == ""
+    assert "drawn by lot" in groups_over_rounds(some)[0].note
+    assert "drawn by lot" in agreement_matrix(some)[0].note
+    assert len(client_map(some)) == 1
+
+
+def test_groups_of_a_round_are_cut_to_the_clients_pictured() -> None:
+    members, labels = _among((np.array([1, 3, 4, 9]), np.array([0, 1, 1, 2])), np.array([3, 5, 9]))
+    assert members.tolist() == [0, 2]
+    assert labels.tolist() == [1, 2]

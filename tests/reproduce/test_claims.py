@@ -1,7 +1,6 @@
 """Every kind of claim and every verdict on numbers made by hand."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,13 @@ import pytest
 from scipy import stats
 
 from coterie.reproduce.claims import assess
-from coterie.reproduce.file import Claim, Reproduction, StudyPart
+from coterie.reproduce.file import Claim, StudyPart
 from coterie.reproduce.outcomes import StudyResult
 from coterie.reproduce.rounds_better import rounds_better
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 from coterie.statistics import Interval
+from made_studies import made_study
 
 NOISE = np.array([-0.4, 0.3, -0.2, 0.1, 0.2, -0.1, 0.4, -0.3, 0.05, -0.05])  # mean 0
 ERROR = float(NOISE.std(ddof=1) / 10**0.5)  # 0.083: Student's 95 % interval is +- 0.19
@@ -33,7 +33,7 @@ def values(**rows: Any) -> PartValues:
 def ruling(claims: list[Claim], parts: Mapping[str, PartValues], why: Mapping[str, str] | None = None, **part: Any) -> StudyResult:
     """Judge claims about parts that are the paper's own rows unless something else is said."""
     made = [StudyPart(name=name, **{"variant": "", **part}) for name in parts]
-    study = Reproduction(title="", paper="", where="", asks="", study=STUDY, parts=made, claims=claims, name="t", path=Path("t.toml"))
+    study = made_study(STUDY, made, claims)
     return assess(study, [PartRun(own, why_not=(why or {}).get(own.name, "")) for own in made], parts)
 
 

@@ -12,7 +12,7 @@ from coterie.models.catalogue import describe_model as describe_models
 from coterie.reproduce import catalogue, find, read_reproduction
 
 STUDIES = Path(__file__).parents[2] / "studies"
-MEASURED = {"pni": {"pni"}, "ternary": {"distances"}}
+MEASURED = {"pni": {"pni"}, "ternary": {"distances"}, "features": {"pairs", "alike", "apart"}, "map": {"clusters"}}
 
 
 @pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
@@ -39,7 +39,9 @@ def test_every_table_of_the_papers_has_a_study() -> None:
     wanted = {
         *("fedsim_table4_mnist", "fedsim_table4_goodreads", "fedsim_table4_other", "fedsim_table7", "fedsim_table7_redrawn"),
         *("fedsim_section52", "fedsim_figure8", "fedsim_figure10", "fedgroup_table1", "fedgroup_table3", "fedgroup_figure5"),
-        *("fedex_figure1", "fedex_tables", "fesem_table2", "ifca_rotated_mnist", "simprox_cifar"),
+        *("fedex_figure1", "fedex_tables", "fesem_table2", "fesem_table3", "ifca_rotated_mnist", "simprox_cifar"),
+        *("fedsim_section42", "fedsim_table3", "fedsim_figure1", "fedsim_figure4", "fedgroup_groups"),
+        *("simprox_mnist", "simprox_banking77", "simprox_medic"),
     }
     assert wanted <= set(catalogue(STUDIES))
 
@@ -57,6 +59,8 @@ title = "t"
 paper = "p"
 where = "w"
 asks = "a"
+deviations = ["d"]
+protocol = { section = "Table 1", split = "s", sizes = "s", rounds = "r", test_set = "t", optimiser = "o", metric = "m" }
 study = { methods = ["fedavg"], data = "synthetic(0,0)" }
 [[claims]]
 says = "s"
@@ -75,6 +79,14 @@ two = "local"
         (GOOD + 'part = "nowhere"', "a claim about the part 'nowhere'"),
         (GOOD + 'kind = "level"', "without a number"),
         (GOOD.replace("data =", "rouns = 3, data ="), "unknown key 'rouns'"),
+        (GOOD.replace('deviations = ["d"]', ""), "lacks 'deviations': write what the paper says of it, and in which section"),
+        (GOOD.replace('deviations = ["d"]', "deviations = []"), "'deviations' is wrong"),
+        (GOOD.replace('deviations = ["d"]', 'deviations = [" "]'), "'deviations.0' is wrong .write what the paper says of it"),
+        (GOOD.replace("Table 1", "somewhere"), "'protocol.section' is wrong .name the section, table or figure by its number"),
+        (GOOD.replace('split = "s"', 'split = " "'), "'protocol.split' is wrong .write what the paper says of it, or that it does not say"),
+        (GOOD.replace('split = "s"', 'splits = "s"'), "lacks 'protocol.split'"),
+        *((GOOD.replace(f"{name} = ", f"no_{name} = "), f"lacks 'protocol.{name}'") for name in ("sizes", "rounds", "test_set", "metric")),
+        (GOOD + '\n[[curves]]\npart = "nowhere"\nfile = "f"\ncolumns = {}', "has curves for the part 'nowhere'"),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, sentence: str, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from coterie.reproduce import catalogue, find, read_reproduction
 from coterie.reproduce.claims import assess
-from coterie.reproduce.file import Claim, Reproduction, StudyPart
+from coterie.reproduce.file import Claim, StudyPart
 from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
+from made_studies import made_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
 STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-9", "rounds": 20}
@@ -21,7 +22,7 @@ STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-9", "round
 def shown(variant: str | None, *, seeds: int = 10, rounds: int = 20, claim: str = "") -> ClaimResult:
     """A claim that is true beyond doubt, on a part of which this is said."""
     part, one = StudyPart(variant=variant), Claim(says="it", one="a", two="b", variant=claim)
-    study = Reproduction(title="", paper="", where="", asks="", study=STUDY, parts=[part], claims=[one], name="t", path=Path("t.toml"))
+    study = made_study(STUDY, [part], [one])
     settings = study.settings_of(part).settings
     settings = replace(settings, plan=replace(settings.plan, rounds=rounds))
     values = PartValues()

@@ -10,7 +10,7 @@ from coterie.reproduce.page import verdict_lines
 from coterie.reproduce.reproduced import Reproduced
 
 ROOT = Path(__file__).parents[2]
-RESULTS = sorted((ROOT / "docs" / "results").glob("*.csv"))
+RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith("-curves"))
 
 
 def again(scores: Path) -> Reproduced:
@@ -24,9 +24,35 @@ def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     assert f"| [{scores.stem}]({scores.stem}.md) |" in (ROOT / "docs" / "results" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
+def test_curves_end_where_the_scores_do(scores: Path) -> None:
+    """The last point of the curves, of every seed or the mean of them, is the score after the last round."""
+    for part, values in again(scores).values.items():
+        for method, seeds in values.curves.items():
+            final = values.of(method, "final")
+            assert {seed: curve[-1] for seed, curve in seeds.items()} == pytest.approx({seed: final[seed] for seed in seeds}, abs=0.006), (
+                part
+            )
+        for method, (_, mean) in values.means.items():
+            assert mean[-1] == pytest.approx(values.mean(method, "final"), abs=0.011), (part, method)
+
+
+def test_pages_show_what_is_kept_and_say_what_is_not() -> None:
+    for scores in RESULTS:
+        outcome, page = again(scores), scores.with_suffix(".md").read_text()
+        assert outcome.kept is not None
+        for run in outcome.runs:
+            if not run.why_not:
+                made = outcome.kept.parts[run.part.name].made
+                line = next(line for line in page.splitlines() if line.startswith(f"- **{run.part.name}**:"))
+                assert (f"commit `{made.commit[:12]}`" if made else "were not kept with these scores") in line
+        figure = scores.with_name(f"{scores.stem}-curves.svg")
+        assert figure.is_file() == (f"]({figure.name})" in page)
+
+
 def test_the_summary_has_the_verdicts_of_the_pages() -> None:
     summary = (ROOT / "docs" / "results" / "README.md").read_text().splitlines()
     for scores in RESULTS:
         verdict = again(scores).result.sentence.partition(" (")[0]
-        row = next(line for line in summary if f"]({scores.stem}.md) |" in line)
+        row = next(line for line in summary if line.startswith(f"| [{scores.stem}]({scores.stem}.md) |"))
         assert f"| {verdict} |" in row, scores.stem

@@ -76,6 +76,16 @@ def test_a_rate_of_its_own_is_the_study_at_that_rate() -> None:
         build("fedavg+rate(lr=0)")
 
 
+def test_an_optimiser_of_its_own_is_the_study_with_that_optimiser() -> None:
+    plan = ct.Plan(rounds=2, local=ct.Local(lr=0.01, optimizer="adam"))
+    sgd = ct.Plan(rounds=2, local=ct.Local(lr=0.01))
+    own = ct.study(["fedavg", "fedavg+rate(optimizer=sgd)"], data=DATA, plan=plan, execution=LOOP).rounds
+    theirs = ct.study("fedavg", data=DATA, plan=sgd, execution=LOOP).rounds["accuracy"].tolist()
+    by_method = {name: rows["accuracy"].tolist() for name, rows in own.groupby("method", observed=True)}
+    assert by_method["fedavg+rate(optimizer=sgd)"] == theirs
+    assert by_method["fedavg"] != theirs
+
+
 def test_a_comparison_on_two_federations(tmp_path: Path) -> None:
     comparison = compare(
         ["fedgroup(groups=2)"], data=[DATA, "heart"], out=tmp_path / "c", seeds=range(2), plan=PLAN, execution=LOOP, finetune=1

@@ -1,6 +1,8 @@
 """What cannot be trained is explained before anything is written; what came to nothing is not passed over."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +92,23 @@ def test_a_study_of_which_nothing_reached_the_end_raises_with_what_there_is() ->
 def test_one_method_that_fails_beside_one_that_does_not_is_a_result() -> None:
     found = ct.study(["fedavg", "fedprox(mu=1e30)"], data=federation(), rounds=4, epochs=4)
     assert len(found.problems) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stumbling(ct.FedAvg):
+    """Raises in its second round."""
+
+    def round(self, state: Any, ctx: ct.Context) -> Any:
+        if ctx.round_ == 2:
+            raise ArithmeticError("a slip of the pen")
+        return super().round(state, ctx)
+
+
+def test_a_method_that_raises_is_told_with_its_reason() -> None:
+    found = ct.study([ct.FedAvg(), Stumbling()], data=federation(), rounds=3)
+    ((key, end),) = found.problems.items()
+    assert (key.seed, end.round_, end.status) == (0, 1, "failed")
+    assert "a slip of the pen" in end.reason
 
 
 def test_test_samples_among_training_samples_are_refused() -> None:

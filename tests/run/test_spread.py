@@ -135,6 +135,21 @@ def test_a_study_that_stops_early_does_so_in_the_same_round_after_a_loss(hired: 
     assert digest(Study.prepare(patient).run(execution=replace(ALONE, workers=2)).evidence) == digest(whole.evidence)
 
 
+def test_answers_that_are_on_their_way_travel_with_their_lane(hired: Hired) -> None:
+    plan = replace(SETTINGS.plan, cohort=6, asynchronous=2, concurrency=5, speeds="lognormal(1.0)")
+    late = replace(SETTINGS, plan=plan, methods=("fedavg", "simprox"))
+    lost: set[tuple[int, int]] = set()
+
+    def loses(number: int, reports: int) -> bool:
+        first = (number, reports) not in lost
+        lost.add((number, reports))
+        return first
+
+    hired(loses)
+    spread = Study.prepare(late).run(execution=replace(ALONE, workers=2)).evidence
+    assert digest(spread) == digest(Study.prepare(late).run(execution=ALONE).evidence)
+
+
 class OverAfter:
     """A budget that allows so many waves, and is over once it was asked so often."""
 

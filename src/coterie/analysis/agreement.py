@@ -6,23 +6,32 @@ from scipy.sparse import csr_array
 from scipy.spatial.distance import squareform
 
 from coterie.analysis.findings import Findings
+from coterie.analysis.records import Cluster
 from coterie.core.arrays import Array, Doubles, Ints
 
 
-def agreements(findings: Findings) -> dict[str, Doubles]:
-    """By method under test that groups: (N, N) shares of the seeds in which two clients end in the same group.
+def agreements(findings: Findings, clients: Ints) -> dict[str, Doubles]:
+    """By method under test that groups: (P, P) shares of the seeds in which two of these clients, ascending, end in the same group.
 
     Groups that live for one round (FedSim's) are counted over the rounds in which both clients took part.
     """
     records, scope = findings.records, findings.scope
-    everybody, found = np.arange(len(records.ids)), {}
+    places, found = np.arange(len(clients)), {}
     for label in findings.roles.methods:
         if label in records.groups:
-            found[label] = together([(everybody, records.groups[label][seed, scope.last]) for seed in scope.seeds], len(everybody))
+            found[label] = together([(places, records.groups[label][seed, scope.last][clients]) for seed in scope.seeds], len(clients))
         elif label in records.clusters:
-            pieces = [piece for (seed, _), piece in records.clusters[label].items() if seed in scope.seeds]
-            found[label] = together(pieces, len(everybody))
+            pieces = [_among(piece, clients) for (seed, _), piece in records.clusters[label].items() if seed in scope.seeds]
+            found[label] = together(pieces, len(clients))
     return {label: table for label, table in found.items() if table.any()}
+
+
+def _among(piece: Cluster, clients: Ints) -> Cluster:
+    """A cluster's clients that are among these, by their places there, and their labels."""
+    members, labels = piece
+    place = np.minimum(np.searchsorted(clients, members), len(clients) - 1)
+    own = clients[place] == members
+    return place[own], labels[own]
 
 
 def together(pieces: list[tuple[Array, Array]], clients: int) -> Doubles:

@@ -12,7 +12,7 @@ def central_curves(evidence: Evidence, last: int) -> dict[tuple[str, str, int], 
     Only of lanes that reached the last round: a curve of the others would end with a number that is not final.
     """
     actual = evidence.actual_central
-    if actual is None:
+    if actual is None or evidence.task != "classification":
         return {}
     hits = [f"hits_{c}" for c in range(evidence.classes)]
     frame = evidence.frame("central", ["model", *hits])

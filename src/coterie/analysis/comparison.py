@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from coterie.analysis.choosing import ValueOf, is_code
 from coterie.analysis.findings import Finding, Findings, findings_of
 from coterie.analysis.reading import records_of
 from coterie.analysis.roles import label_of
@@ -66,13 +67,13 @@ class Comparison:
         return {findings.data: verdicts(findings) for findings in self.federations}
 
     def table(self) -> "pd.DataFrame":
-        """A row for each federation and method: the numbers most often asked for, accuracies as shares."""
+        """A row for each federation and method: the numbers most often asked for, scores as shares."""
         import pandas as pd
 
         return pd.DataFrame([_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
 
     def plot(self) -> Any:
-        """Accuracy round by round as an Altair chart for each federation, which a notebook shows; `save("name.html")` writes it."""
+        """The score round by round as an Altair chart for each federation, which a notebook shows; `save("name.html")` writes it."""
         return import_module("coterie.report.plot").curves_of(self)  # reports know comparisons, not the other way round
 
     def as_json(self) -> dict[str, Any]:
@@ -95,10 +96,11 @@ class Comparison:
         }
 
 
-def open_comparison(folder: Path | str, **options: Any) -> Comparison:
+def open_comparison(folder: Path | str, *, metric: str | ValueOf | None = None, **options: Any) -> Comparison:
     """Compare what is in a folder: one study (`coterie run --out`) or several (`coterie compare --out`); options as `compare_evidence`.
 
-    A study that cannot be opened is named among the faults as long as another can.
+    The metric is the one that the comparison was asked for unless given. A study that cannot be opened is named among the faults as long
+    as another can.
     """
     folder = Path(folder)
     folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
@@ -107,7 +109,8 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
     broken = broken_seals(folder)
     faults = [f"{folder / name} {wrong}." for name, wrong in broken.items()]
     if (folder / REQUEST).is_file() and REQUEST not in broken:  # in the order in which they were named
-        order = (_unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []})["folders"]
+        asked = _unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []}
+        order, metric = asked["folders"], metric or _asked_metric(asked.get("metric"), folder)
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
         missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
@@ -117,7 +120,14 @@ def open_comparison(folder: Path | str, **options: Any) -> Comparison:
         raise UserError(faults[0])
     chosen = [path for path in sorted((folder / "tuning").glob("*.json")) if f"tuning/{path.name}" not in broken]
     tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in chosen}
-    return compare_evidence(studies, faults=faults, tuning=tuned, **options)
+    return compare_evidence(studies, faults=faults, tuning=tuned, metric=metric, **options)
+
+
+def _asked_metric(name: Any, folder: Path) -> str | None:
+    """The metric that a request names, unless it is code: that runs only where the user says it."""
+    if isinstance(name, str) and is_code(name):
+        raise UserError(f"{folder} is compared by code that is not Coterie's, the metric {name!r}: if you trust it, say --metric {name}.")
+    return name if isinstance(name, str) else None
 
 
 def _unless_damaged(read: Callable[[Path], T], path: Path, faults: list[str]) -> T | None:
@@ -139,17 +149,18 @@ def compare_evidence(
     margin: float = MARGIN,
     faults: Sequence[str] = (),
     tuning: dict[str, Any] | None = None,
+    metric: str | ValueOf | None = None,
 ) -> Comparison:
     """Compare the methods of each study, and, over several, rank the methods that all of them share.
 
     `score` is the headline, `scores` are all that are reported; "max" (over rounds, on test data) only where it is asked for. `target` is
-    the accuracy that costs and rounds "to target" mean: the baseline's mean score unless given. `margin` is a difference that does not
-    matter: "no difference" is said where it is shown to be within it.
+    the level that costs and rounds "to target" mean: the baseline's mean score unless given. `margin` is a difference that does not
+    matter: "no difference" is said where it is shown to be within it. `metric` is what is compared; each task's own unless given.
     """
     faults, found = list(faults), []
     for evidence in studies:
-        draws = [records_of(evidence.of_draw(draw)) for draw in evidence.settings.draws]
         try:
+            draws = [records_of(evidence.of_draw(draw), metric) for draw in evidence.settings.draws]
             found.append(findings_of(draws, score=score, baseline=baseline, target=target, scores=scores, margin=margin))
         except UserError as error:
             faults.append(str(error))
@@ -171,6 +182,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
     headline = gap.units
     return {
         "data": findings.data,
+        "metric": findings.measure.name,
         "method": finding.label,
         "role": finding.role,
         "repetitions": str(findings.repetitions),

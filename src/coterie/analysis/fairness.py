@@ -15,7 +15,7 @@ from coterie.statistics import WorseOff, worse_off
 
 @dataclass(frozen=True)
 class Fairness:
-    """Clients one by one: accuracy over the last ten rounds with the model each is served.
+    """Clients one by one: the measure over the last ten rounds with the model each is served.
 
     Where draws deal the data out anew, client 3 of one draw is not client 3 of the next: what is said of single clients is then of the
     first draw, and shares are means over draws.
@@ -26,7 +26,8 @@ class Fairness:
     gain_over_local: Doubles | None  # (N,) over training alone
     worse: float  # share of clients whose mean is below the baseline's
     worse_than_alone: float
-    losers: WorseOff | None  # against the baseline, client by client; None where hostile clients change from seed to seed
+    losers: WorseOff | None  # against the baseline, client by client; None where hostile clients change from seed to seed, or nothing is
+    # known of single samples
     clearly_worse: float  # clients clearly worse off than under the baseline, mean over draws where these have clients of their own
     tested: float  # clients of whom that could be said, likewise
     bottom_decile: Estimate  # mean accuracy of the tenth of clients served worst, after the last round
@@ -81,9 +82,10 @@ def _losers(part: tuple[DrawRecords, ...], label: str, other: str, *, own_seeds:
     unlike = [differing_of(own.records, *places) for own in part]
     kept = np.stack([table for table in unlike if table is not None]) if all(table is not None for table in unlike) else None
     ended = np.isfinite(ours - theirs)
+    whole = first.measure.whole
     if kept is not None and (kept[ended] >= 0).all():
-        return worse_off(ours, theirs, samples, differing=np.where(ended, kept, np.nan), shared=not own_seeds)
-    return worse_off(ours, theirs, samples, shared=not own_seeds)
+        return worse_off(ours, theirs, samples, differing=np.where(ended, kept, np.nan), shared=not own_seeds, whole=whole)
+    return worse_off(ours, theirs, samples, shared=not own_seeds) if whole else None
 
 
 def _right(own: DrawRecords, method: int) -> Doubles:

@@ -12,6 +12,7 @@ from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.fairness import Fairness, fairness_of
 from coterie.analysis.gaps import Gap
 from coterie.analysis.grouping import Grouping, grouping_of
+from coterie.analysis.measures import Measure
 from coterie.analysis.records import Records
 from coterie.analysis.repetitions import Repetitions, by_unit
 from coterie.analysis.roles import MethodRole, Roles, label_of, roles_of
@@ -55,7 +56,7 @@ class Findings:
     draws: StudyDraws
     roles: Roles
     score: Score  # the headline
-    target: float  # the accuracy that "rounds to" and "cost to" mean
+    target: float  # the level that "rounds to" and "cost to" mean
     margin: float  # a difference that does not matter
     methods: dict[str, Finding]
     unseen: "Findings | None" = None  # the same of clients that took no part, where there are any
@@ -81,6 +82,11 @@ class Findings:
         return self.draws.repetitions
 
     @property
+    def measure(self) -> Measure:
+        """What is compared."""
+        return self.records.measure
+
+    @property
     def data(self) -> str:
         return self.records.settings.data
 
@@ -96,7 +102,7 @@ class Findings:
 
     @cached_property
     def curves(self) -> dict[str, tuple[Doubles, Doubles, Doubles]]:
-        """By method: mean accuracy of each round of `rounds`, and its 95 % band (low, high), over draws or seeds."""
+        """By method: mean of each round of `rounds`, and its 95 % band (low, high), over draws or seeds."""
         tables = {label: self.draws.in_scope(self.draws.accuracy(label)) for label in self.records.settings.methods}
         return {label: t_bands(by_unit(table)) for label, table in tables.items()}
 
@@ -124,14 +130,15 @@ def findings_of(
     scores: Sequence[Score] = COMPARED,
     margin: float = MARGIN,
 ) -> Findings:
-    """Compare the methods of one study, from the records of its draws. The target accuracy is the baseline's mean headline score unless
+    """Compare the methods of one study, from the records of its draws. The target is the baseline's mean headline score unless
     given."""
     if not margin > 0:
         raise UserError(f"A margin of {100 * margin:g} points cannot be tested: give a number above 0.")
     study = study_draws([draws] if isinstance(draws, Records) else draws)
     labels = study.each[0].records.settings.methods
     found = Findings(study, roles_of(labels, baseline), score, 0.0, margin, {})
-    names = list(dict.fromkeys([*scores, score]))
+    errors: tuple[Score, ...] = ("mae", "rmse") if study.each[0].records.mae is not None else ()  # in the target's own units
+    names = list(dict.fromkeys([*scores, score, *errors]))
     headline = {label: tables[score] for label, tables in study.scores.items()}
     base = study.scores[found.roles.baseline]
     level = estimate(headline[found.roles.baseline]).mean if target is None else target

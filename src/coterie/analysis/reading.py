@@ -5,14 +5,15 @@ memory. A damaged file is named in `faults`, and what the others hold is still t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.analysis import metrics
+from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.early_stops import carry_on, keep_groups, reached, rest, stops_of
+from coterie.analysis.judging import JudgedRounds, Judging, held_in, wanted_columns
+from coterie.analysis.measures import Metric
 from coterie.analysis.records import COSTS, Cluster, Records
 from coterie.core.arrays import Array, Bools, Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes, method_places
@@ -23,23 +24,23 @@ from coterie.evidence.tables import ANSWERS
 MOST_ANSWERS = 1 << 28  # bytes of answers laid out at once
 
 
-def records_of(evidence: Evidence) -> Records:
-    """Read everything that scores and findings need from the evidence of one draw."""
+def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Records:
+    """Read everything that scores and findings need from the evidence of one draw, by the task's own metric or the one named."""
     settings, plan = evidence.settings, evidence.settings.plan
     if len(settings.draws) != 1:
         raise ValueError("records are of one draw: take it with `evidence.of_draw`")
     faults: list[str] = []
     n, index = len(evidence.ids), _Index(settings)
     rounds = np.array([r for r in range(plan.rounds + 1) if plan.evaluates(r)])
-    test = evidence.actual.sum(axis=1)
     hostile = _hostile(evidence, index, faults) if plan.attack is not None else None
-    judged = _judged(evidence, index, rounds, test, hostile, faults)
+    chosen = metric_of(metric, evidence.task, evidence.classes)
+    judged = _judged(evidence, index, rounds, chosen, hostile, faults)
     by_round = _by_round(evidence, index, faults)
     validation, groups = by_round["validation"][:, :, rounds], _groups(evidence, index, faults)
     seconds = _server_seconds(evidence, index, faults)
     ends = evidence.ends(faults)
     stops, last = stops_of(ends, settings), reached(ends, plan.rounds)
-    carry_on([judged.right, judged.loss, judged.auroc, validation], rounds, stops, last)
+    carry_on([judged.right, judged.loss, judged.auroc, judged.mae, judged.rmse, validation], rounds, stops, last)
     rest([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
     keep_groups(groups, settings.methods, stops, last)
     truth = evidence.roster["group"].to_numpy()[:n]
@@ -47,16 +48,21 @@ def records_of(evidence: Evidence) -> Records:
         settings=settings,
         ids=tuple(evidence.ids),
         train=evidence.roster["train"].to_numpy()[:n].astype(np.int64),
-        test=test,
+        test=evidence.tested,
         tested=judged.tested,
         truth=truth.astype(np.int64) if (truth >= 0).any() else None,
         rounds=rounds,
         right=judged.right,
         loss=judged.loss,
         auroc=judged.auroc,
+        mae=judged.mae,
+        rmse=judged.rmse,
+        unit=judged.unit,
+        measure=chosen.measure,
         validation=validation,
         costs={name: by_round[name] for name in COSTS},
         discrepancy=by_round["discrepancy"],
+        clock=by_round["clock"] if np.isfinite(by_round["clock"]).any() else None,
         server_seconds=seconds,
         groups=groups,
         clusters=_clusters(evidence, index, faults),
@@ -67,7 +73,7 @@ def records_of(evidence: Evidence) -> Records:
         early={(settings.methods[method], settings.seeds[seed]): round_ for (method, seed), round_ in stops.items()},
         faults=tuple(dict.fromkeys(faults)),
         evidence=evidence,
-        unseen=None if evidence.outside or (unseen := evidence.of_unseen()) is None else records_of(unseen),
+        unseen=None if evidence.outside or (unseen := evidence.of_unseen()) is None else records_of(unseen, metric),
     )
 
 
@@ -101,50 +107,18 @@ def _columns(
             yield *index.of(batch), {name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("round", *names)}
 
 
-@dataclass(frozen=True)
-class _Judged:
-    right: Array
-    tested: Ints
-    loss: Doubles
-    auroc: Doubles | None
-
-
-def _judged(evidence: Evidence, index: _Index, rounds: Ints, test: Ints, hostile: Bools | None, faults: list[str]) -> _Judged:
-    """Right answers, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
-    narrow = np.int16 if test.max(initial=0) < np.iinfo(np.int16).max else np.int32
-    right = np.full((*index.shape, len(rounds), len(test)), -1, dtype=narrow)
-    tested = np.repeat(test[None, :], len(rounds), axis=0)
-    shape = (*index.shape, len(rounds))
-    loss, weight, area, areas = np.zeros((4, int(np.prod(shape))))
-    place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
-    place[rounds] = np.arange(len(rounds))
-    hits = [f"hits_{c}" for c in range(evidence.classes)]
-    names = evidence.columns("clients")
-    actual = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in names]
-    two = ["auroc"] if "auroc" in names else []
-    if actual:  # every round says its own, and who is not in it, or does not share its scores, has none
-        tested[:] = 0
-    for method, seed, batch in _columns(evidence, index, "clients", ["client", "loss", *hits, *actual, *two], faults):
-        row, client = place[batch["round"]], batch["client"]
-        right[method, seed, row, client] = sum((batch[name] for name in hits), start=np.zeros(len(row), np.int32))
-        if actual:  # where the world drifts, each round has its own
-            tested[row, client] = sum((batch[name] for name in actual), start=np.zeros(len(row), np.int64))
-        cell = np.ravel_multi_index((method, seed, row), shape)
-        known = np.where(np.isfinite(batch["loss"]), tested[row, client], 0)
-        honest = np.ones(len(row), dtype=np.bool_) if hostile is None else ~hostile[seed, client]
-        known = np.where(honest, known, 0)
-        loss += np.bincount(cell, weights=np.where(known > 0, batch["loss"], 0.0) * known, minlength=len(loss))
-        weight += np.bincount(cell, weights=known, minlength=len(loss))
-        for name in two:
-            defined = np.isfinite(batch[name]) & honest
-            area += np.bincount(cell[defined], weights=batch[name][defined], minlength=len(area))
-            areas += np.bincount(cell[defined], minlength=len(area))
-    means = [metrics.ratio(top, bottom).reshape(shape) for top, bottom in ((loss, weight), (area, areas))]
-    return _Judged(right, tested, means[0], means[1] if two else None)
+def _judged(evidence: Evidence, index: _Index, rounds: Ints, metric: Metric, hostile: Bools | None, faults: list[str]) -> JudgedRounds:
+    """Credits, test samples and losses of evaluated rounds; hostile clients' losses do not count."""
+    columns = wanted_columns(evidence, metric)
+    held = held_in(evidence, rounds, evidence.tested, _columns(evidence, index, "clients", columns, []))
+    judging = Judging(evidence, metric, index.shape, rounds, hostile, held)
+    for method, seed, batch in _columns(evidence, index, "clients", columns, faults):
+        judging.add(method, seed, batch)
+    return judging.result()
 
 
 def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
-    names = [*COSTS, "discrepancy", "validation"]
+    names = [*COSTS, "discrepancy", "validation", "clock"]
     tables = {name: index.table() for name in names}
     for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
         for name, table in tables.items():
@@ -191,7 +165,8 @@ def _answers(evidence: Evidence, index: _Index, n: int, faults: list[str]) -> di
     """The answers of the last round, sample by sample; nothing where they were not kept, or are too many to lay out."""
     if ANSWERS not in evidence.columns("clients"):
         return {}
-    length = int(-(-evidence.actual.sum(axis=1).max(initial=0) // 8))
+    most = int(evidence.tested.max(initial=0))
+    length = -(-most // 8) if evidence.task == "classification" else 4 * most  # a bit, or a float32, for each sample
     if not length or int(np.prod(index.shape)) * n * length > MOST_ANSWERS:
         return {}
     bits, kept = np.zeros((*index.shape, n, length), np.uint8), np.zeros((*index.shape, n), np.bool_)

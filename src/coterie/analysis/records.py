@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 
 from coterie.analysis import metrics
+from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.score_names import ByRound
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.core.errors import UserError
@@ -33,10 +34,10 @@ class Records:
     tested: Ints  # (R, N) test samples in each evaluated round: the same in all of them unless the world drifts
     truth: Ids | None  # (N,) true groups, where they are known
     rounds: Ints  # (R,) the evaluated rounds
-    right: Array  # (M, S, R, N) test samples that each client's model got right
+    right: Array  # (M, S, R, N) credits: what each client's test samples are worth together; of accuracy, those that are right
     loss: Doubles  # (M, S, R) over all clients' test samples
     auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
-    validation: Doubles  # (M, S, R) accuracy over all clients' validation samples
+    validation: Doubles  # (M, S, R) the task's own score over all clients' validation samples
     costs: Mapping[str, Doubles]  # each (M, S, T + 1), of the round by itself
     discrepancy: Doubles  # (M, S, T + 1)
     server_seconds: Doubles  # (M, S, T + 1)
@@ -46,25 +47,32 @@ class Records:
     stopped: Mapping[tuple[str, int], LaneEnd]  # by method and seed: where and why it ended early
     faults: tuple[str, ...]
     evidence: Evidence  # where all this was read
+    clock: Doubles | None = None  # (M, S, T + 1) simulated time at the end of each round; None where clients have no speeds
     hostile: Bools | None = None  # (S, N) whom a simulated attack made hostile: no score counts them
-    answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit for each test sample that was answered rightly
+    answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
     answered: Bools | None = None  # (M, S, N) where those were kept
     early: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by method and seed that stopped by validation: its last round
     unseen: "Records | None" = None  # the same of the clients that took no part: they are in nothing above
+    measure: Measure = ACCURACY  # what `right` and all that is made of it measures
+    mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
+    rmse: Doubles | None = None  # (M, S, R) root mean squared error
+    unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see `right_answers`
 
     @cached_property
     def accuracy(self) -> Doubles:
-        """(M, S, R) over all clients' test samples; nan for a round in which any client is missing."""
+        """(M, S, R) the measure over all clients' test samples, or over clients; nan for a round in which any client is missing."""
+        if self.measure.alike:
+            return self.macro
         return self._over_clients(lambda right, tested: right.sum(axis=-1) / max(float(tested.sum()), 1.0))
 
     @cached_property
     def macro(self) -> Doubles:
-        """(M, S, R) the plain mean of the clients' accuracies."""
+        """(M, S, R) the plain mean of the clients' values."""
         return self._over_clients(lambda right, tested: metrics.mean(metrics.ratio(right, tested)))
 
     @cached_property
     def worst(self) -> Doubles:
-        """(M, S, R) the lowest of the clients' accuracies."""
+        """(M, S, R) the lowest of the clients' values."""
         return self._over_clients(lambda right, tested: metrics.worst(metrics.ratio(right, tested)))
 
     @cached_property
@@ -78,10 +86,10 @@ class Records:
         return {name: values for name, values in found.items() if values is not None}
 
     def by_client(self, method: int, rounds: slice) -> Doubles:
-        """(S, N) each client's accuracy with one method, averaged over some of the evaluated rounds; nan without test samples, and where
+        """(S, N) each client's value with one method, averaged over some of the evaluated rounds; nan without test samples, and where
         the client is hostile."""
         right = self.right[method, :, rounds].astype(np.float64)
-        right[right < 0] = np.nan
+        right[~evaluated(self.right[method, :, rounds])] = np.nan
         if self.hostile is not None:
             right[np.broadcast_to(self.hostile[:, None, :], right.shape)] = np.nan
         return np.asarray(
@@ -103,10 +111,15 @@ class Records:
             for row in range(right.shape[1]):
                 counted = self.tested[row] > 0
                 own, tested = right[:, row][:, counted], self.tested[row, counted]
-                whole = (own >= 0).all(axis=-1)
+                whole = evaluated(own).all(axis=-1)
                 if whole.any() and counted.any():
                     table[method, whole, row] = score(own[whole].astype(np.float64), tested)
         return table
+
+
+def evaluated(right: Array) -> Bools:
+    """Which credits are known: counts that were not made are -1, other credits no numbers."""
+    return np.asarray(right >= 0 if right.dtype.kind == "i" else np.isfinite(right))
 
 
 def honest_only(records: Records) -> str | None:

@@ -1,4 +1,4 @@
-"""Every evaluated round of every lane as a row of a data frame: accuracy and its kin, loss, precision, recall, F1, costs."""
+"""Every evaluated round of every lane as a row of a data frame: the measure and its kin, loss, precision, recall, F1, costs."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEYS = ["method", "seed", "round"]
-COLUMNS = {"macro": "accuracy_macro"}  # where a column is not called as the score is
 BY_CLASS = ("precision", "recall", "f1")
 
 
@@ -21,7 +20,7 @@ def round_table(records: Records) -> "pd.DataFrame":
     """A row for each evaluated round of each lane."""
     import pandas as pd
 
-    settings = records.settings
+    settings, measure = records.settings, records.measure.name
     ran = np.isfinite(records.accuracy)
     for (label, seed), last in records.early.items():  # rounds that a run did not run are in no table
         ran[records.place(label), settings.seeds.index(seed), records.rounds > last] = False
@@ -32,12 +31,16 @@ def round_table(records: Records) -> "pd.DataFrame":
             "method": pd.Categorical.from_codes(m, categories=pd.Index(settings.methods)),
             "seed": np.asarray(settings.seeds)[s],
             "round": records.rounds[r],
-            "accuracy": records.accuracy[m, s, r],
-            **{COLUMNS.get(name, name): values[m, s, r] for name, values in records.by_round().items()},
+            measure: records.accuracy[m, s, r],
+            **{f"{measure}_macro" if name == "macro" else name: values[m, s, r] for name, values in records.by_round().items()},
         }
     )
     costs = {name: values[m, s, records.rounds[r]] for name, values in records.costs.items()}
     table = table.assign(**costs, discrepancy=records.discrepancy[m, s, records.rounds[r]], validation=records.validation[m, s, r])
+    if records.clock is not None:
+        table["clock"] = records.clock[m, s, records.rounds[r]]
+    if not records.evidence.classes:
+        return table
     return table.merge(_by_class(records.evidence), on=KEYS, how="left", validate="one_to_one")
 
 
@@ -49,7 +52,7 @@ def _by_class(evidence: Evidence) -> "pd.DataFrame":
     hits, predicted = (_stacked(frame, name, evidence.classes) for name in ("hits", "predicted"))
     truth = _stacked(frame, "actual", evidence.classes) if "actual_0" in frame else evidence.actual[frame["client"].to_numpy()]
     rows = frame[KEYS].copy()
-    rows["size"] = truth.sum(1)
+    rows["size"] = truth.sum(1) if evidence.task == "classification" else evidence.tested[frame["client"].to_numpy()]
     scores: dict[str, Doubles] = {
         "precision": metrics.precision(hits, predicted, truth),
         "recall": metrics.recall(hits, predicted, truth),

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.analysis import metrics
 from coterie.analysis.draws import DrawRecords, StudyDraws
+from coterie.analysis.times import clocks_of
 from coterie.core.arrays import Doubles
 
 SERVER = "server"  # seconds: not among the costs, since they are the machine's
@@ -22,6 +24,8 @@ class Spending:
     bytes_to_target: float
     passes_to_target: float
     server_seconds_to_target: float
+    time: float = float("nan")  # simulated, where clients have speeds
+    time_to_target: float = float("nan")
 
 
 def spending_of(study: StudyDraws, label: str, first: Doubles) -> Spending:
@@ -36,6 +40,9 @@ def spending_of(study: StudyDraws, label: str, first: Doubles) -> Spending:
         "passes": spent("passes"),
         "seconds": spent(SERVER),
     }
+    clocks = clocks_of(study, label)
+    if clocks is not None:
+        totals["time"] = clocks
     there = np.flatnonzero(np.isfinite(first))
     at = first[there].astype(np.int64)
     until = {name: float(np.median(table[there, at])) if len(there) else float("nan") for name, table in totals.items()}
@@ -48,6 +55,8 @@ def spending_of(study: StudyDraws, label: str, first: Doubles) -> Spending:
         bytes_to_target=until["bytes"],
         passes_to_target=until["passes"],
         server_seconds_to_target=until["seconds"],
+        time=float("nan") if clocks is None else float(metrics.mean(clocks[:, -1])),
+        time_to_target=until.get("time", float("nan")),
     )
 
 

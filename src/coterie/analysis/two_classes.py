@@ -22,7 +22,7 @@ class TwoClasses:
 def two_classes_of(study: StudyDraws) -> dict[str, TwoClasses]:
     """By method; nothing for tasks with other than two classes, or where clients differ in what counts (hostile ones)."""
     first = study.each[0].records
-    if first.evidence.classes != 2 or first.hostile is not None:
+    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.hostile is not None:
         return {}
     tables = np.stack([_recalls(own) for own in study.each])  # (B, M, S, 2)
     found = {}

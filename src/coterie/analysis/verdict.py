@@ -8,6 +8,7 @@ from coterie.analysis.more_runs import more_runs
 from coterie.analysis.records import honest_only
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import origin_of, repetitions_needed
+from coterie.analysis.sampled import sampled_only
 from coterie.analysis.wording import in_points, losers, p_value, score_name, signed, told_spans, unknowns, widest
 from coterie.core.counted import counted
 from coterie.statistics import Paired
@@ -55,8 +56,7 @@ def unfinished(findings: Findings) -> list[str]:
         sentences.append(f"Only {repetitions.runs} of {counted(whole, 'repetition')} are complete and compared.")
     if findings.scope.last < settings.plan.rounds:
         sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
-    if (told := honest_only(findings.records)) is not None:
-        sentences.append(told)
+    sentences += [told for told in (honest_only(findings.records), sampled_only(findings.records)) if told is not None]
     if findings.score == "max":
         sentences.append("The score is the highest of all rounds on test data, as a paper reports it: too high, and not to be relied on.")
     return sentences

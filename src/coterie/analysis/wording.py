@@ -58,7 +58,8 @@ def p_value(value: float) -> str:
 def score_name(findings: Findings) -> str:
     """What the headline score is, in words: of a mean over rounds, which."""
     tail = findings.records.rounds[findings.scope.tail]
-    return SCORES[findings.score].words.format(f"{tail[0]} to {tail[-1]}" if len(tail) > 1 else f"{tail[0]} alone")
+    rounds = f"{tail[0]} to {tail[-1]}" if len(tail) > 1 else f"{tail[0]} alone"
+    return SCORES[findings.score].words.format(measure=findings.measure.noun, rounds=rounds)
 
 
 def losers(finding: Finding) -> str:

@@ -17,6 +17,7 @@ from coterie.cli import (
     methods,
     models,
     place,
+    plan,
     policy,
     predict,
     ray,
@@ -53,6 +54,7 @@ def options_of_all(
 
 
 app.command("run")(run.run)
+app.command("plan")(plan.plan)
 app.command("compare")(compare.compare)
 app.command("resume")(resume.resume)
 app.command("report")(report.report)

@@ -39,6 +39,7 @@ def compare(
     tune: Annotated[bool, typer.Option("--tune", help="Give every method the rate that does best on clients' validation parts.")] = False,
     grid: Annotated[str, typer.Option(help="The learning rates that --tune tries.")] = GRID,
     tuning_seeds: Annotated[int, typer.Option(help="Seeds of --tune, from 1,000,000,000 on.")] = 2,
+    metric: options.Metric = None,
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
     trust: options.Trust = False,
@@ -75,6 +76,7 @@ def compare(
         finetune=finetune,
         rates=options.rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
+        metric=metric,
         **{name: value for name, value in said.items() if name in (*PLAN, *LOCAL)},
         **options.given(model=model, data_seed=data_seed, unseen=unseen),
     )

@@ -8,7 +8,7 @@ from coterie.analysis.remarks import remarks_of
 from coterie.cli.console import PlainConsole, bold
 
 CAPTION = (
-    "Accuracy and gain in points over the baseline on every client's own test part; the 95 % interval is the widest of those that decide "
+    "{} and gain in points over the baseline on every client's own test part; the 95 % interval is the widest of those that decide "
     "(over draws, or seeds of one draw; over test clients), p the largest of their one-sided p-values after Holm's correction; lower: "
     "clients that score lower than under the baseline, and how many clearly do."
 )
@@ -36,7 +36,9 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
 
 
 def _table(findings: Findings) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION, caption_justify="left")
+    measure = findings.measure
+    caption = measure.title if measure.share else measure.times_100
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION.format(caption), caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -75,7 +75,7 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
     facts = [
         ("clients", str(len(federation))),
         ("input", "x".join(map(str, federation.input_shape))),
-        ("classes", ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")),
+        _predicted(federation),
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
@@ -88,6 +88,18 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
     frame = summary.clients() if len(federation) <= LISTED else summary.spread().reset_index(names="clients")
     console.print()
     console.print(listing([str(c) for c in frame.columns], [[_cell(value) for value in row] for row in frame.to_numpy().tolist()]))
+
+
+def _predicted(federation: "Federation") -> tuple[str, str]:
+    """What is predicted, by name."""
+    task = federation.task
+    if task.name == "regression":
+        return (
+            "target",
+            f"{federation.classes[0]}: a regression (of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g})",
+        )
+    named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
+    return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
 
 
 def _cell(value: object) -> str:

@@ -28,6 +28,7 @@ def inspect(
     seed: Annotated[int, typer.Option(help="Draws the random model, the halves and the reference.")] = 0,
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
+    most: Annotated[int | None, typer.Option(help="Clients asked; of more, so many drawn by lot.", show_default="2000")] = None,
     references: Annotated[int | None, typer.Option(help="Draws of one population to compare with.", show_default="99")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether label counts may leave the clients.")] = True,
     sketch: Annotated[
@@ -48,7 +49,7 @@ def inspect(
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
     tried = PilotPlan(rounds, local, randoms) if pilot else None
-    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(references=references))
+    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(references=references, most=most))
     if (data is None) == (federation is None):
         raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
     if federation is not None:
@@ -77,6 +78,8 @@ def _tell(found: "Inspection", console: "PlainConsole") -> None:
     from coterie.inspect.answers import answers
 
     console.print(bold(found.data), f", {found.model}, {len(found.ids)} clients", sep="")
+    if found.sampled:
+        console.print(found.sampled, style="yellow")
     if found.left_out:
         console.print(f"{len(found.left_out)} clients left out: too few samples, or no answer.", style="yellow")
     for answer in answers(found):

@@ -67,10 +67,10 @@ def _studies(
     folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
 ) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
-    from coterie.core.attacks import refuse_attack
     from coterie.deploy.runs import free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
+    from coterie.run.asynchrony import check_methods
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy, read_study_file
 
@@ -85,9 +85,9 @@ def _studies(
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
     found = [(entry.name, entry.but(said).settings) for entry in entries]
     for _, settings in found:
-        refuse_attack(settings.plan.attack)
-        for spec in settings.methods:
-            build(spec, trust=True)  # typed by the operator, or in a file that is trusted
+        settings.plan.check_real()
+        made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
+        check_methods(settings.plan, settings.methods, made)
     if len(found) == 1:
         return [(name or free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]

@@ -29,6 +29,12 @@ Ray = Annotated[str | None, typer.Option(help="A Ray cluster that carries out wa
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name'.")]
 Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb; once for each.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="What is compared, the task's own unless given: balanced_accuracy, f1, auroc; labels, exact, f1; r2, mae; 'module:function'."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 

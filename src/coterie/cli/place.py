@@ -66,15 +66,31 @@ def sentences(name: str, found: "Placing") -> list[str]:
         told.append(f"{found.same} of {found.halves} random halves of these rows place it there too.")
     if not found.judged:
         return [*told, "No row was kept aside, so nothing is said of how well it does: give --test 0.3."]
-    return [
-        *told,
-        f"Expected accuracy {100 * found.accuracy:.1f} % ({found.hits} of {found.judged} rows kept aside; 95 % interval "
-        f"{100 * found.low:.1f} to {100 * found.high:.1f}); always saying its usual class is right in {100 * found.usual:.1f} %.",
-    ]
+    return [*told, _expected(found)]
+
+
+def _expected(found: "Placing") -> str:
+    """How well it does on the rows that were kept aside, beside what is usual."""
+    task = found.bundle.task.name
+    if task == "regression":
+        return (
+            f"Expected absolute error {found.score:.4g} in {found.bundle.classes[0]} ({found.judged} rows kept aside; 95 % interval "
+            f"{found.low:.4g} to {found.high:.4g}); always saying the mean of its rows is {found.usual:.4g} off."
+        )
+    share, kept = (
+        f"{100 * found.score:.1f} %",
+        f"{found.judged} rows kept aside; 95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}",
+    )
+    if task == "multilabel":
+        return f"Expected share of right labels {share} ({kept}); always saying its usual labels has {100 * found.usual:.1f} % right."
+    return f"Expected accuracy {share} ({found.hits} of {kept}); always saying its usual class is right in {100 * found.usual:.1f} %."
 
 
 def as_tree(name: str, found: "Placing") -> dict[str, Any]:
     """The same as one object."""
-    score = {"accuracy": found.accuracy, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
+    task = found.bundle.task
+    named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae"}[task.name]
+    hits = {"hits": found.hits} if task.counts_classes else {}
+    score = {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
     sure = {"same": found.same, "halves": found.halves}
-    return {"client": name, "model": found.model, "placed_by": found.placed_by, "hits": found.hits, "judged": found.judged, **score, **sure}
+    return {"client": name, "model": found.model, "placed_by": found.placed_by, **hits, "judged": found.judged, **score, **sure}

@@ -2,28 +2,28 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli import options
 from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
+from coterie.core.plain import plain
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle import Bundle, Predictions
 
 SHOWN = 10
-COLUMNS = ("row", "class", "probability", "model")
-Line = tuple[int, str, float, str]
+Line = tuple[Any, ...]  # of what `columns_of` names
 
 
 def predict(
     bundle: Annotated[Path, typer.Argument(help="A folder that 'coterie export --out' made.")],
     data: Annotated[Path, typer.Option(help="The rows: .csv with a line of names, .npy, or .npz with an array x.")],
     client: Annotated[str | None, typer.Option(help="Who asks; needed where the bundle serves clients differently.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true classes, to tell the accuracy.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true labels, to tell how well it does.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a row for each prediction to this CSV file.")] = None,
     raw: Annotated[
         bool | None,
@@ -33,9 +33,10 @@ def predict(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict the classes of rows with a bundle."""
+    """Predict the classes, labels or numbers of rows with a bundle."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle_files import read_bundle
+    from coterie.deploy.row_scores import told_of_rows
     from coterie.deploy.rows import read_rows
 
     own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
@@ -45,43 +46,57 @@ def predict(
     lines = _lines(own, found)
     console = PlainConsole(stderr=as_json)
     if out is not None:
-        _write(out, lines)
+        _write(out, columns_of(own), lines)
     else:
-        _show(lines, console)
+        _show(columns_of(own), lines, console)
     origin, who = own.origin, own.answered(int(found.models[0]))
     told = (
         f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {who} ({origin.method}, seed {origin.seed}, round {origin.round_})"
     )
-    hits = None if rows.y is None else int((found.classes == rows.y).sum())
-    if hits is not None:
-        told += f"; {hits} of {len(lines)} right, {100 * hits / len(lines):.1f} %"
+    words, scores = ("", {}) if rows.y is None else told_of_rows(found.classes, rows.y, own.task)
+    told += f"; {words}" if words else ""
     console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
     if as_json:
-        accuracy = {} if hits is None else {"hits": hits, "accuracy": hits / len(lines)}
-        listed = [dict(zip(COLUMNS, line, strict=True)) for line in lines]
-        print(json.dumps({"model": who, "rows": len(lines), **accuracy, "predictions": listed}))
+        listed = [dict(zip(columns_of(own), line, strict=True)) for line in lines]
+        print(json.dumps(plain({"model": who, "rows": len(lines), **scores, "predictions": listed})))
+
+
+def columns_of(bundle: "Bundle") -> tuple[str, ...]:
+    """What is told of each row."""
+    if bundle.task.counts_classes:
+        return ("row", "class", "probability", "model")
+    return ("row", *bundle.classes, "model")
 
 
 def _lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
-    """Row, class, its probability, and who answered."""
-    triples = zip(found.classes.tolist(), found.probabilities.tolist(), found.models.tolist(), strict=True)
-    return [(row, bundle.classes[c], round(shares[c], 6), bundle.answered(model)) for row, (c, shares, model) in enumerate(triples)]
+    """Row, class, its probability, and who answered; or the number; or every label, set or not."""
+    who = [bundle.answered(model) for model in found.models.tolist()]
+    if not bundle.task.counts_classes:
+        said = found.classes.reshape(len(who), -1).tolist()
+        return [(row, *values, name) for row, (values, name) in enumerate(zip(said, who, strict=True))]
+    triples = zip(found.classes.tolist(), found.probabilities.tolist(), who, strict=True)
+    return [(row, bundle.classes[c], round(shares[c], 6), name) for row, (c, shares, name) in enumerate(triples)]
 
 
-def _write(path: Path, lines: list[Line]) -> None:
+def _write(path: Path, columns: tuple[str, ...], lines: list[Line]) -> None:
     import csv
 
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *lines])
+            csv.writer(file).writerows([columns, *lines])
     except OSError as error:
         raise UserError(f"Cannot write to {path} ({error.strerror}): choose another --out.") from error
 
 
-def _show(lines: list[Line], console: "PlainConsole") -> None:
+def _show(columns: tuple[str, ...], lines: list[Line], console: "PlainConsole") -> None:
     from coterie.cli.listing import listing
 
-    shown = [(str(row), name, f"{share:.3f}", model) for row, name, share, model in lines[:SHOWN]]
-    console.print(listing(COLUMNS, shown))
+    console.print(listing(columns, [[_cell(value, columns[place]) for place, value in enumerate(line)] for line in lines[:SHOWN]]))
     if len(lines) > SHOWN:
         console.print(f"and {len(lines) - SHOWN} more; --out writes them all.")
+
+
+def _cell(value: object, column: str) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}" if column == "probability" else f"{value:.6g}"
+    return str(value)

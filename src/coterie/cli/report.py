@@ -15,12 +15,11 @@ def report(
     figures: Annotated[str, typer.Option(help="Also write every figure as pdf, svg or png, or several of them: pdf,png.")] = "",
     score: Annotated[Headline, typer.Option(help="The headline score.")] = "last10",
     baseline: Annotated[str | None, typer.Option(help="What methods are compared with; FedAvg unless given.")] = None,
-    margin: Annotated[
-        float, typer.Option(help="Points of accuracy that do not matter: no difference is said where it is shown to be less.")
-    ] = 1.0,
+    margin: Annotated[float, typer.Option(help="Points that do not matter: no difference is said where it is shown to be less.")] = 1.0,
     target: Annotated[
-        float | None, typer.Option(help="The accuracy (a share) that costs are counted up to; the baseline's unless given.")
+        float | None, typer.Option(help="The level (a share, or R2) that costs are counted up to; the baseline's unless given.")
     ] = None,
+    metric: options.Metric = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
@@ -29,7 +28,7 @@ def report(
     from coterie.report import report as write
 
     console = PlainConsole(stderr=as_json)
-    made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100)
+    made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100, metric=metric)
     for fault in made.faults:
         console.print(fault, style="yellow", soft_wrap=True)
     size = made.page.stat().st_size / (1 << 20)

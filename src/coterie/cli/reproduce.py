@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,10 @@ def reproduce(
     from_: Annotated[
         Path | None, typer.Option("--from", help="Run nothing: judge again from the scores (NAME.csv) that --page wrote once.")
     ] = None,
+    part: Annotated[list[str] | None, typer.Option(help="Run this part alone; may be given several times.")] = None,
+    with_: Annotated[
+        Path | None, typer.Option("--with", help="Parts that are not run now come from the scores (NAME.csv) that --page wrote once.")
+    ] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
     workers: options.Workers = None,
@@ -49,19 +54,24 @@ def reproduce(
     study = read_reproduction(find(name, studies))
     from coterie.reproduce.again import judge_again
     from coterie.reproduce.carry_out import reproduce as carry_out
+    from coterie.reproduce.merging import with_kept
     from coterie.reproduce.page import write_page
     from coterie.reproduce.rows import HEADER, cells
 
-    if from_ is not None and (seeds or rounds or out):
-        raise UserError("--from runs nothing: leave out --seeds, --rounds and --out.")
+    if from_ is not None and (seeds or rounds or out or part or with_):
+        raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part and --with.")
     folder = out or inside(Path(), "reproduced", study.name)
     console.print(bold(study.title), f"\n{study.paper}, {study.where}\n{study.asks}", sep="")
-    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "workers": workers, "ray": ray}
+    ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
+    ways |= {"workers": workers, "ray": ray}
     outcome = (
-        judge_again(study, from_)
+        judge_again(study, from_, data_dir)
         if from_ is not None
         else with_trust(lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust)
     )
+    said = _said(name, seeds, rounds, part or [])
+    if with_ is not None:
+        outcome = with_kept(outcome, with_, said, date.today().isoformat())
     for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
             console.print(listing((title, *HEADER), map(cells, results)))
@@ -69,11 +79,16 @@ def reproduce(
     console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
     console.print(bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
-        said = f"coterie reproduce {shlex.quote(name)}" + (f" --seeds {seeds}" if seeds else "") + (f" --rounds {rounds}" if rounds else "")
         console.print(f"Page in {write_page(outcome, page, said)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
         print(json.dumps({"study": study.name, "verdict": outcome.result.counts, "sentence": outcome.result.sentence, "claims": rows}))
+
+
+def _said(name: str, seeds: str | None, rounds: int | None, parts: list[str]) -> str:
+    """The command, as the page tells it."""
+    words = ["coterie", "reproduce", name, *(["--seeds", seeds] if seeds else []), *(["--rounds", str(rounds)] if rounds else [])]
+    return shlex.join([*words, *(word for part in parts for word in ("--part", part))])
 
 
 def _list(console: "PlainConsole", studies: Path | None) -> None:

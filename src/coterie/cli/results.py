@@ -13,7 +13,7 @@ PERCENT: dict[str, str] = {"final": "final", "±": "±", **{name: told.title for
 OTHERS: dict[str, str] = {name: told.title for name, told in PRINTED.items() if not told.percent}
 PLAIN = OTHERS | {"seeds": "seeds", "MB/round": "MB/round"}
 CAPTION = (
-    "Accuracy in % on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
+    "{} on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
     "last 10 rounds and of all rounds, and of the worst-served client."
 )
 UNSEEN = "Unseen: after the last round, of the clients that took no part; they are in no other column."
@@ -37,7 +37,9 @@ def result_table(result: Result) -> Table:
     """The methods of a study side by side."""
     frame = result.table()
     frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame]]
-    told = f"{CAPTION} {UNSEEN}" if "unseen" in frame else CAPTION
+    measure = result.measure
+    caption = CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100)
+    told = f"{caption} {UNSEEN}" if "unseen" in frame else caption
     table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in frame.columns:

@@ -28,6 +28,9 @@ def resume(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
     workers: options.Workers = None,
     ray: options.Ray = None,
+    microbatch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a batch that go through a large model at a time; as before unless given.")
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Of a comparison: minutes after which to stop, with complete pairs of seeds.")
     ] = None,
@@ -49,7 +52,10 @@ def resume(
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    watch, common = [ProgressBar(console)], {"data_dir": data_dir, "threads": threads, "workers": workers, "ray": ray}
+    watch, common = (
+        [ProgressBar(console)],
+        {"data_dir": data_dir, "threads": threads, "microbatch": microbatch, "workers": workers, "ray": ray},
+    )
     more = More(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
     if (folder / REQUEST).is_file():
         again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]

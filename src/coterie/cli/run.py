@@ -40,30 +40,35 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Run methods side by side: same partition, initial models, cohorts and batches for all."""
-    from coterie.evidence.settings import Settings, parse_seeds
-    from coterie.run.study_file import FileStudy, read_study_file
-
     stop_on_terminate()
-    if any(name.endswith(".toml") for name in methods):
-        if len(methods) > 1:
-            raise UserError("Give either methods or one study file, not both.")
-        # a model that is said here takes the place of the file's
-        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model=model is not None), trust)
-    else:
-        studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), out)]
+    said |= options.given(data=data, model=model, seeds=seeds, data_seed=data_seed)
+    studies = wanted_studies(methods, said, trust, unseen)
     if len(studies) > 1 and as_json:
         raise UserError("--json prints one study: a study file with a grid has several; read their folders with 'coterie show DIR --json'.")
-    chosen = parse_seeds(seeds) if seeds is not None else None
-    said |= options.given(data=data, model=model, seeds=chosen, data_seed=data_seed)
     came_to_something = True
     for entry in studies:
-        entry = entry.but(said)
-        if unseen is not None:
-            entry = entry.leaving_out(unseen)
         entry = replace(entry, out=_folder(out, entry, alone=len(studies) == 1))
         came_to_something &= _run_one(entry, data_dir, resume, as_json, track or [])
     if not came_to_something:
         raise typer.Exit(1)
+
+
+def wanted_studies(methods: list[str], said: dict[str, Any], trust: bool, unseen: float | None = None) -> "list[FileStudy]":
+    """The studies that a command line names: methods, or a study file, with what was said beside them; seeds are as a user writes them."""
+    from coterie.evidence.settings import Settings, parse_seeds
+    from coterie.run.study_file import FileStudy, read_study_file
+
+    if "seeds" in said:
+        said = {**said, "seeds": parse_seeds(said["seeds"])}
+    if any(name.endswith(".toml") for name in methods):
+        if len(methods) > 1:
+            raise UserError("Give either methods or one study file, not both.")
+        # a model that is said here takes the place of the file's
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model="model" in said), trust)
+    else:
+        studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), None)]
+    studies = [entry.but(said) for entry in studies]
+    return studies if unseen is None else [entry.leaving_out(unseen) for entry in studies]
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:

@@ -34,7 +34,8 @@ def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
     An answer whose shapes or types are wrong is refused by itself, so that one odd client costs nobody else the round.
     """
     columns, refused, rows, known = ask.reply.columns(), {}, {}, ask.row_shapes()
-    empty = {name: np.zeros(shape) for name, shape in known.items() if 0 in shape}  # what holds no number need not be sent
+    empty = {name: np.zeros((0,) * told["axes"]) for name, told in columns.items() if told["optional"]}
+    empty |= {name: np.zeros(shape) for name, shape in known.items() if 0 in shape}  # what holds no number need not be sent
     for client in sorted(answers):
         try:
             with np.errstate(all="ignore"):  # too large for float32 becomes infinite, which `accept` refuses

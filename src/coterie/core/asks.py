@@ -40,8 +40,10 @@ class Share:
 
 
 def column(dtype: type[np.generic], *, axes: int = 0, finite: bool = False, positive: bool = False, **options: Any) -> Any:
-    """A column of a reply: its type, the number of axes of one client's row, and whether every number must be finite or above zero."""
-    return field(metadata={"dtype": dtype, "axes": axes, "finite": finite, "positive": positive}, **options)
+    """A column of a reply: its type, the number of axes of one client's row, and whether every number must be finite or above zero. One
+    with a default need not be sent."""
+    told = {"dtype": dtype, "axes": axes, "finite": finite, "positive": positive, "optional": "default" in options}
+    return field(metadata=told, **options)
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,26 @@ class Errors(Reply):
 
 @dataclass(frozen=True)
 class Evaluated(Reply):
-    """Counts enough for accuracy, precision, recall, F1 and FedEx's accuracy gate: one row a client, or a model on the central set."""
+    """Counts enough for accuracy, precision, recall, F1 and FedEx's accuracy gate: one row a client, or a model on the central set.
+
+    Where a sample has several labels, counts are of those that are set; a regression has none. `core.tasks` says what is summed up.
+    """
 
     hits: Ints = column(np.int64, axes=1)  # (n, C) right predictions by class
     predicted: Ints = column(np.int64, axes=1)  # (n, C) predictions by class
     actual: Ints = column(np.int64, axes=1)  # (n, C) samples by class
     loss: Doubles = column(np.float64)  # (n,) mean loss (nan without samples)
     auroc: Doubles = column(np.float64)  # (n,) area under the ROC curve of two-class tasks; nan where undefined
+    sums: Doubles = column(np.float64, axes=1, default=None)  # (n, s) what else a task sums up over samples, their number first
     answers: Array | None = None  # (n, bytes) which samples were answered rightly, a bit each: in simulations, where the ask wants it
+
+    def __post_init__(self) -> None:
+        if self.sums is None:  # a classification
+            object.__setattr__(self, "sums", np.zeros((len(self.clients), 0)))
 
     @property
     def sizes(self) -> Ints:
-        return np.asarray(self.actual.sum(1), dtype=np.int64)
+        return np.asarray(self.sums[:, 0] if self.sums.shape[1] else self.actual.sum(1), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,7 @@ class ModelAsk(Ask[R]):
     start: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64), kw_only=True)  # (n,); all row 0 when not given
     share: Share | None = field(default=None, kw_only=True)  # None: all samples
     alone: bool = field(default=False, kw_only=True)  # the client works for itself: neither the model nor the answer is sent
+    held: int = field(default=0, kw_only=True)  # numbers of a model that clients keep between visits: not sent, and not charged
 
     every_model: ClassVar[bool] = False  # whether each client is sent, and works through, all k models and not one of them
 

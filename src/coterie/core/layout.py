@@ -1,8 +1,8 @@
 """What each slice of a model's flat vector is.
 
-Everything that crosses the wire is such a vector: the module's parameters in order, then its buffers. The layout keeps apart what
-must not be treated alike: statistics (batch norm's running moments) are averaged but never compared, counters (integer buffers)
-likewise, and frozen parts are neither trained nor compared.
+Everything that crosses the wire is such a vector: the module's trained parameters in order, then its buffers; what is frozen is not in it.
+The layout keeps apart what must not be treated alike: statistics (batch norm's running moments) are averaged but never compared, and
+counters (integer buffers) likewise.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Floats
 
-TensorKind = Literal["weight", "statistic", "counter", "frozen"]
+TensorKind = Literal["weight", "statistic", "counter"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Slice:
     shape: tuple[int, ...]
     begin: int
     kind: TensorKind
+    norm: bool = False  # whether it is part of a batch norm: its scale and shift, its statistics, its counter
 
     @property
     def size(self) -> int:
@@ -60,8 +61,11 @@ class Layout:
         return mask
 
     def comparable(self, vectors: Floats) -> Floats:
-        """The columns that may be compared; the array itself, without a copy, when that is all of them."""
-        return vectors if bool(self.compared.all()) else vectors[:, self.compared]
+        """The columns that may be compared: a view where they lie together, as a module's trained weights do; otherwise a copy."""
+        last = self.weights[-1].end if self.weights else 0
+        if bool(self.compared[:last].all()):
+            return vectors if last == self.size else vectors[:, :last]
+        return vectors[:, self.compared]
 
 
 class InitialModels(Protocol):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from coterie.core.augmentation import augmentation_of
 from coterie.core.rules import LocalRule
 from coterie.core.settings import check_settings, setting
 
@@ -20,10 +21,12 @@ class Local:
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Local optimiser; adamw runs client by client.")
     mu: float = setting(0.0, "Weight of a proximal term: mu * (w - anchor) is added to the gradient.", least=0)
     max_steps: int | None = setting(None, "Steps at most; all that the epochs take unless given.", least=1)
+    augment: str | None = setting(None, "Random changes of training images: flip+crop(4)+jitter(0.2)+rotate(15), or some of them.")
     rule: LocalRule | None = None  # a loss and a step of one's own
 
     def __post_init__(self) -> None:
         check_settings(self, "Local training")
+        augmentation_of(self.augment)  # a wrong one is refused here
 
     def but(self, **changes: Any) -> "Local":
         """The same settings with some changed."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
+from coterie.core.holdings import NOTHING, Holdings
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
 from coterie.core.mixing import Mixing, mixed_plainly
@@ -21,6 +22,7 @@ from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
 from coterie.core.sketches import Sketch
 from coterie.core.states import State
+from coterie.core.tasks import CLASSIFICATION, Task
 
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
@@ -38,8 +40,9 @@ class Context:
     seed: int
     round_: int  # 0 for the start
     notes: Notes = field(default_factory=Notes)
-    outputs: int = 0  # classes
+    outputs: int = 0  # classes, labels, or one number
     validation: bool = False  # whether clients have validation parts
+    task: Task = CLASSIFICATION
     aggregate: Aggregate = mixed_plainly  # how models are made from replies by a matrix: a guard has another way
     truth: Ids | None = None  # (clients,) a scenario's true groups: given to methods under the oracle control, and to no other
 
@@ -140,6 +143,17 @@ class Method(ABC, Generic[S]):
         return getattr(self, "assign", None) == "oracle"
 
     @property
+    def holdings(self) -> Holdings:
+        """What it holds for each client: nothing, unless it says so."""
+        return NOTHING
+
+    @property
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
+        return False
+
+    @property
+    def trains_once(self) -> bool:
+        """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
+        an earlier round can then count in it, which is what asynchronous rounds need."""
         return False

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat float32 vector, and back; initial models by key. With `model`, all of the core that needs torch."""
+"""What is sent of a module as one flat float32 vector, and back; initial models by key. With `model`, all of the core that needs torch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,37 +12,45 @@ from coterie.core.layout import InitialModels, Layout, Slice, TensorKind
 from coterie.core.rng import key
 
 
+def sent(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """By name, what crosses the wire: the parameters that are trained, in order, and then the buffers.
+
+    Frozen parameters, buffers that a module does not save, and those of its `fixed_parts` never do: they are the same wherever the model is
+    built, and belong to what its spec names.
+    """
+    trained = [(name, w) for name, w in module.named_parameters() if w.requires_grad]
+    unsaved, fixed = set(), []
+    for path, part in module.named_modules():
+        begin = f"{path}." if path else ""
+        unsaved |= {begin + name for name in part._non_persistent_buffers_set}
+        fixed += [f"{begin}{name}." for name in getattr(part, "fixed_parts", ())]
+    kept = [(name, b) for name, b in module.named_buffers() if name not in unsaved and not name.startswith(tuple(fixed))]
+    return [*trained, *kept]
+
+
 def layout_of(module: nn.Module) -> Layout:
     """The layout of a module's vector."""
+    norms = {path for path, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)}
     slices: list[Slice] = []
     begin = 0
-    parameters = dict(module.named_parameters())
-    for name, tensor in [*parameters.items(), *module.named_buffers()]:
-        kind = _kind(tensor, trained=name in parameters and tensor.requires_grad, parameter=name in parameters)
-        slices.append(Slice(name, tuple(tensor.shape), begin, kind))
+    for name, tensor in sent(module):
+        kind: TensorKind = "weight" if tensor.requires_grad else "statistic" if tensor.is_floating_point() else "counter"
+        slices.append(Slice(name, tuple(tensor.shape), begin, kind, norm=name.rpartition(".")[0] in norms))
         begin += tensor.numel()
     return Layout(tuple(slices))
 
 
-def _kind(tensor: torch.Tensor, *, trained: bool, parameter: bool) -> TensorKind:
-    if trained:
-        return "weight"
-    if parameter:
-        return "frozen"
-    return "statistic" if tensor.is_floating_point() else "counter"
-
-
 def read(module: nn.Module) -> Floats:
-    """The module's parameters and buffers as one flat float32 vector."""
-    tensors = [*module.parameters(), *module.buffers()]
+    """What is sent of a module as one flat float32 vector."""
+    tensors = [tensor for _, tensor in sent(module)]
     return np.concatenate([t.detach().to(torch.float32).cpu().numpy().ravel() for t in tensors], dtype=np.float32)
 
 
 @torch.no_grad()
 def write(module: nn.Module, vector: torch.Tensor) -> None:
-    """Set the module's parameters and buffers from a flat vector."""
+    """Set what is sent of a module from a flat vector."""
     begin = 0
-    for tensor in [*module.parameters(), *module.buffers()]:
+    for _, tensor in sent(module):
         value = vector[begin : begin + tensor.numel()].view(tensor.shape)
         tensor.copy_(value if tensor.is_floating_point() else value.round())
         begin += tensor.numel()

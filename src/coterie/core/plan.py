@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Any, Literal
 
-from coterie.core.attacks import attack_of
+from coterie.core.attacks import attack_of, refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.samplers import check_sampler
 from coterie.core.settings import check_settings, setting
+from coterie.core.speeds import refuse_speeds, speeds_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,28 @@ class Plan:
     step_every: int = setting(10, "Rounds between the steps of schedule=step.", least=1)
     dropout: float = setting(0.0, "Share of clients that do not answer in a round.", least=0, below=1)
     stragglers: float = setting(0.0, "Share of clients that finish only part of their epochs.", least=0, most=1)
+    speeds: str | None = setting(
+        None, "How long clients take in simulated time: equal, lognormal(1.0), slowed(share=0.1,factor=10), or a CSV file of client,time."
+    )
+    asynchronous: int | None = setting(
+        None, "Aggregate as soon as so many answers are there, and let the others come later; all are waited for unless given.", least=1
+    )
+    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds; as many as a cohort unless given.", least=1)
+    staleness: float = setting(
+        0.5, "Exponent a of (1 + t)^-a, by which an update counts less that was begun t asynchronous rounds before.", least=0
+    )
     attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
     counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
     )
+    loss: Literal["usual", "absolute"] = setting(
+        "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
+    )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
+    evaluate_clients: int | None = setting(
+        None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
+    )
     stop_early: int | None = setting(
         None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
     )
@@ -43,6 +60,9 @@ class Plan:
     def __post_init__(self) -> None:
         check_settings(self, "A study")
         attack_of(self.attack)  # a wrong one is refused here
+        speeds_of(self.speeds)  # likewise
+        if self.concurrency is not None and self.asynchronous is None:
+            raise UserError("A study cannot use concurrency without asynchronous, which says how many answers are waited for: give both.")
         check_sampler(self.selection)
         if self.schedule == "cosine" and self.decay != 1:
             raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
@@ -58,10 +78,28 @@ class Plan:
             rest["norm_bound"] = inf
         return cls(**rest, local=local)
 
+    def check_real(self) -> None:
+        """Refuse what a real federation does not do: its clients are what they are, and minimise the usual loss of classes."""
+        refuse_attack(self.attack)
+        refuse_speeds(self.speeds)
+        if self.loss != "usual":
+            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
+
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""
         if self.cohort is not None and self.cohort > clients:
             raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
+        size = self.cohort_size(clients)
+        if self.asynchronous is not None and self.asynchronous > size:
+            raise UserError(
+                f"Asynchronous rounds of {self.asynchronous} answers need as large a cohort, which has {size} clients: "
+                f"use --asynchronous {size} or fewer."
+            )
+
+    def cohort_size(self, clients: int) -> int:
+        """How many clients are picked for a round, if all of so many can be reached."""
+        window = max(round(self.window * clients), 1) if self.selection == "windows" else clients
+        return self.cohort or window
 
     def rate_factor(self, round_: int) -> float:
         """What the learning rate is multiplied by in a round; the first round, and the start before it, have the whole rate."""

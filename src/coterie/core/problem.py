@@ -9,6 +9,7 @@ from coterie.core.layout import InitialModels, Layout
 from coterie.core.method import Context
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
+from coterie.core.tasks import CLASSIFICATION, Task
 
 if TYPE_CHECKING:
     from coterie.core.model import ModelSpec
@@ -32,6 +33,7 @@ class Problem:
     truth_at: Callable[[int], Ids | None] = _no_truth
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
+    task: Task = CLASSIFICATION
     everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
 
     @property
@@ -45,7 +47,16 @@ class Problem:
 
     def context(self, plan: Plan, seed: int, round_: int) -> Context:
         """What a method, or any script of asks, may know in one round."""
-        return Context(self.roster_at(round_), self.layout, plan, seed, round_, outputs=self.model.outputs, validation=self.validation)
+        return Context(
+            self.roster_at(round_),
+            self.layout,
+            plan,
+            seed,
+            round_,
+            outputs=self.model.outputs,
+            validation=self.validation,
+            task=self.task,
+        )
 
     def initial(self, seed: int) -> InitialModels:
         """The keyed factory of initial models of one seed."""

@@ -31,7 +31,7 @@ def _uniform(ctx: "Context", size: int | None, purpose: str) -> Ids:
 
 def _windows(ctx: "Context", size: int | None, purpose: str) -> Ids:
     """Windows that slide over a random order of all clients."""
-    wide = size or max(round(ctx.plan.window * len(ctx.roster)), 1)
+    wide = size or ctx.plan.cohort_size(len(ctx.roster))
     return selection.windows(ctx.roster, wide, ctx.seed, purpose, ctx.round_)
 
 

@@ -13,6 +13,11 @@ def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: i
     return available if size is None else roster.lowest(key(seed, purpose, round_), available, size)
 
 
+def looked_at(roster: Roster, size: int | None) -> Ids:
+    """The clients that a study looks at, ascending: everybody, or a sample by their ids alone, so that all methods and seeds share it."""
+    return roster.clients if size is None else roster.lowest(key("evaluated clients"), roster.clients, size)
+
+
 def windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> Ids:
     """A window that slides over a random order of all clients, ascending (SimProx, Section IV-A).
 

@@ -108,6 +108,7 @@ def divide(
         x=samples.x,
         y=samples.y,
         classes=samples.classes,
+        task=samples.task,
         ids=ids,
         train=train,
         test=tests,

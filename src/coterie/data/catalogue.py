@@ -8,13 +8,14 @@ from typing import Any, Literal, TypeVar
 
 from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Registry, Spec, parse_path
-from coterie.data import changes, frames, own, papers, unseen
+from coterie.data import changes, frames, official, own, papers, unseen
 from coterie.data import partitions as divisions
 from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
 from coterie.data.digits import digits
 from coterie.data.federation import Federation, Samples
 from coterie.data.heart import heart
+from coterie.data.linear import linear
 from coterie.data.sets import crisis, fedsim, flights, images, mnist, people, schools, texts, watch
 from coterie.data.synthetic import synthetic
 
@@ -31,7 +32,7 @@ def _named(kind: str, *makes: Callable[..., T], group: str | None = None) -> Reg
 
 sources: Registry[Samples | Federation] = _named(
     "data set",
-    *(digits, heart, synthetic),
+    *(digits, heart, synthetic, linear),
     *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
     *(crisis.crisismmd, crisis.medic),
@@ -48,7 +49,7 @@ partitions: Registry[Federation] = _named(
 scenarios: Registry[Federation] = _named(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
-    *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen),
+    *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen, official.official_test),
 )
 
 # What `coterie data get NAME` knows.
@@ -111,6 +112,7 @@ class _Maker:
             made = replace(made, unseen=unseen.share_of(rest))
         for number, step in enumerate(rest, 1):
             registry = scenarios if step.name in scenarios else partitions
+            _check_task(step, made, first.name)
             made = registry.build(step, made, **self._context(registry[step.name], steps[:number]))
         if isinstance(made, Samples):
             if made.owners is None:
@@ -147,11 +149,19 @@ def _check(steps: Sequence[Spec]) -> None:
         raise UserError(_undivided(first.name))
 
 
+def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
+    """Refuse to deal out, or to swap, the classes of samples that have none."""
+    if step.name in BY_CLASS and not made.task.counts_classes:
+        raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task.name}: use natural, iid or quantity.")
+
+
 def _undivided(name: str) -> str:
     ways = f"'{name}/iid(clients=10)' or '{name}/rotated(clients=40,groups=4)'"
     return f"Data set {name!r} has to be divided among clients: write for example {ways}."
 
 
+# what counts classes: samples of other tasks have none
+BY_CLASS = {"dirichlet", "pathological", "shards", "powerlaw", "letters", "fedex_noise", "intents", "labelswap", "labelsubset", "mixed"}
 # sets that do not say whose a sample is; of a user's own files one knows only after reading them
 UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking77"}
 

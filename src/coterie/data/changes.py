@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.rng import generator, key, shuffle
 from coterie.data.federation import Federation
@@ -35,12 +36,21 @@ def outliers(
             x[own] = rng.random(x[own].shape)
             continue
         spoilt = np.setdiff1d(own, tests)
-        y[spoilt] = classes - 1 - y[spoilt] if how == "flip" else rng.integers(classes, size=len(spoilt))
+        y[spoilt] = _spoilt(y[spoilt], classes, how, federation, rng)
     told = {"groups": f"the outliers ({how}) are group 1", "outliers": [federation.ids[i] for i in chosen]}
     central = federation.central
     made = regrouped(federation, "outliers", np.isin(np.arange(len(federation)), chosen).astype(np.int64), told, x=x, y=y)
     # the world of the others is unchanged, so the server's test set still tells the truth
     return made.with_(central=central, provenance={**made.provenance, "central": federation.provenance.get("central", "kept")})
+
+
+def _spoilt(y: Array, classes: int, how: str, federation: Federation, rng: np.random.Generator) -> Array:
+    """Labels flipped, or drawn at random; targets mirrored at their mean, or dealt out anew among their own."""
+    if federation.task.counts_classes:
+        return np.asarray(classes - 1 - y if how == "flip" else rng.integers(classes, size=len(y)))
+    if how == "random":
+        return np.asarray(rng.permutation(y))
+    return -y if federation.task.name == "regression" else 1 - y
 
 
 @scenario

@@ -5,6 +5,7 @@ from hashlib import sha256
 
 from coterie.core.arrays import Array
 from coterie.core.plain import as_json
+from coterie.core.tasks import Task
 from coterie.core.threads import cores, in_order
 from coterie.data.federation import Federation, Parts
 
@@ -17,7 +18,7 @@ def contents(federation: Federation) -> dict[str, str]:
     parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
     found = {
         "features": array_hash(federation.x),
-        "labels": _joined([array_hash(federation.y), *federation.classes]),
+        "labels": _joined([array_hash(federation.y), *federation.classes, *_task(federation.task)]),
         "clients": _joined(federation.ids),
         "parts": _joined([_parts(part) for part in parts]),
     }
@@ -50,6 +51,11 @@ def array_hash(array: Array) -> str:
     step = -(-len(begins) * rows * row // MOST) if begins else 1
     blocks = in_order(lambda begin: sha256(array[begin : begin + rows].tobytes()).hexdigest(), begins[::step], cores())
     return _joined([array.dtype.str, str(array.shape), *blocks])
+
+
+def _task(task: Task) -> list[str]:
+    """Nothing of a classification, whose hashes are as they have always been."""
+    return [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
 
 
 def _parts(parts: Parts) -> str:

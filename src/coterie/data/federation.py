@@ -10,6 +10,7 @@ import numpy as np
 from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs
+from coterie.core.tasks import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,14 @@ class Samples:
 
     name: str
     x: Array  # (N, ...) float32 features, or integer tokens
-    y: Ints  # (N,)
-    classes: tuple[str, ...]
-    central: tuple[Array, Ints] | None = None
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets
+    classes: tuple[str, ...]  # or the names of the labels, or of the target
+    central: tuple[Array, Array] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     owners: Ints | None = None  # (N,) who wrote, sent or treated each sample, where that is known: a row of `owner_names`
     owner_names: tuple[str, ...] = ()
     given: Ints | None = None  # (N,) the part each sample is in by the set's own split, where it has one
+    task: Task = CLASSIFICATION
     unseen: float = 0.0  # the share of clients that will take no part: nothing may be fitted on what they hold
 
 
@@ -77,17 +79,18 @@ class Federation:
 
     name: str
     x: Array  # (N, ...) shared by all clients and all lanes
-    y: Ints  # (N,) class numbers
-    classes: tuple[str, ...]
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets, standardised
+    classes: tuple[str, ...]  # or the names of the labels, or of the target
     ids: tuple[str, ...]  # a string a client: the key of its randomness
     train: Parts
     test: Parts
     validation: Parts | None = None
-    central: tuple[Array, Ints] | None = None  # the server's own test set
+    central: tuple[Array, Array] | None = None  # the server's own test set
     groups: Ids | None = None  # (n,) the true group of each client, where known
     arrivals: Ints | None = None  # (n,) the first round in which each client can be reached; None: all from the start
     data_seed: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, licence, citation, how it was divided and scaled
+    task: Task = CLASSIFICATION
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
     unseen: int = 0  # the last so many clients take no part in training: they are served and scored, and nothing else
 
@@ -107,10 +110,10 @@ class Federation:
             raise UserError(f"Federation {self.name!r} changes its clients over time: a drift may change what they hold, not who they are.")
 
     @classmethod
-    def from_frame(cls, frame: Any, *, client: str, label: str, **settings: Any) -> "Federation":
-        """The clients of a data frame. `settings` are those of the spec ``csv(...)`` (scale, impute, categories, drop, text, split, ...),
-        of the partition ``natural(...)`` (test, validation, clients, least, most), `unseen` (the share of clients that take no part in
-        training), `data_seed` and `name`.
+    def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
+        """The clients of a data frame; `label` names one column, or several of 0 and 1. `settings` are those of the spec ``csv(...)``
+        (task, scale, impute, categories, drop, text, split, ...), of the partition ``natural(...)`` (test, validation, clients, least,
+        most), `unseen` (the share of clients that take no part in training), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
@@ -123,14 +126,14 @@ class Federation:
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
-        """The clients of arrays: samples, their class numbers or names, and whose each is; `split` may say the part of each."""
+        """The clients of arrays: samples, their classes, targets or rows of 0 and 1, and whose each is; `split` may say each one's part."""
         from coterie.data.from_objects import arrays_federation
 
         return arrays_federation(x, y, client, **settings)
 
     @classmethod
     def from_datasets(cls, datasets: Mapping[str, Any], **settings: Any) -> "Federation":
-        """A client for each site's data set: torch's (pairs of features and a class) or Hugging Face's (columns; `label` and `inputs` name
+        """A client for each site's data set: torch's (pairs of features and a label) or Hugging Face's (columns; `label` and `inputs` name
         them), or ``{"train": ..., "test": ...}`` of them."""
         from coterie.data.from_objects import datasets_federation
 

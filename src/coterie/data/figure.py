@@ -22,6 +22,8 @@ def draw_partition(federation: Federation, path: Path) -> None:
     """Write the figure of a federation's partition; the file's ending says in which format."""
     if path.suffix not in FORMATS:
         raise UserError(f"{path}: a figure is written as {', '.join(FORMATS)}.")
+    if not federation.task.counts_classes:
+        raise UserError(f"The figure of a partition shows classes, and {federation.name!r} is a {federation.task.name}.")
     try:
         import altair
         import vl_convert  # noqa: F401  (altair writes files with it)

@@ -11,6 +11,7 @@ import numpy as np
 from coterie.core.errors import UserError, suggestion
 from coterie.data.federation import Samples
 from coterie.data.folder import find_path
+from coterie.data.labels import TaskWord, labels_of
 from coterie.data.own import own_samples, split_words
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.prepared import pending
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def csv(
     path: str,
-    label: str,
+    label: tuple[str, ...] | str,
     client: str | None = None,
     text: str | None = None,
     split: str | None = None,
@@ -38,6 +39,8 @@ def csv(
     features: Features = "bag",
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
+    task: TaskWord = "auto",
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
@@ -45,16 +48,18 @@ def csv(
 
     `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
     categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
-    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn.
+    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn,
+    or, with a tokenizer, for text.
+    `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
-    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, _data_dir)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
+    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
 
 
 def parquet(
     path: str,
-    label: str,
+    label: tuple[str, ...] | str,
     client: str | None = None,
     text: str | None = None,
     split: str | None = None,
@@ -67,13 +72,15 @@ def parquet(
     features: Features = "bag",
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
+    task: TaskWord = "auto",
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet file: as csv."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
-    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, _data_dir)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
+    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
@@ -110,15 +117,24 @@ def check_columns(columns: Sequence[str], where: str) -> None:
 class ColumnRoles:
     """Which columns are not features."""
 
-    label: str
+    label: tuple[str, ...] | str  # one, or several of 0 and 1
     client: str | None = None
     text: str | None = None
     split: str | None = None
 
     @property
-    def named(self) -> dict[str, str]:
-        """The columns by what they are."""
-        return {role: column for role, column in asdict(self).items() if column is not None}
+    def labels(self) -> tuple[str, ...]:
+        return listed(self.label)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """What each column is, and its name."""
+        others = (("client", self.client), ("text", self.text), ("split", self.split))
+        return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for _, name in self.pairs]
 
 
 def listed(drop: Sequence[str] | str) -> tuple[str, ...]:
@@ -133,6 +149,7 @@ def _frame(
     roles: ColumnRoles,
     wishes: Wishes,
     wording: Wording,
+    task: TaskWord,
     data_dir: Path | None,
 ) -> Samples:
     where = find_path(path, data_dir)
@@ -140,35 +157,37 @@ def _frame(
 
     def read() -> Table:
         try:
-            frame = reader(where, list(roles.named.values()))
+            frame = reader(where, roles.columns)
         except UserError:
             raise
         except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
-        table = table_of(frame, str(where), roles, wishes)
+        table = table_of(frame, str(where), roles, wishes, task)
         return table if roles.text is None else WordedColumn(roles.text, wording).table(table)
 
-    return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told())
+    said = {} if task == "auto" else {"task": task}
+    return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told(), **said)
 
 
-def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wishes | None = None) -> Table:
+def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wishes | None = None, task: str = "auto") -> Table:
     """A data frame's columns in their roles."""
     wishes = wishes or Wishes()
     check_columns([str(column) for column in frame.columns], where)
     if not len(frame):
         raise UserError(f"{where} holds no samples.")
-    for role, column in [*roles.named.items(), *(("dropped", name) for name in wishes.drop)]:
+    for role, column in [*roles.pairs, *(("dropped", name) for name in wishes.drop)]:
         if column not in frame:
             raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
-    for role, column in roles.named.items():
+    for role, column in roles.pairs:
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: row {int(lacking.argmax())} has no value in the {role} column {column!r}.")
-    y, classes = coded([str(value) for value in frame[roles.label]])
+    labels = labels_of([frame[name].tolist() for name in roles.labels], roles.labels, task, where)
     owners, names = coded([str(value) for value in frame[roles.client]]) if roles.client is not None else (None, ())
     table = Table(
-        y=y,
-        classes=classes,
+        y=labels.y,
+        classes=labels.classes,
+        task=labels.task,
         texts=[str(value) for value in frame[roles.text]] if roles.text is not None else None,
         part=split_words(frame[roles.split].tolist(), where) if roles.split is not None else None,
         owners=owners,
@@ -176,9 +195,9 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
     )
     if roles.text is not None:
         return table
-    rest = frame.drop(columns=list(dict.fromkeys([*roles.named.values(), *wishes.drop])))
+    rest = frame.drop(columns=list(dict.fromkeys([*roles.columns, *wishes.drop])))
     if not len(rest.columns):
-        raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.named.values())}.")
+        raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.columns)}.")
     columns = Columns.of(rest, where, onehot=wishes.categories == "onehot")
     facts: dict[str, Any] = {"features": list(columns.features)}
     if not wishes.any:

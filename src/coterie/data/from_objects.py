@@ -9,6 +9,7 @@ import numpy as np
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs, several
+from coterie.data.array_labels import array_labels
 from coterie.data.federation import INPUTS, Federation
 from coterie.data.frames import ColumnRoles, listed, table_of
 from coterie.data.object_rows import LABEL, ObjectRows, Wanted, samples_of
@@ -16,7 +17,7 @@ from coterie.data.own import TOLD, split_words
 from coterie.data.partitions import natural
 from coterie.data.preparing.wishes import Wishes
 from coterie.data.preparing.worded import WordedColumn
-from coterie.data.table import PARTS, Table, as_samples, check_table, coded, numbered_classes
+from coterie.data.table import PARTS, Table, as_samples, check_table, coded
 from coterie.data.text import Wording
 from coterie.data.unseen import with_unseen
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def frame_federation(
     frame: "pd.DataFrame",
     *,
-    label: str,
+    label: Sequence[str] | str,
     client: str,
     text: str | None = None,
     split: str | None = None,
@@ -41,14 +42,17 @@ def frame_federation(
     width: int = 1024,
     vocabulary: int = 4096,
     length: int = 32,
+    tokenizer: str | None = None,
+    task: str = "auto",
     **parts: Any,
 ) -> Federation:
     """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
-    wording = Wording(features, width, vocabulary, length)
+    wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
-    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", ColumnRoles(label, client, text, split), wishes)
+    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
+    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", roles, wishes, task)
     return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
 
 
@@ -60,26 +64,33 @@ def arrays_federation(
     split: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    task: str = "auto",
     **parts: Any,
 ) -> Federation:
-    """The clients of arrays: samples, their class numbers or names, and whose each is."""
+    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and whose each is."""
     where, y = f"The arrays {name!r}", np.asarray(y)
     x, told = _rows(x, where)
-    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim != 1 or not len(x) == len(y) == len(client):
+    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim not in (1, 2) or not len(x) == len(y) == len(client):
         raise UserError(
             f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
         )
-    numbers, named = _classes(y, classes, where)
+    labels = array_labels(y, classes, task, where)
     owners, names = coded([str(each) for each in client])
-    table = Table(numbers, named, _floats(x), owners=owners, owner_names=names, facts=told)
+    table = Table(labels.y, labels.classes, _floats(x), owners=owners, owner_names=names, task=labels.task, facts=told)
     table = table if split is None else replace(table, part=split_words(list(split), where))
     return _federation(table, name, "arrays in memory", parts)
 
 
 def datasets_federation(
-    datasets: Mapping[str, Any], *, label: str = LABEL, inputs: Wanted = None, name: str = "datasets", **parts: Any
+    datasets: Mapping[str, Any],
+    *,
+    label: str = LABEL,
+    inputs: Wanted = None,
+    name: str = "datasets",
+    task: str = "auto",
+    **parts: Any,
 ) -> Federation:
-    """A client for each data set of torch (pairs of features and a class) or Hugging Face (columns, of which `label` is one).
+    """A client for each data set of torch (pairs of features and a label) or Hugging Face (columns, of which `label` is one).
 
     A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from, all unless given;
     a dictionary makes several inputs of them. Samples of torch may be tuples or dictionaries of inputs.
@@ -102,11 +113,11 @@ def datasets_federation(
     (shape,) = shapes
     told = {INPUTS: shape.told()} if isinstance(shape, Inputs) else {}
     words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
-    numbers, named = _classes(np.concatenate([rows.y for _, _, rows in pieces]), words, where)
+    labels = array_labels(np.concatenate([rows.y for _, _, rows in pieces]), words, task, where)
     owners, names = coded(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
     split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
     x = _floats(np.concatenate([rows.x for _, _, rows in pieces]))
-    table = Table(numbers, named, x, part=split, owners=owners, owner_names=names, facts=told)
+    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=told)
     return _federation(table, name, "data sets in memory", parts)
 
 
@@ -128,15 +139,6 @@ def _rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:
         return np.asarray(x), {}
     inputs = Inputs.of(x, where)
     return inputs.pack(x, where), {INPUTS: inputs.told()}
-
-
-def _classes(y: Array, classes: Sequence[str] | None, where: str) -> tuple[Array, tuple[str, ...]]:
-    """Class numbers and their names: numbers are kept where names for them are given, or where they begin at 0."""
-    if y.dtype.kind in "iu" and (classes is not None or (len(y) and y.min() >= 0)):
-        return y.astype(np.int64), tuple(map(str, classes)) if classes is not None else numbered_classes(y, where)
-    if y.dtype.kind == "f" and (y != np.round(y)).any():
-        raise UserError(f"{where}: the labels are fractions such as {y[y != np.round(y)][0]:g}: give class numbers or names.")
-    return coded([str(value) for value in y])
 
 
 def _floats(x: Array) -> Array:

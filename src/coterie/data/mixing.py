@@ -14,6 +14,8 @@ def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str,
             f"{first.name!r} and {second.name!r} cannot be mixed: their samples have shapes {first.input_shape} and {second.input_shape} "
             f"({first.x.dtype}, {second.x.dtype}); give both the same size."
         )
+    if not (first.task.counts_classes and second.task.counts_classes):
+        raise UserError(f"{first.name!r} and {second.name!r} cannot be mixed: only classes can.")
     shift = len(first.classes) if apart else 0
     longer = first.classes if len(first.classes) >= len(second.classes) else second.classes
     classes = (*first.classes, *(f"{name} (2)" if name in first.classes else name for name in second.classes)) if apart else longer

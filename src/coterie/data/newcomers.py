@@ -6,6 +6,7 @@ from coterie.core.errors import UserError
 from coterie.data.federation import Federation, Parts
 from coterie.data.mixing import appended, both_samples
 from coterie.data.preparing.prepared import DONE
+from coterie.data.preparing.targets import standardised
 
 
 def with_newcomers(federation: Federation, new: Federation) -> Federation:
@@ -20,7 +21,12 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     unknown = sorted(set(new.classes) - set(federation.classes))
     if unknown:
         raise UserError(f"{where}: they have a class {unknown[0]!r}, the others have {', '.join(federation.classes)}.")
+    if new.task.name != federation.task.name:
+        raise UserError(f"{where}: they are a {new.task.name}, the others a {federation.task.name}.")
     numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
+    own = numbers[new.y] if federation.task.counts_classes else new.y
+    if federation.task.name == "regression":
+        own = standardised(new.task.in_units(new.y), federation.task)  # in the units that the others are trained in
     told = dict(federation.provenance)
     told["scaling"] = {**told.get("scaling", {}), **new.provenance.get("scaling", {})}
     if DONE in told and DONE in new.provenance:
@@ -28,7 +34,8 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     return Federation(
         name=federation.name,
         x=both_samples(federation.x, new.x),
-        y=np.concatenate([federation.y, numbers[new.y]]),
+        y=np.concatenate([federation.y, own]),
+        task=federation.task,
         classes=federation.classes,
         ids=(*federation.ids, *new.ids),
         train=appended(federation.train, new.train, len(federation.y)),

@@ -33,13 +33,14 @@ def leaf(
     vocabulary: int = 4096,
     length: int = 32,
     words: str | None = None,
+    tokenizer: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your LEAF json: a file, or a folder with train and test files; texts become features as in the text sets."""
     where = find_path(path, _data_dir)
     files = leaf_files(where)
-    wording = Wording(features, width, vocabulary, length, words)
+    wording = Wording(features, width, vocabulary, length, words, tokenizer)
     wording.check("Data set 'leaf'")
 
     def read() -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from coterie.data.federation import Federation, Samples
 from coterie.data.mixing import joined
 from coterie.data.partitions import by_holders, shards
 
-BASE = 5  # samples of each of its two classes that every client of `powerlaw` starts with
+BASE = 5  # samples of each of its classes that every client of `powerlaw` starts with
 LETTERS = "abcdefghij"
 ALPHABET = tuple("abcdefghijklmnopqrstuvwxyz")
 
@@ -24,15 +25,16 @@ def powerlaw(
     test: float = 0.1,
     validation: float = 0.0,
     normalise: bool = True,
+    classes: int = 2,
     *,
     _data_seed: int = 0,
 ) -> Federation:
-    """Two classes a client, in amounts that follow a power law: the papers' MNIST with 1000 clients (Li et al., 2020).
+    """A few classes a client, in amounts that follow a power law: the papers' MNIST with 1000 clients (Li et al., 2020) holds two.
 
-    Client u holds classes u mod C and (u + 1) mod C: 5 samples of each, then int((N_c - 5 s_c) p) more, s_c being the number of clients
-    that hold class c and p lognormal(0, 2) normalised over them. With MNIST and 1000 clients s_c = 200 and this is the recipe's
+    With two, client u holds classes u mod C and (u + 1) mod C: 5 samples of each, then int((N_c - 5 s_c) p) more, s_c being the number of
+    clients that hold class c and p lognormal(0, 2) normalised over them. With MNIST and 1000 clients s_c = 200 and this is the recipe's
     int((N_digit - 1000) p). For small data sets the 5 becomes N_c // (2 s_c), at least 1, so that half of a class is left for the power
-    law to share out. C counts the classes that occur.
+    law to share out. C counts the classes that occur. More or fewer `classes` (FedGroup's Table I has 1, 2, 3 and 5) go on around the ring.
 
     The recipe uses all samples: a central test set is pooled with the rest and shared out, so none is left at the server. Pixels become
     (x - mean) / (std + .001) over all samples, in the data's own units (0 to 255 for MNIST); ``normalise=False`` leaves them alone.
@@ -42,7 +44,10 @@ def powerlaw(
     pooled = _pool(samples)
     check_enough(who, pooled, clients)
     check_fractions(who, test, validation)
-    lists = _powerlaw_lists(who, pooled, clients, _data_seed)
+    present = len(np.unique(pooled.y))
+    if not 1 <= classes <= max(present, 2):  # of one class alone both places of the recipe hold it
+        raise UserError(f"{who}: classes={classes} should be between 1 and the {present} classes of {samples.name!r}.")
+    lists = _powerlaw_lists(who, pooled, clients, classes, _data_seed)
     if normalise:
         pooled = _normalised(pooled)
     told = {
@@ -118,6 +123,7 @@ def fedex_noise(
     images: int = 10_000,
     test: float = 0.1,
     validation: float = 0.0,
+    central: Literal["both", "digits"] = "both",
     *,
     _data_seed: int = 0,
     _source: Callable[[str], Samples] | None = None,
@@ -126,7 +132,8 @@ def fedex_noise(
 
     On MNIST with the defaults: 85 clients share 60,000 digits in 170 shards of 352, and 15 share 10,000 photographs, drawn by key, in 30
     shards of 333; both kinds are labelled 0 to 9. The central test set is the two sets' own test sets one after the other, so the first
-    10,000 are the digits; group 1 are the clients with photographs.
+    10,000 are the digits, or, with ``central=digits``, these alone: the paper does not say which it used. Group 1 are the clients with
+    photographs.
     """
     who = "Partition 'fedex_noise'"
     check_count(who, "noisy", noisy)
@@ -142,7 +149,12 @@ def fedex_noise(
     photographs = replace(other, x=other.x[drawn], y=other.y[drawn])
     digits = shards(samples, clients - noisy, 2, test, validation, _data_seed=_data_seed)
     noise = shards(photographs, noisy, 2, test, validation, _data_seed=_data_seed)
-    return joined(digits, noise, "fedex_noise", prefixes=("client", "noisy"))
+    made = joined(digits, noise, "fedex_noise", prefixes=("client", "noisy"))
+    if central == "both":
+        return made
+    if central != "digits":
+        raise UserError(f"{who}: central={central!r} is not known: use both or digits.")
+    return made.with_(central=digits.central, provenance={**made.provenance, "central": "the digits' own test set"})
 
 
 def intents(
@@ -178,21 +190,21 @@ def intents(
     return divide(samples, lists, "intents", test=test, validation=validation, data_seed=_data_seed, provenance=told)
 
 
-def _slots(classes: int, clients: int) -> Ints:
-    """s_c: how many (client, place) pairs hold class c, when client u holds u mod C and (u + 1) mod C."""
-    u = np.arange(clients)
-    return np.bincount(np.concatenate([u, u + 1]) % classes, minlength=classes)
+def _slots(classes: int, clients: int, places: int) -> Ints:
+    """s_c: how many (client, place) pairs hold class c, when client u holds u mod C, (u + 1) mod C and so on for its places."""
+    held = np.arange(clients)[:, None] + np.arange(places)
+    return np.bincount(held.ravel() % classes, minlength=classes)
 
 
-def _powerlaw_lists(who: str, samples: Samples, clients: int, data_seed: int) -> list[Ints]:
+def _powerlaw_lists(who: str, samples: Samples, clients: int, places: int, data_seed: int) -> list[Ints]:
     present = np.unique(samples.y)
     rows = [np.flatnonzero(samples.y == c) for c in present]
     rows = [r[shuffle(key(data_seed, "powerlaw", "order", int(c)), len(r))] for c, r in zip(present, rows, strict=True)]
     counts = np.array([len(r) for r in rows])
-    classes, slots = len(present), _slots(len(present), clients)
+    classes, slots = len(present), _slots(len(present), clients, places)
     if (slots > counts).any():
         c = int((slots - counts).argmax())
-        fit = max((n for n in range(1, clients) if (_slots(classes, n) <= counts).all()), default=0)
+        fit = max((n for n in range(1, clients) if (_slots(classes, n, places) <= counts).all()), default=0)
         advice = f"use at most {fit} clients" if fit else "it needs more samples"
         name = samples.classes[int(present[c])]
         raise UserError(f"{who}: {counts[c]} samples of class {name!r} cannot serve {slots[c]} places of {clients} clients; {advice}.")
@@ -200,8 +212,8 @@ def _powerlaw_lists(who: str, samples: Samples, clients: int, data_seed: int) ->
 
     # p has one entry for each (class, ring, place): client u is on ring u // C. Places without a client are struck out.
     rings = -(-clients // classes)
-    p = generator(key(data_seed, "powerlaw", "p")).lognormal(0, 2, size=(classes, rings, 2))
-    client = (np.arange(classes)[:, None, None] - np.arange(2)) % classes + classes * np.arange(rings)[:, None]
+    p = generator(key(data_seed, "powerlaw", "p")).lognormal(0, 2, size=(classes, rings, places))
+    client = (np.arange(classes)[:, None, None] - np.arange(places)) % classes + classes * np.arange(rings)[:, None]
     p = np.where(client < clients, p, 0.0)
     totals = p.sum(axis=(1, 2), keepdims=True)
     extra = ((counts - base * slots)[:, None, None] * (p / np.where(totals > 0, totals, 1.0))).astype(np.int64)
@@ -210,7 +222,7 @@ def _powerlaw_lists(who: str, samples: Samples, clients: int, data_seed: int) ->
     used = np.zeros(classes, np.int64)
     for step in ("base", "extra"):
         for u in range(clients):
-            for place in range(2):
+            for place in range(places):
                 c = (u + place) % classes
                 n = int(base[c] if step == "base" else extra[c, u // classes, place])
                 if used[c] + n <= counts[c]:  # otherwise the class would run out: skipped, as in the recipe
@@ -237,7 +249,8 @@ def _normalised(samples: Samples) -> Samples:
     # Feature by feature in blocks of samples: the squares of all of MNIST at once in float64 would be half a gigabyte.
     blocks = np.array_split(samples.x, 1 + len(samples.x) // 4096)
     variance = sum(((block - mean) ** 2).sum(axis=0) for block in blocks) / len(samples.x)
-    x = (samples.x - mean.astype(np.float32)) / (np.sqrt(variance) + little).astype(np.float32)
+    x = samples.x - mean.astype(np.float32)
+    x /= (np.sqrt(variance) + little).astype(np.float32)  # in place: a third copy would be as large as the data
     told = {**samples.provenance, "normalised": "(x - mean) / (std + .001) for each feature, over all samples"}
     return Samples(samples.name, x, samples.y, samples.classes, provenance=told)
 

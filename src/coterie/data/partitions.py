@@ -183,6 +183,7 @@ def _as_given(
         x=samples.x,
         y=samples.y,
         classes=samples.classes,
+        task=samples.task,
         ids=ids,
         train=train,
         test=tests,

@@ -18,7 +18,7 @@ def poisoned(federation: Federation, attack: Attack, hostile: Ids, seed: int) ->
     """The federation with the hostile clients' training parts falsified; sizes stay what they are."""
     lists: list[Array] = [federation.train[client] for client in range(len(federation))]
     features: list[Array] = [federation.x]
-    labels: list[Ints] = [federation.y]
+    labels: list[Array] = [federation.y]
     end = len(federation.y)
     for client in hostile.tolist():
         rows = lists[client]
@@ -57,9 +57,13 @@ def check_marks(federation: Federation) -> None:
         raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
 
 
-def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Ints]:
+def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
     """The samples of one hostile client as it trains on them."""
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
+    if not federation.task.counts_classes:
+        if isinstance(attack, Backdoor):
+            raise UserError(f"A backdoor aims at a class, and {federation.name!r} is a {federation.task.name}: use labelflip instead.")
+        return x, -y if federation.task.name == "regression" else 1 - y
     if isinstance(attack, Backdoor):
         if attack.target >= classes:
             raise UserError(

@@ -18,7 +18,7 @@ def what_is_redrawn(spec: str) -> Redrawn:
         first, *rest = parse_path(spec)
     except UserError:
         return "partition"
-    if first.name == "synthetic":
+    if first.name in ("synthetic", "linear"):
         return "everything"
     return "split" if all(step.name in LASTING for step in rest) else "partition"
 

@@ -17,6 +17,7 @@ from coterie.core.arrays import Array
 from coterie.core.disk import text_hash
 from coterie.core.errors import UserError
 from coterie.core.plain import as_json
+from coterie.core.tasks import Task
 from coterie.data.content import array_hash
 from coterie.data.federation import Samples
 from coterie.data.table import BLOCK, Table
@@ -81,6 +82,8 @@ def save_samples(samples: Samples, final: Path) -> None:
         "owner_names": samples.owner_names,
         "provenance": dict(samples.provenance),
     }
+    if not samples.task.counts_classes:
+        about["task"] = samples.task.name
     scaled = samples.provenance.get("divided_by") == WHITE and samples.x.dtype == np.uint8
     with whole_folder(final) as work:
         for name, array in arrays.items():
@@ -96,7 +99,9 @@ def open_samples(folder: Path) -> Samples:
     central = (_map(folder / "central_x.npy"), np.load(folder / "central_y.npy")) if (folder / "central_x.npy").exists() else None
     owners, given = (np.load(file) if (file := folder / f"{name}.npy").exists() else None for name in ("owners", "given"))
     made = Samples(about["name"], _map(folder / "x.npy"), y, tuple(about["classes"]), central, about["provenance"])
-    return replace(made, owners=owners, owner_names=tuple(about["owner_names"]), given=given)
+    return replace(
+        made, owners=owners, owner_names=tuple(about["owner_names"]), given=given, task=Task(about.get("task", "classification"))
+    )
 
 
 def save_table(table: Table, final: Path) -> None:
@@ -113,9 +118,16 @@ def save_table(table: Table, final: Path) -> None:
 def open_table(folder: Path) -> Table:
     """A table written by `save_table`."""
     about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
-    found = {name: _map(file) for name in ("values", "y", "part", "owners") if (file := folder / f"{name}.npy").exists()}
+    values, part, owners = (_map(file) if (file := folder / f"{name}.npy").exists() else None for name in ("values", "part", "owners"))
     return Table(
-        classes=tuple(about["classes"]), owner_names=tuple(about["owner_names"]), facts=about["facts"], texts=about["texts"], **found
+        _map(folder / "y.npy"),
+        tuple(about["classes"]),
+        values,
+        about["texts"],
+        part,
+        owners,
+        tuple(about["owner_names"]),
+        facts=about["facts"],
     )
 
 

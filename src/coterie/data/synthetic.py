@@ -4,6 +4,7 @@ Li et al. (2020), "Federated optimization in heterogeneous networks", Section 5.
 """
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.errors import UserError
 from coterie.core.rng import generator, key
-from coterie.data.assemble import check_count, check_fractions, client_ids, split_one
+from coterie.data.assemble import check_count, check_fractions, client_ids, split_parts
+from coterie.data.drawn import drawn_arrays
 from coterie.data.federation import Federation, Parts
 
 DIMENSIONS = 60
@@ -25,6 +27,7 @@ def synthetic(
     clients: int = 30,
     alpha_per_class: bool = False,
     validation: float = 0.0,
+    most: int | None = None,
     *,
     _data_seed: int = 0,
 ) -> Federation:
@@ -39,7 +42,8 @@ def synthetic(
     does what the papers meant.
 
     Every draw is keyed by the client's id: more clients leave the earlier ones as they were, and the same data seed gives paired
-    draws for every alpha and beta.
+    draws for every alpha and beta. ``most=10`` gives no client more samples than that, the first of those that it would have: a million
+    clients then fit a machine. What is larger than a GiB is drawn once into the user's cache and mapped, not read.
     """
     iid = isinstance(alpha, str)
     who = "Data set 'synthetic'"
@@ -53,21 +57,31 @@ def synthetic(
             raise UserError(f"{who}: {setting}={value:g} is a standard deviation and should be 0 or more.")
     check_count(who, "clients", clients)
     check_fractions(who, TEST, validation)
+    if most is not None and most < 2:
+        raise UserError(f"{who}: most={most} should be 2 or more: a sample to train on and one to be tested on.")
 
     ids = client_ids(clients)
-    draws = [_iid_client(_data_seed, i) if iid else _client(_data_seed, i, spread, beta, alpha_per_class) for i in ids]
-    starts = np.cumsum([0, *(len(y) for _, y in draws)])
+    starts = np.cumsum([0, *(_size(_data_seed, name, most) for name in ids)])
+
+    def fill(x: Floats, y: Ints) -> None:
+        for name, (begin, end) in zip(ids, pairwise(starts.tolist()), strict=True):
+            model = _iid_model(_data_seed) if iid else _model(_data_seed, name, spread, beta, alpha_per_class)
+            x[begin:end], y[begin:end] = _samples(_data_seed, name, end - begin, *model)
+
+    settings = [clients, "iid" if iid else (spread, beta, alpha_per_class), most, _data_seed]
+    x, y = drawn_arrays("synthetic", settings, int(starts[-1]), DIMENSIONS, fill)
     # The samples of a client are drawn independently, so their order is random already.
-    parts = [split_one(np.arange(a, b), TEST, validation) for a, b in pairwise(starts)]
+    train, held, tests = split_parts(Parts(starts, np.arange(starts[-1])), TEST, validation)
+    at_most = "" if most is None else f",most={most}"
     return Federation(
-        name=f"synthetic({'iid' if iid else f'{spread:g},{beta:g}'},clients={clients})",
-        x=np.concatenate([x for x, _ in draws]),
-        y=np.concatenate([y for _, y in draws]),
+        name=f"synthetic({'iid' if iid else f'{spread:g},{beta:g}'},clients={clients}{at_most})",
+        x=x,
+        y=y,
         classes=tuple(str(c) for c in range(CLASSES)),
         ids=ids,
-        train=Parts.of([p[0] for p in parts]),
-        validation=Parts.of([p[1] for p in parts]) if validation > 0 else None,
-        test=Parts.of([p[2] for p in parts]),
+        train=train,
+        validation=held if validation > 0 else None,
+        test=tests,
         data_seed=_data_seed,
         provenance={
             "source": "generated",
@@ -79,22 +93,28 @@ def synthetic(
     )
 
 
-def _client(seed: int, name: str, alpha: float, beta: float, per_class: bool) -> tuple[Floats, Ints]:
+def _size(seed: int, name: str, most: int | None) -> int:
+    """n_k."""
+    size = int(generator(key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
+    return size if most is None else min(size, most)
+
+
+def _model(seed: int, name: str, alpha: float, beta: float, per_class: bool) -> tuple[Doubles, Doubles]:
+    """(60,) v_k, and (61, 10) W_k with b_k as its last row."""
     shifts = alpha * generator(key(seed, "synthetic", "u", name)).normal(size=CLASSES if per_class else 1)  # (10,) or (1,): u_k
     centre = beta * generator(key(seed, "synthetic", "B", name)).normal()
     mean = centre + generator(key(seed, "synthetic", "v", name)).normal(size=DIMENSIONS)
-    model = generator(key(seed, "synthetic", "W, b", name)).normal(size=(DIMENSIONS + 1, CLASSES)) + shifts
-    return _samples(seed, name, mean, model)
+    return mean, generator(key(seed, "synthetic", "W, b", name)).normal(size=(DIMENSIONS + 1, CLASSES)) + shifts
 
 
-def _iid_client(seed: int, name: str) -> tuple[Floats, Ints]:
-    model = generator(key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
-    return _samples(seed, name, np.zeros(DIMENSIONS), model)
+@lru_cache(maxsize=1)
+def _iid_model(seed: int) -> tuple[Doubles, Doubles]:
+    """The same for everybody."""
+    return np.zeros(DIMENSIONS), generator(key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
 
 
-def _samples(seed: int, name: str, mean: Doubles, model: Doubles) -> tuple[Floats, Ints]:
+def _samples(seed: int, name: str, n: int, mean: Doubles, model: Doubles) -> tuple[Floats, Ints]:
     """x ~ N(mean, diag(j^-1.2)) and the label the model gives it; the last row of the model is b."""
-    n = int(generator(key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
     deviations = np.arange(1, DIMENSIONS + 1) ** -0.6  # the square root of the covariance's diagonal
     x = mean + deviations * generator(key(seed, "synthetic", "x", name)).normal(size=(n, DIMENSIONS))
     y = np.argmax(x @ model[:-1] + model[-1], axis=1)

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
+from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
 from coterie.data.preparing.prepared import has_gaps
 
@@ -22,13 +23,14 @@ SPREAD = 256  # rows, evenly spread, that are looked at of a larger one
 class Table:
     """Rows of one data set. `values` are pixels (uint8), numbers or tokens; a set of texts has `texts` instead, one of pairs has both."""
 
-    y: Ints  # (N,)
+    y: Array  # (N,) class numbers or targets, or (N, L) labels of 0 and 1
     classes: tuple[str, ...]
     values: Array | None = None
     texts: Sequence[str] | None = None
     part: Ints | None = None  # (N,) the set's own split
     owners: Ints | None = None  # (N,) rows of owner_names
     owner_names: tuple[str, ...] = ()
+    task: TaskName = "classification"
     facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance should tell beside source, licence and citation
 
     def count(self, part: str) -> int:
@@ -105,16 +107,25 @@ def check_labels(table: Table, where: str) -> None:
         raise UserError(f"{where} holds no samples.")
     if len(table.classes) > MOST_CLASSES:
         raise UserError(f"{where} would have {len(table.classes):,} classes: is the label column the right one?")
+    if table.task == "classification":
+        _check_classes(table, where)
+    elif not np.isfinite(table.y).all() or (table.task == "multilabel" and table.y.shape[1:] != (len(table.classes),)):
+        raise UserError(f"{where} holds a label that is no finite number.")
+    elif all(len(np.unique(own)) < 2 for own in np.atleast_2d(table.y.T)):
+        raise UserError(f"{where} holds the same label in every row: there is nothing to predict; is the label column the right one?")
+    if table.owners is not None:
+        held = np.bincount(table.owners, minlength=len(table.owner_names))
+        if (held == 0).any():
+            raise UserError(f"{where}: client {table.owner_names[int(held.argmin())]!r} has no samples; leave it out.")
+
+
+def _check_classes(table: Table, where: str) -> None:
     if table.y.min() < 0 or table.y.max() >= len(table.classes):
         wrong = table.y.min() if table.y.min() < 0 else table.y.max()
         raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")
     if len(np.unique(table.y)) < 2:
         only = table.classes[int(table.y[0])]
         raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
-    if table.owners is not None:
-        held = np.bincount(table.owners, minlength=len(table.owner_names))
-        if (held == 0).any():
-            raise UserError(f"{where}: client {table.owner_names[int(held.argmin())]!r} has no samples; leave it out.")
 
 
 def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
@@ -123,9 +134,9 @@ def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Sample
     Where clients are not known, the set's own test part becomes the server's test set.
     """
     assert table.values is not None
-    told, x = {**provenance, **table.facts}, table.values
+    told, x, task = {**provenance, **table.facts}, table.values, Task(table.task)
     if table.owners is not None or table.part is None:
-        return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part)
+        return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part, task)
     tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
     central = (x[tests], table.y[tests]) if tests.any() else None
-    return Samples(name, x[rest], table.y[rest], table.classes, central, told)
+    return Samples(name, x[rest], table.y[rest], table.classes, central, told, task=task)

@@ -1,7 +1,8 @@
 """Plain features of texts that need no download and learn nothing from the data, so that no test text can leak into them.
 
 `bag` counts hashed words; `tokens` numbers them, for models that read word by word. Both hash, so there is no vocabulary to
-draw from some clients and not from others; a word list of the user's own (for an embedding table) may stand in for the hash.
+draw from some clients and not from others; a word list of the user's own (for an embedding table) may stand in for the hash, and so may
+the tokenizer of a pretrained model.
 """
 
 import re
@@ -14,11 +15,13 @@ import numpy.typing as npt
 
 from coterie.core.arrays import Array, Floats
 from coterie.core.disk import file_hash
+from coterie.core.errors import UserError
 from coterie.core.rng import word
 from coterie.data.assemble import check_count
 from coterie.data.files import read_text
 from coterie.data.folder import find_path
 from coterie.data.table import Table
+from coterie.data.tokenizer import tokenised, tokenizer_at, tokenizer_hash
 
 Features = Literal["bag", "tokens"]
 PADDING, UNKNOWN = 0, 1
@@ -34,20 +37,29 @@ class Wording:
     vocabulary: int = 4096  # numbers that tokens may have
     length: int = 32  # tokens a text
     words: str | None = None  # a file of words, one a line, in place of the hash
+    tokenizer: str | None = None  # the folder, or the name on the hub, of a pretrained model whose tokens these are to be
 
     def check(self, who: str) -> None:
         for setting in ("width", "vocabulary", "length"):
             check_count(who, setting, getattr(self, setting))
+        if self.tokenizer is not None and (self.features == "bag" or self.words is not None):
+            raise UserError(f"{who}: tokenizer={self.tokenizer!r} makes tokens: say features=tokens, and leave words away.")
 
     def settings(self) -> dict[str, Any]:
         """What decoded features depend on, what stands in the word list among it."""
         file = find_path(self.words) if self.words is not None else None
-        return {**asdict(self), "words_file": file_hash(file) if file is not None and file.is_file() else None}
+        told = {**asdict(self), "words_file": file_hash(file) if file is not None and file.is_file() else None}
+        if self.tokenizer is None:
+            del told["tokenizer"]  # what was decoded before there were any is found again
+        else:
+            told["tokenizer"] = tokenizer_hash(self.tokenizer)
+        return told
 
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts."""
         assert table.texts is not None
-        told = f"the last {self.length} words as numbers; lstm and rnn need vocabulary={self.tokens_known()}"
+        cut = f"the last {self.length} words" if self.tokenizer is None else f"the first {self.length} tokens of {self.tokenizer}"
+        told = f"{cut} as numbers; lstm and rnn need vocabulary={self.tokens_known()}"
         facts = {**table.facts, "features": "hashed words" if self.features == "bag" else told}
         return replace(table, values=self.values(table.texts), texts=None, facts=facts)
 
@@ -58,9 +70,13 @@ class Wording:
 
     def values(self, texts: Sequence[str]) -> Array:
         """The features of texts."""
+        if self.tokenizer is not None:
+            return tokenised(texts, self.tokenizer, self.length)
         return bag(texts, self.width) if self.features == "bag" else tokens(texts, self.length, self.vocabulary, self._known())
 
     def tokens_known(self) -> int:
+        if self.tokenizer is not None:
+            return len(tokenizer_at(self.tokenizer))
         known = self._known()
         return self.vocabulary if known is None else len(known) + 2
 

@@ -10,6 +10,7 @@ from coterie.core.specs import Spec, parse_path
 from coterie.data.federation import Federation, Parts
 from coterie.data.grouped import scenario
 from coterie.data.preparing.prepared import DONE
+from coterie.data.preparing.targets import refitted
 from coterie.data.taking_part import check_unseen, unseen_clients
 
 
@@ -28,7 +29,7 @@ def with_unseen(federation: Federation, share: float, data_seed: int | None = No
     told = f"{len(apart)} of {len(federation)} clients take no part in training"
     order = np.concatenate([np.setdiff1d(np.arange(len(federation)), apart), apart])
     made = _in_order(federation, order, len(apart))
-    return made.with_(provenance={**federation.provenance, "unseen": told})
+    return refitted(made.with_(provenance={**federation.provenance, "unseen": told}), range(made.seen))
 
 
 def given_unseen(federation: Federation, share: float) -> Federation:

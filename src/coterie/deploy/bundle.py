@@ -16,11 +16,13 @@ from coterie.core.inputs import Inputs
 from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
+from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
-from coterie.engines.loss import probabilities
-from coterie.engines.workspace import CHUNK
+from coterie.engines.loss import scores
+from coterie.engines.tallies import THRESHOLD
+from coterie.engines.workspace import chunk_for
 from coterie.models.catalogue import build_model
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 class Predictions(NamedTuple):
     """What a bundle says of m samples."""
 
-    classes: Ints  # (m,) class numbers
-    probabilities: Doubles  # (m, C)
+    classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; or (m,) numbers in the target's own units
+    probabilities: Doubles  # (m, C); of numbers (m, 0)
     models: Ints  # (m,) the row of the model that answered, or COMBINED
 
 
@@ -54,7 +56,7 @@ class Bundle:
     origin: Origin
     model: str  # the spec of the module that the vectors belong to
     input_shape: tuple[int, ...]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # or the names of the labels, or of the target
     models: Floats  # (k, d)
     names: tuple[str, ...]  # (k,) "group 2", "global", "own of hospital-3"
     clients: Mapping[str, int]  # the row that answers for each, or COMBINED; a combiner knows them by their order here
@@ -64,6 +66,7 @@ class Bundle:
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
     preparation: Preparation | None = None  # of the table that it was trained on
     worded: WordedColumn | None = None  # of a table of texts
+    task: Task = CLASSIFICATION
     make: MakeModule = build_model  # another where the model was given as an object
     several: Inputs | None = None  # what a row holds, where samples have several inputs
 
@@ -77,29 +80,41 @@ class Bundle:
         return np.array(self.classes, dtype=object)
 
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
-        """(m,) the class of each row, by name. A table is in the client's own units; an array in those that the models were trained in;
-        samples of several inputs are a tuple or a dictionary of arrays, as they were in training."""
-        return np.asarray(self.classes_[self.predict_proba(rows, client).argmax(axis=1)])
+        """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
+        is set. A table is in the client's own units; an array in those that the models were trained in; samples of several inputs are a
+        tuple or a dictionary of arrays, as they were in training."""
+        found = self._answered(rows, client).classes
+        return np.asarray(self.classes_[found]) if self.task.counts_classes else found
 
     def predict_proba(self, rows: "Rows", client: str | None = None) -> Doubles:
-        """(m, C) the probability of each class."""
+        """(m, C) the probability of each class, or of each label."""
+        if self.task.name == "regression":
+            raise UserError("A regression has no probabilities: use predict.")
+        return self._answered(rows, client).probabilities
+
+    def _answered(self, rows: "Rows", client: str | None) -> Predictions:
         from coterie.deploy.rows import inputs_of  # which knows bundles
 
-        return self.answer(inputs_of(self, rows, client), client).probabilities
+        return self.answer(inputs_of(self, rows, client), client)
 
     def answer(self, x: Array, client: str | None = None) -> Predictions:
         """Classes, probabilities and who answered, for samples in the units that the models were trained in (see `scaled`)."""
         row, place = self._seat(client)
         inputs = self._inputs(x)
         if row != COMBINED:
-            scores = self._answers(row, inputs)
+            said = self._answers(row, inputs)
         else:
             assert self.combiner is not None
             stacked = np.stack([self._answers(each, inputs) for each in range(len(self.models))])
-            scores = self.combiner.combine(stacked, place)
-        sums = scores.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be
-        shares = np.divide(scores, sums, out=np.full_like(scores, 1 / len(self.classes)), where=sums > 0)
-        return Predictions(scores.argmax(axis=1), shares, np.full(len(inputs), row, dtype=np.int64))
+            said = self.combiner.combine(stacked, place)
+        models = np.full(len(inputs), row, dtype=np.int64)
+        if self.task.name == "regression":
+            return Predictions(self.task.in_units(said[:, 0]), said[:, :0], models)
+        if self.task.name == "multilabel":
+            return Predictions((said >= THRESHOLD).astype(np.int64), said, models)
+        sums = said.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be
+        shares = np.divide(said, sums, out=np.full_like(said, 1 / len(self.classes)), where=sums > 0)
+        return Predictions(said.argmax(axis=1), shares, models)
 
     def scaled(self, x: Array, client: str | None = None) -> Floats:
         """A client's own rows in the units that its model was trained in: standardised as its training part was."""
@@ -164,13 +179,13 @@ class Bundle:
 
     @torch.no_grad()
     def _answers(self, row: int, inputs: Array) -> Doubles:
-        """(m, C) probabilities of one model."""
+        """(m, C) probabilities, or numbers, of one model."""
         module = self.load(row)
         try:
-            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), CHUNK)])
+            outputs = torch.cat([module(piece) for piece in torch.split(torch.from_numpy(inputs), chunk_for(module))])
         except IndexError as error:
             raise UserError(f"The samples hold a token that the model {self.model!r} does not know ({error}).") from error
-        found: Doubles = probabilities(outputs).double().numpy()
+        found: Doubles = scores(outputs, self.task).double().numpy()
         return found
 
 

@@ -1,6 +1,7 @@
 """Bundles on disk: `models.safetensors` and, written last, `bundle.json`. No pickle; what is damaged or foreign is refused."""
 
 import hashlib
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs
 from coterie.core.plain import write_json
+from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.core.trust import check_trust
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
@@ -59,6 +61,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         head["worded"] = bundle.worded.told()
     if bundle.several is not None:
         head["inputs"] = bundle.several.told()
+    if not bundle.task.counts_classes:
+        head["task"] = asdict(bundle.task)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -96,6 +100,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
             worded=None if head.worded is None else WordedColumn.read(head.worded),
             several=None if head.inputs is None else Inputs.read(head.inputs),
+            task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, ValidationError
 
@@ -20,6 +20,12 @@ class _Strict(BaseModel):
 class _Scale(_Strict):
     mean: list[FiniteFloat]
     deviation: list[FiniteFloat]
+
+
+class _Task(_Strict):
+    name: Literal["regression", "multilabel"]
+    mean: FiniteFloat
+    deviation: Annotated[FiniteFloat, Field(gt=0)]
 
 
 class _Seat(_Strict):
@@ -49,6 +55,7 @@ class Head(_Strict):
     preparation: dict[str, Any] | None = None
     worded: dict[str, Any] | None = None
     inputs: dict[str, Any] | None = None
+    task: _Task | None = None  # none of a classification
     sha256: str
 
 

@@ -2,19 +2,17 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from coterie.core.acceptance import assemble
-from coterie.core.arrays import Array
 from coterie.core.refusals import Refusal, Refused
+from coterie.deploy.awaiting import Letters, Post, Rows
 from coterie.deploy.denied import Denied
 from coterie.deploy.messages import LIMIT, Answers, MessageError, Parcel, from_message, to_message
 from coterie.deploy.parcels import check_reply, clients_of, parcel_for, rows_of
-from coterie.engines.engine import Engine, Stamped
-
-Rows = dict[int, dict[str, Array]]  # by client, its row of every column
+from coterie.engines.engine import Awaited, Engine, Stamped
 
 
 class Carrier(Protocol):
@@ -24,20 +22,36 @@ class Carrier(Protocol):
         """By site, the answers that came in time; who is silent is missing."""
 
 
+class PostingCarrier(Carrier, Post, Protocol):
+    """One that can also send without waiting, for asynchronous rounds."""
+
+
 class FederatedEngine(Engine):
     """One parcel for each site and phase, whatever the number of lanes and clients in it."""
 
     name: ClassVar[str] = "flare"
 
-    def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, limit: int = LIMIT) -> None:
-        """`sites` says at which site each client is, `ids` are the clients in the order of the roster."""
-        self.carrier, self.ids, self.run_id, self.limit = carrier, tuple(ids), run, limit
+    def __init__(
+        self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, limit: int = LIMIT, *, last: int | None = None
+    ) -> None:
+        """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
+        are asked nothing else before the `last` round, in which everybody is waited for."""
+        self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
         self._number = {name: i for i, name in enumerate(ids)}
+        self._letters: Letters | None = None
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        later = [stamped for stamped in asks if isinstance(stamped, Awaited)]
+        if later:  # trainings of all lanes are asked for together
+            come = iter(self.letters.answers(later))
+            rest = iter(self.run([stamped for stamped in asks if not isinstance(stamped, Awaited)]))
+            return [next(come if isinstance(stamped, Awaited) else rest) for stamped in asks]
         number = secrets.token_hex(16)
         parcels = self._parcels(asks, number)
+        if self._letters is not None and all(self.last is None or stamped.round_ < self.last for stamped in asks):
+            busy = self._letters.busy
+            parcels = {site: parcel for site, parcel in parcels.items() if site not in busy}
         sent = {site: to_message(parcel) for site, (parcel, _) in parcels.items()}
         answers: list[Rows] = [{} for _ in asks]
         refused: list[dict[int, Refused]] = [{} for _ in asks]
@@ -45,6 +59,13 @@ class FederatedEngine(Engine):
             if site in parcels:
                 self._read(site, data, parcels[site], answers, refused)
         return [_reply(stamped, rows, faults) for stamped, rows, faults in zip(asks, answers, refused, strict=True)]
+
+    @property
+    def letters(self) -> Letters:
+        """What is on its way in asynchronous rounds."""
+        if self._letters is None:
+            self._letters = Letters(cast(PostingCarrier, self.carrier), self.ids, self.site_of, self.run_id, self._read)
+        return self._letters
 
     def _parcels(self, asks: Sequence[Stamped], number: str) -> dict[str, tuple[Parcel, list[int]]]:
         """By site, its parcel and which of the asks are in it."""

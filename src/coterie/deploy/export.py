@@ -167,4 +167,6 @@ def _engine(folder: Path, study: Study) -> Engine:
     if execution.device != "cpu" and resolve_device("auto") == "cpu":
         return make_engine(study.worlds, execution.engine, "cpu")
     pinned = read_words(routes) if routes.exists() else None
-    return make_engine(study.worlds, execution.engine, execution.device, pinned=pinned, precision=execution.precision)
+    return make_engine(
+        study.worlds, execution.engine, execution.device, pinned=pinned, precision=execution.precision, microbatch=execution.microbatch
+    )

@@ -13,6 +13,7 @@ from coterie.data.assemble import check_fractions, split_one
 from coterie.data.federation import INPUTS, Federation, Parts
 from coterie.data.files import read_npz
 from coterie.data.preparing.prepared import DONE, preparation_of
+from coterie.data.preparing.targets import standardised
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.rows import (
@@ -33,9 +34,10 @@ LEAST = 4  # rows: two to place it by, and two for a half of them
 
 
 def label_column(data: str) -> str | None:
-    """The label column that a study's own spec names, if it is one of a table."""
+    """The label column that a study's own spec names, if it is one of a table; of several, with commas between."""
     try:
-        return parse_path(data)[0].kwargs.get("label")
+        found = parse_path(data)[0].kwargs.get("label")
+        return ",".join(map(str, found)) if isinstance(found, tuple) else found
     except UserError:  # objects in memory have any name
         return None
 
@@ -51,20 +53,21 @@ def newcomer_from(source: "Path | pd.DataFrame", known: Federation, name: str, l
     order = shuffle(key(data_seed, "place", name), len(y))
     train, _, tests = split_one(order.astype(np.int64), test, 0.0)
     x, told = _prepared(raw, train, known, name)
-    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told)
+    y = standardised(y, known.task) if known.task.name == "regression" else y
+    return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told, task=known.task)
 
 
-def _rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Ints]:
+def _rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: str) -> tuple[Array, Array]:
     """The rows as they are given, encoded where they are a table of words and numbers."""
     if isinstance(source, Path):
         if known.inputs is not None:
             arrays = read_npz(source, [*input_names(known.inputs), label])
             return in_one_row(known.inputs, arrays, where), classes_of(arrays[label].tolist(), known.classes, where)
         if source.suffix in (".npy", ".npz"):
-            return labelled_arrays(source, known.input_shape, known.classes, label)
-        frame, y = labelled_table(source, known.classes, label)
+            return labelled_arrays(source, known.input_shape, known.classes, label, known.task)
+        frame, y = labelled_table(source, known.classes, label, known.task)
     else:
-        frame, y = labelled_frame(source, known.classes, label, where)
+        frame, y = labelled_frame(source, known.classes, label, known.task, where)
     preparation, names = preparation_of(known), feature_names(known)
     if preparation is not None:
         return preparation.columns.encode(frame, where), y

@@ -11,6 +11,7 @@ from coterie.core.rng import key, shuffle
 from coterie.core.serving import COMBINED
 from coterie.data.federation import Federation, Parts
 from coterie.deploy.bundle import Bundle
+from coterie.deploy.row_scores import scores_of_rows
 from coterie.deploy.served import Served
 
 DRAWS = 20  # random halves of the rows
@@ -23,17 +24,18 @@ class Placing:
     bundle: Bundle
     model: str  # the name of what answers for it: "group 2", "global"
     placed_by: int  # rows
-    hits: int
     judged: int  # rows kept aside
-    low: float  # of the accuracy, a 95 % interval (Wilson's)
+    score: float  # on those: accuracy, the share of right labels, or the mean absolute error in the target's own units
+    low: float  # of the score, a 95 % interval
     high: float
-    usual: float  # the accuracy of always saying the class that is most frequent among the rows it was placed by
+    usual: float  # the score of always saying what is usual among the rows it was placed by
     same: int | None  # of the halves, how many place it alike; None where there is no choice to make
     halves: int = DRAWS
 
     @property
-    def accuracy(self) -> float:
-        return self.hits / self.judged if self.judged else float("nan")
+    def hits(self) -> int:
+        """The rows kept aside that a classification has right."""
+        return round(self.score * self.judged) if self.judged else 0
 
 
 def place(new: Federation, serve: Callable[[Federation], Served]) -> Placing:
@@ -42,26 +44,23 @@ def place(new: Federation, serve: Callable[[Federation], Served]) -> Placing:
     The same client with random halves of its rows is placed beside it, as if it were others: where they are placed elsewhere, a few other
     rows would have decided otherwise.
     """
-    from scipy.stats import binomtest
-
     (name,) = new.ids
     found = serve(with_halves(new))
     bundle = found.bundle([name])
     tests, train = new.test[0], new.train[0]
-    guessed = bundle.answer(np.asarray(new.x[tests]), name).classes if len(tests) else new.y[:0]
-    hits = int((guessed == new.y[tests]).sum())
-    within = binomtest(hits, len(tests)).proportion_ci(method="wilson") if len(tests) else None
-    usual = int(np.bincount(new.y[train]).argmax())
+    y = new.task.in_units(new.y) if new.task.name == "regression" else new.y
+    guessed = bundle.answer(np.asarray(new.x[tests]), name).classes if len(tests) else y[:0]
+    scores = scores_of_rows(guessed, y[tests], y[train], new.task)
     rows = found.serving.rows
     return Placing(
         bundle=bundle,
         model=bundle.answered(bundle.clients[name]),
         placed_by=len(train),
-        hits=hits,
         judged=len(tests),
-        low=within.low if within else float("nan"),
-        high=within.high if within else float("nan"),
-        usual=float((new.y[tests] == usual).mean()) if len(tests) else float("nan"),
+        score=scores.mean,
+        low=scores.low,
+        high=scores.high,
+        usual=scores.usual,
         same=int((rows[1:] == rows[0]).sum()) if _is_choice(found) else None,
     )
 

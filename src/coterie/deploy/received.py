@@ -32,6 +32,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         preparation=None if preparation is None else preparation.of(delivery.ids),
         worded=worded_column_of(federation.provenance),
         several=federation.inputs,
+        task=federation.task,
     )
     plain = "".join(c if c.isalnum() or c in "-_.=" else "_" for c in delivery.method)
     out = folder / delivery.run / plain

@@ -13,8 +13,10 @@ import numpy as np
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError, suggestion
 from coterie.core.inputs import Inputs, several
+from coterie.core.tasks import Task
 from coterie.data.files import read_npz
 from coterie.data.frames import check_columns
+from coterie.data.labels import label_marks, targets_of
 from coterie.deploy.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteRows:
-    """Samples, and their classes where a label was named."""
+    """Samples, and their labels where they were named."""
 
     x: Array  # (m, ...) as the file has them
-    y: Ints | None = None  # (m,)
+    y: Array | None = None  # (m,) class numbers or targets in their own units, or (m, L) labels of 0 and 1
 
 
 def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
@@ -58,34 +60,54 @@ def inputs_of(bundle: Bundle, rows: Any, client: str | None) -> Array:
     return bundle.scaled(made, client) if bundle.scaling else made
 
 
-def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str) -> tuple[Array, Ints]:
-    """The samples of an .npz file with their class numbers."""
+def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str, task: Task) -> tuple[Array, Array]:
+    """The samples of an .npz file with their labels."""
     if path.suffix != ".npz":
         raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
     arrays = read_npz(path, ["x", label])
-    x, y = arrays["x"], classes_of(arrays[label].tolist(), classes, str(path))
+    x, y = arrays["x"], _array_labels(arrays[label], classes, task, str(path))
     if x.dtype.kind not in "fiub" or x.shape[1:] != shape or len(x) != len(y):
         raise UserError(f"{path} holds {x.dtype} of shape {x.shape} and {len(y)} labels: the model takes rows of shape {shape}.")
     return x, y
 
 
-def labelled_table(path: Path, classes: Sequence[str], label: str) -> "tuple[pd.DataFrame, Ints]":
-    """The other columns of a CSV file, all cells as text, and its class numbers."""
-    return labelled_frame(_read_table(path), classes, label, str(path))
+def labelled_table(path: Path, classes: Sequence[str], label: str, task: Task) -> "tuple[pd.DataFrame, Array]":
+    """The other columns of a CSV file, all cells as text, and its labels; the columns of several are named with commas between."""
+    return labelled_frame(_read_table(path), classes, label, task, str(path))
 
 
-def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, where: str) -> "tuple[pd.DataFrame, Ints]":
+def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
     """The same of a table that is there already."""
-    if label not in frame:
-        raise UserError(f"{where} has no label column {label!r}: {suggestion(label, map(str, frame.columns))}")
-    return frame.drop(columns=label), classes_of(frame[label].tolist(), classes, where)
+    names = [label] if label in frame or task.name != "multilabel" else label.split(",")
+    for name in names:
+        if name not in frame:
+            raise UserError(f"{where} has no label column {name!r}: {suggestion(name, map(str, frame.columns))}")
+    columns = [frame[name].tolist() for name in names]
+    if task.name == "multilabel":
+        if len(names) != len(classes):
+            raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
+        return frame.drop(columns=names), label_marks(columns, names, where)
+    return frame.drop(columns=label), _labels(columns[0], classes, task, label, where)
+
+
+def _labels(cells: Sequence[object], classes: Sequence[str], task: Task, label: str, where: str) -> Array:
+    """Class numbers, or targets in their own units."""
+    return targets_of(cells, label, where) if task.name == "regression" else classes_of(cells, classes, where)
+
+
+def _array_labels(found: Array, classes: Sequence[str], task: Task, where: str) -> Array:
+    if task.name != "multilabel":
+        return _labels(found.tolist(), classes, task, "label", where)
+    if found.ndim != 2 or found.shape[1] != len(classes):
+        raise UserError(f"{where}: the labels have shape {found.shape}: the model has {len(classes)} of them, a column each.")
+    return label_marks(list(found.T.tolist()), classes, where)
 
 
 def _arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     if path.suffix == ".npz":
         names = ["x"] if bundle.several is None else input_names(bundle.several)
         arrays = read_npz(path, names if label is None else [*names, label])
-        y = None if label is None else classes_of(arrays[label].tolist(), bundle.classes, str(path))
+        y = None if label is None else _array_labels(arrays[label], bundle.classes, bundle.task, str(path))
         found: Array = arrays["x"] if bundle.several is None else in_one_row(bundle.several, arrays, str(path))
     else:
         if label is not None:
@@ -114,7 +136,7 @@ def in_one_row(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array
 
 
 def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
-    frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label)
+    frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label, bundle.task)
     if bundle.preparation is not None:
         return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
     if bundle.worded is not None:

@@ -56,6 +56,7 @@ class Served:
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
             worded=worded_column_of(federation.provenance),
+            task=federation.task,
             make=self.make,
             several=federation.inputs,
         )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.core.attacks import refuse_attack
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
@@ -18,6 +17,7 @@ from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageErr
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
+from coterie.run.asynchrony import check_methods
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
@@ -65,13 +65,14 @@ def carry_out_order(
         write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
         return True
     settings = Settings.from_json(order.settings)
-    refuse_attack(settings.plan.attack)
+    settings.plan.check_real()
     check_trust([settings.plan.selection], "The order", settings.plan.selection in order.trusted, "sampler")
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
+    check_methods(settings.plan, settings.methods, methods)
     members = introductions(order, carrier, sites, settings.model, folder, tell)
     problem = problem_of(members, settings.model)
-    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit)
+    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit, last=settings.plan.rounds)
     settings.plan.check(len(members.members))
     study = Study(
         settings,

@@ -9,22 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+from coterie.core.tasks import Task
 from coterie.deploy.bundle import Bundle
-from coterie.engines.loss import probabilities
+from coterie.engines.loss import scores
 
 ONNX = "model.onnx"
 PACKAGES = ("onnx", "onnxscript")
 
 
 class _Answering(nn.Module):
-    """The model with its outputs as probabilities, which is what a site wants to know."""
+    """The model with its outputs as probabilities, or as numbers in the target's own units: which is what a site wants to know."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.task = model, task
 
     def forward(self, x: Tensor) -> Tensor:
-        return probabilities(self.model(x))
+        said = scores(self.model(x), self.task)
+        return said * self.task.deviation + self.task.mean if self.task.name == "regression" else said
 
 
 def check_onnx(bundle: Bundle | None = None) -> None:
@@ -41,7 +43,7 @@ def _check_one_input(bundle: Bundle) -> None:
 
 
 def write_onnx(bundle: Bundle, path: Path) -> None:
-    """Samples `x`, any number of them, to `probabilities`."""
+    """Samples `x`, any number of them, to `probabilities`, or to `predictions` of a regression."""
     check_onnx()
     _check_one_input(bundle)
     if len(bundle.models) != 1:
@@ -55,11 +57,11 @@ def write_onnx(bundle: Bundle, path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's own making
             torch.onnx.export(
-                _Answering(bundle.load(0)).eval(),
+                _Answering(bundle.load(0), bundle.task).eval(),
                 (example,),
                 str(path),
                 input_names=["x"],
-                output_names=["probabilities"],
+                output_names=["predictions" if bundle.task.name == "regression" else "probabilities"],
                 dynamic_shapes={"x": {0: torch.export.Dim("samples")}},
                 dynamo=True,
                 external_data=False,

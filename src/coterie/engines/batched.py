@@ -18,11 +18,15 @@ from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Trai
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import cores, one_thread
+from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
 from coterie.engines.dense_arrays import DenseArrays, Judged
+from coterie.engines.dense_each import DenseEach, losses_of
 from coterie.engines.dense_tensors import DenseTensors
+from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import Judge, evaluate
+from coterie.engines.features import Featured
 from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
@@ -54,13 +58,15 @@ class BatchedEngine(LocalEngine):
         threads: int | None = None,
         pinned: Mapping[str, str] | None = None,
         precision: Precision = "float32",
+        microbatch: int | None = None,
         *,
         holds: bool = False,  # whether trained models stay on the device until somebody asks for them
     ) -> None:
         super().__init__(worlds)
-        self.device, self.precision, self.holds = torch.device(device), precision, holds
+        self.device, self.precision, self.microbatch, self.holds = torch.device(device), precision, microbatch, holds
         self.threads = threads or cores()
-        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision)
+        self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
+        self._featured = Featured(self.device, precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._kept: dict[World, _Kept] = {}
@@ -69,9 +75,12 @@ class BatchedEngine(LocalEngine):
     def prepare(self, local: Local) -> None:
         for world in self.worlds.values():
             with torch_threads(1):
-                route = self._route(world, local)
+                route = self._route(self._featured.of(world), local)
             if route.name == "fused" and self.device.type == "cpu":
                 fused_cpu.warm_up()
+
+    def _world(self, stamped: Stamped) -> World:
+        return self._featured.of(super()._world(stamped))
 
     def routes(self) -> Mapping[str, str]:
         return self._routes
@@ -111,11 +120,13 @@ class BatchedEngine(LocalEngine):
         match ask:
             case Evaluate():
                 judge = self._judge(work, kept, spread) if judged is None else lambda model, rows: judged
-                return evaluate(ask, federation, predict, work.judged(), judge)
+                each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
+                return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
-                return loss_table(ask, work.parts(ask.part), predict)
+                shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
-                return errors(ask, work.parts(), federation.y, predict)
+                return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:
                 parts = work.parts()
                 found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
@@ -146,6 +157,9 @@ class BatchedEngine(LocalEngine):
             return share_out(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
+        elif route.name == "alone":
+            there, steps = self._alone(world, kept).train_on_device(job, asks[0].local)
+            vectors = self._left(there, job)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
             there, steps = self._vectorised(world, kept, exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
@@ -155,7 +169,11 @@ class BatchedEngine(LocalEngine):
     def _needs_loop(self, work: Work) -> bool:
         """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
         assert isinstance(work.ask, Train)
-        if self._keep(work.world).sizes or self.loop.space(work.world).least == 1:
+        if (
+            self._keep(work.world).sizes
+            or self._route(work.world, work.ask.local).name == "alone"
+            or self.loop.space(work.world).least == 1
+        ):
             return False
         return leaves_one_over(work.world.federation.train.sizes, work.ask.local.batch_size)
 
@@ -165,6 +183,13 @@ class BatchedEngine(LocalEngine):
             there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
             return self._left(there, job), steps
         return fused_cpu.train(job, self.threads)
+
+    def _alone(self, world: World, kept: "_Kept") -> OneByOne:
+        if kept.alone is None:
+            x, y = as_tensor(world.federation.x), as_tensor(world.federation.y)
+            settings = {"device": self.device, "precision": self.precision, "microbatch": self.microbatch}
+            kept.alone = OneByOne(world.model.module(), world.loss, x, y, **settings)  # type: ignore[arg-type]
+        return kept.alone
 
     def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
         """Trained models as replies have them: where they are, or fetched."""
@@ -188,16 +213,17 @@ class BatchedEngine(LocalEngine):
 
     def _together(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-        buckets: dict[tuple[int, str, Local | None, bool], list[int]] = {}
+        buckets: dict[tuple[int, str, Local | str | None, bool], list[int]] = {}
         for number, work in enumerate(works):
             if isinstance(work.ask, Train):
                 local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else None, self._needs_loop(work))
+                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, self._needs_loop(work))
                 buckets.setdefault(key, []).append(number)
         return list(buckets.values())
 
     def _route(self, world: World, local: Local) -> Route:
         by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
+        by += f", augmented by {local.augment}" if local.augment is not None else ""
         kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
         if kind not in kept.routes:
             route = route_for(world, local, self.device)
@@ -226,4 +252,5 @@ class _Kept:
             on_gpu = device.type == "cuda"
             self.dense = DenseTensors(world.federation, self.sizes, device) if on_gpu else DenseArrays(world.federation, self.sizes)
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
+        self.alone: OneByOne | None = None
         self.routes: dict[str, Route] = {}

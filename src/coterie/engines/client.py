@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.arrays import Ints
+from coterie.core.augmentation import augmentation_of
 from coterie.core.local import Local
-from coterie.core.parameters import write
+from coterie.core.parameters import sent, write
 from coterie.core.rng import extend, word
 from coterie.core.rules import MODEL, LocalRule, plain_optimizer
+from coterie.engines.augment import draws_for
 from coterie.engines.batches import batches
+from coterie.engines.precision import passes_in
 from coterie.engines.rule_step import RuleStep
 from coterie.engines.workspace import Workspace
 
@@ -39,10 +42,14 @@ def train_client(space: Workspace, visit: Visit, local: Local) -> tuple[int, lis
     space.module.train()
     weights = [w for w in space.module.parameters() if w.requires_grad]
     terms, optimizer = _Terms(space.module, visit), plain_optimizer(list(weights), local)
-    steps = 0
+    how, steps = augmentation_of(local.augment), 0
     for batch in _batches(space, visit, local, visit.key, visit.epochs):
         optimizer.zero_grad()
-        torch.autograd.backward(space.losses(batch).mean())
+        x, y = space.batch(batch, draws_for(visit.key, steps, len(batch)) if how is not None else None, how)
+        pieces = space.pieces(len(batch))
+        for piece in pieces:
+            losses = space.loss(space.outputs(x[piece]), y[piece])
+            torch.autograd.backward(losses.mean() if len(pieces) == 1 else losses.sum() / len(batch))
         terms.add_to(weights)
         optimizer.step()
         steps += 1
@@ -52,7 +59,7 @@ def train_client(space: Workspace, visit: Visit, local: Local) -> tuple[int, lis
 def _train_by_rule(space: Workspace, visit: Visit, local: Local, rule: LocalRule) -> tuple[int, list[Tensor]]:
     """The loops of a rule, one after the other; what `model` trains is left in the module."""
     received, extra = _named(space, visit.start), {name: _named(space, vector) for name, vector in (visit.extra or {}).items()}
-    taken, trained = 0, {}
+    taken, trained, how = 0, {}, augmentation_of(local.augment)
     space.module.train()
     for loop in rule.loops:
         own = {name: tensor.clone() for name, tensor in extra.get(loop, received).items()}
@@ -62,11 +69,12 @@ def _train_by_rule(space: Workspace, visit: Visit, local: Local, rule: LocalRule
             _Terms(space.module, visit if loop == MODEL else replace(visit, mu=0.0, linear=None)),
             rule.optimizer(weights, local),
         )
-        for batch in _batches(space, visit, local, key, rule.epochs(loop, visit.epochs)):
+        for number, batch in enumerate(_batches(space, visit, local, key, rule.epochs(loop, visit.epochs))):
             optimizer.zero_grad()
-            numbers = torch.as_tensor(batch, device=space.device)
-            step = RuleStep(space.module, space.loss, loop, own, received, extra, space.x[numbers], space.y[numbers])
-            torch.autograd.backward(rule.objective(step))
+            x, y = space.batch(batch, draws_for(key, number, len(batch)) if how is not None else None, how)
+            with passes_in(space.precision, space.device):
+                objective = rule.objective(RuleStep(space.module, space.loss, loop, own, received, extra, x, y))
+            torch.autograd.backward(objective)
             terms.add_to(weights)
             optimizer.step()
             taken += loop == MODEL
@@ -102,14 +110,15 @@ def _batches(space: Workspace, visit: Visit, local: Local, key: int, epochs: int
 
 
 def _pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
-    """A flat vector cut into the shapes of the module's trained weights."""
-    cuts = torch.split(vector, [w.numel() for w in [*module.parameters(), *module.buffers()]])
-    return [cut.view(w.shape) for cut, w in zip(cuts, module.parameters(), strict=False) if w.requires_grad]
+    """A flat vector cut into the shapes of the module's trained weights, which come first in it."""
+    weights = [w for w in module.parameters() if w.requires_grad]
+    sizes = [w.numel() for w in weights]
+    return [cut.view(w.shape) for cut, w in zip(torch.split(vector[: sum(sizes)], sizes), weights, strict=True)]
 
 
 def _named(space: Workspace, vector: Tensor) -> dict[str, Tensor]:
     """A flat vector as the module's tensors by name, each in its own type."""
-    tensors = dict([*space.module.named_parameters(), *space.module.named_buffers()])
+    tensors = dict(sent(space.module))
     cuts = torch.split(vector, [tensor.numel() for tensor in tensors.values()])
     return {
         name: (cut if tensor.is_floating_point() else cut.round()).to(tensor.dtype).view(tensor.shape).detach()

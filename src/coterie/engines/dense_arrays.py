@@ -13,6 +13,7 @@ from coterie.engines.workspace import CHUNK
 SMALL = 10**6  # multiplications up to which BLAS multiplies as it stands, without packing: twice as fast where outputs are few
 LEAST = 16  # rows that such a product must have to be worth it
 NEAR = 1 << 19  # bytes of samples that a core's cache keeps
+ALL = slice(None)
 Judged = tuple[Ints, Doubles]  # the likeliest class (m,) and losses (m,)
 
 
@@ -34,7 +35,7 @@ class DenseArrays(Dense):
         return x.reshape(len(x), -1)
 
     def outputs(self, model: Floats, x: Floats, spread: Spread = map) -> Floats:
-        pieces = spread(partial(self._leaving, [model], x), self._pieces(len(x)))
+        pieces = spread(partial(self.leaving, [model], x), self.pieces(len(x)))
         return np.ascontiguousarray(np.concatenate([piece for [piece] in pieces]).T)
 
     def judge(self, models: Sequence[Floats], rows: Ints | None, spread: Spread = map) -> list[Judged]:
@@ -43,7 +44,7 @@ class DenseArrays(Dense):
             judged = [self._judged(models, self.gather(piece), self.federation.y[piece], slice(None)) for piece in chunks_of(rows)]
         else:
             x, y = self._samples(rows)
-            judged = list(spread(partial(self._judged, models, x, y), self._pieces(len(x))))
+            judged = list(spread(partial(self._judged, models, x, y), self.pieces(len(x))))
         return [(np.concatenate([one[k][0] for one in judged]), np.concatenate([one[k][1] for one in judged])) for k in range(len(models))]
 
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
@@ -69,12 +70,12 @@ class DenseArrays(Dense):
             signals.append(np.maximum(signal, 0, out=signal) if depth < len(layers) - 1 else signal)
         return signals
 
-    def _pieces(self, samples: int) -> list[slice]:
+    def pieces(self, samples: int) -> list[slice]:
         """Whole blocks, as many as a thread takes at a time."""
         size = self.block * max(1, CHUNK // 4 // self.block)
         return [slice(begin, begin + size) for begin in range(0, max(samples, 1), size)]
 
-    def _leaving(self, models: Sequence[Floats], x: Floats, piece: slice) -> Floats:
+    def leaving(self, models: Sequence[Floats] | Floats, x: Floats, piece: slice = ALL) -> Floats:
         """(k, m, C) what leaves each network for these samples."""
         every, x = [self.layers(model) for model in models], x[piece]
         found = np.empty((len(models), len(x), self.sizes[-1]), dtype=np.float32)
@@ -93,7 +94,7 @@ class DenseArrays(Dense):
 
     def _judged(self, models: Sequence[Floats], x: Floats, y: Ints, piece: slice) -> list[Judged]:
         found: list[Judged] = []
-        for outputs in self._leaving(models, x, piece):
+        for outputs in self.leaving(models, x, piece):
             losses = -np.take_along_axis(log_softmax(np.ascontiguousarray(outputs.T)), y[None, piece], 0)[0].astype(np.float64)
             found.append((np.where(np.isnan(losses), 0, outputs.argmax(1)), losses))  # without probabilities the first class is taken
         return found

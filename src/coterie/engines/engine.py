@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from coterie.core.asks import Ask
+from coterie.core.arrays import Ids
+from coterie.core.asks import Ask, Trained
 from coterie.core.local import Local
 from coterie.core.rng import key
 
@@ -24,6 +25,24 @@ class Stamped:
     def key(self, purpose: str) -> int:
         """What the keys of all clients begin with."""
         return key(self.seed, purpose, self.round_)
+
+
+@dataclass(frozen=True)
+class Awaited(Stamped):
+    """A training whose clients take their own time: only the first answers are waited for, to this question or to an earlier one of the
+    lane. Clients are asked in their order as long as there is room; an engine answers with `Arrived`."""
+
+    wanted: int = 1
+    room: int = 1
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What has come by the time that enough is there."""
+
+    asked: Ids  # whom the question went to
+    answers: tuple[tuple[int, Trained], ...]  # by the round in which they were asked, ascending
+    silent: Ids  # who will not answer any more, whenever they were asked
 
 
 class Engine(ABC):

@@ -4,36 +4,65 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Doubles, Floats, Ints
+from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
+from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
+from coterie.engines.own_models import Each, blocks_of, by_model
+from coterie.engines.tallies import ErrorTally, LabelTally, SumTally
 
-# (model, sample numbers or None for the central test set) -> probabilities (m, C), losses (m,)
+# (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 # the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
+MANY_MODELS = 16  # from which on models of a few clients each are evaluated together
+NOBODY = -2  # among rows: served already
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
 
-def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Parts | None, judge: Judge | None = None) -> Evaluated:
+def evaluate(
+    ask: Evaluate,
+    federation: Federation,
+    predict: Predict,
+    parts: Parts | None,
+    judge: Judge | None = None,
+    each: Each | None = None,
+) -> Evaluated:
     """Counts, loss and AUROC for each row of the serving, one forward pass for all the clients that a model serves.
 
     `parts` are the samples that each client is judged on; None is the central test set, which every row has to itself. With `judge`,
-    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models.
+    probabilities are asked for only where they matter: of two classes, whose order of samples is scored, and for combined models. With
+    `each`, many models that serve a client or a few are asked in few calls.
     """
-    judge = judge if len(federation.classes) > 2 else None
-    serving, n = ask.serving, len(ask.serving.clients)
-    tally = _Tally(n, len(federation.classes))
+    serving, n, task = ask.serving, len(ask.serving.clients), federation.task
+    judge = judge if len(federation.classes) > 2 and task.counts_classes else None
+    tally = _tally(n, task, len(federation.classes))
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
-    for row in np.unique(serving.rows):
-        members = np.flatnonzero(serving.rows == row)
+    rows = serving.rows
+    if each is not None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
+        for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
+            samples, y = _samples(ask, federation, parts, members)
+            assert samples is not None
+            owners = np.repeat(members, parts.sizes[serving.clients[members]])
+            if judge is not None and isinstance(tally, _Tally):
+                tally.count(owners, *each.judge(serving.models[numbers], samples, counts), y)
+            else:
+                tally.add(owners, *each.predict(serving.models[numbers], samples, counts), y)
+        rows = np.where(rows == COMBINED, rows, NOBODY)
+    for row, members in by_model(rows):
+        if row == NOBODY:
+            continue
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
             stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-            for client, part in _rows(ask, parts, members):
-                tally.add(np.full(len(y[part]), client), *_combined(serving, client, stacked[:, part], y[part]), y[part])
+            own = list(_rows(ask, parts, members))
+            answers = [_combined(serving, client, stacked[:, part], y[part], task) for client, part in own]
+            if own:  # counted at once: a count by itself takes as long as there are clients
+                owners = np.repeat([client for client, _ in own], [len(losses) for _, losses in answers])
+                scores, losses = (np.concatenate(found) for found in zip(*answers, strict=True))
+                tally.add(owners, scores, losses, np.concatenate([y[part] for _, part in own]))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             scores, losses = predict(serving.models[row], None)
@@ -42,7 +71,7 @@ def evaluate(ask: Evaluate, federation: Federation, predict: Predict, parts: Par
         else:
             samples, y = _samples(ask, federation, parts, members)
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
-            if judge is not None:
+            if judge is not None and isinstance(tally, _Tally):
                 tally.count(owners, *judge(serving.models[row], samples), y)
             else:
                 tally.add(owners, *predict(serving.models[row], samples), y)
@@ -53,11 +82,12 @@ def only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Fl
     """The one model that `evaluate` would have judged, on the samples of all the clients; None where there are several, or probabilities
     matter."""
     rows = ask.serving.rows
-    alone = parts is not None and len(federation.classes) > 2 and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
+    judged = len(federation.classes) > 2 and federation.task.counts_classes
+    alone = parts is not None and judged and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
     return ask.serving.models[rows[0]] if alone else None
 
 
-def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Ints]:
+def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Array]:
     """Sample numbers (None: the central set) and labels of these rows of the serving, client after client."""
     if parts is None:
         if federation.central is None:
@@ -78,9 +108,21 @@ def _rows(ask: Evaluate, parts: Parts | None, members: Ints) -> Iterator[tuple[i
             yield int(i), slice(int(begin), int(end))
 
 
-def _combined(serving: Serving, i: int, stacked: Doubles, y: Ints) -> tuple[Doubles, Doubles]:
+def _tally(n: int, task: Task, outputs: int) -> "_Tally | SumTally":
+    """What is summed up for n rows, by the task."""
+    if task.counts_classes:
+        return _Tally(n, outputs)
+    return (ErrorTally if task.name == "regression" else LabelTally)(n, task, task.labels(outputs))
+
+
+def _combined(serving: Serving, i: int, stacked: Doubles, y: Array, task: Task) -> tuple[Doubles, Doubles]:
     assert serving.combiner is not None
     scores = serving.combiner.combine(stacked, int(serving.places[i]))
+    if task.name == "regression":
+        return scores, np.asarray((scores[:, 0] - y) ** 2)
+    if task.name == "multilabel":
+        chances = np.where(y > 0, scores, 1 - scores)
+        return scores, -np.log(np.maximum(chances, 1e-12)).mean(axis=1)
     likelihood = np.take_along_axis(scores, y[:, None], 1)[:, 0] / np.maximum(scores.sum(1), 1e-300)
     return scores, -np.log(np.maximum(likelihood, 1e-12))
 

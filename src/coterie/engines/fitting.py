@@ -10,21 +10,28 @@ from coterie.core.parameters import torch_seeded
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
+LABELS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets"}
 TRIED = 2  # samples: enough to tell one number a sample from one number for all
 
 
-def check_fit(world: World, batch_size: int | None) -> None:
+def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -> None:
     """Refuse a model that does not take the samples or has not one output a class, a loss that is not one number a sample, and batches
     that are too small for batch norm."""
     federation, classes = world.federation, len(world.federation.classes)
+    counted = federation.task.counts_classes
     rows = federation.train.indices[:TRIED] if len(federation.train.indices) >= TRIED else federation.train.indices[[0, 0]]
     x = as_tensor(federation.x[rows])
+    if augments and (x.ndim not in (3, 4) or not x.is_floating_point()):
+        raise UserError(
+            f"Augmentation is for images, and samples of {federation.name!r} have the shape {federation.input_shape}: leave it away."
+        )
     outputs = _outputs(world, x.float() if x.is_floating_point() else x)
     shape = tuple(outputs.shape)
-    if shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2):
+    if shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2 and counted):
+        what = {"classification": "classes", "multilabel": "labels", "regression": "target"}[federation.task.name]
         raise UserError(
             f"Model {world.model.text!r} gives outputs of shape {shape} for {TRIED} samples, and {federation.name!r} has {classes} "
-            f"classes: let it give {classes} numbers a sample; a factory is told how many by its parameter 'outputs'."
+            f"{what}: let it give {classes} numbers a sample; a factory is told how many by its parameter 'outputs'."
         )
     _check_loss(world, outputs, as_tensor(federation.y[rows]))
     if smallest_batch(world.model.module(), x.float() if x.is_floating_point() else x) > 1:
@@ -80,9 +87,9 @@ def _check_loss(world: World, outputs: Tensor, y: Tensor) -> None:
     try:
         losses = world.loss(outputs, y)
     except Exception as error:  # likewise
+        labels = LABELS[world.federation.task.name]
         raise UserError(
-            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and class numbers of shape {tuple(y.shape)} "
-            f"({_first_line(error)})."
+            f"The loss cannot take outputs of shape {tuple(outputs.shape)} and {labels} of shape {tuple(y.shape)} ({_first_line(error)})."
         ) from error
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else None
     if shape != (len(y),):

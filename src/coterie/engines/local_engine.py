@@ -6,16 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, DataPart, ModelAsk, Share
+from coterie.core.errors import UserError
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.shares import shared
 from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
 from coterie.engines.world import World
+
+KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,15 @@ class Work:
         share: Share | None = getattr(self.ask, "share", None)
         if share is None:
             return federation.part(name)
-        halves = fold(np.array([key(self.stamped.seed, "half")], np.uint64), self.world.words)
-        return shared(federation.part(name), share, federation.y, halves)
+        which, kept = (name, share, self.stamped.seed), self.world.shares
+        found = kept.get(which)
+        if found is None:  # they are asked about again and again, and take as long to make as there are clients
+            halves = fold(np.array([key(self.stamped.seed, "half")], np.uint64), self.world.words)
+            found = shared(federation.part(name), share, federation.y, halves)
+            kept[which] = found
+            for oldest in list(kept)[:-KEPT_SHARES]:
+                kept.pop(oldest, None)
+        return found
 
     def judged(self) -> Parts | None:
         """The samples that an evaluation is about; None for the server's own test set."""
@@ -65,7 +76,13 @@ class LocalEngine(Engine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         works = [Work(s, self._world(s)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        try:
+            answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                "The GPU has too little memory for this model and batch; nothing is lost: go on by 'coterie resume FOLDER --microbatch 8', "
+                "or another number, which takes batches in pieces, or begin with a smaller --batch."
+            ) from error
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
 
     def _world(self, stamped: Stamped) -> World:

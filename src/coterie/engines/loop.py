@@ -17,6 +17,7 @@ from coterie.data.federation import Parts
 from coterie.engines.client import Visit, train_client
 from coterie.engines.evaluate import evaluate
 from coterie.engines.local_engine import LocalEngine, Work
+from coterie.engines.losses import squares_of
 from coterie.engines.pool import Pool
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.torch_threads import torch_threads
@@ -38,9 +39,10 @@ class LoopEngine(LocalEngine):
         dtype: torch.dtype = torch.float32,
         threads: int | None = None,
         precision: Precision = "float32",
+        microbatch: int | None = None,
     ) -> None:
         super().__init__(worlds)
-        self.device, self.dtype, self.precision = torch.device(device), dtype, precision
+        self.device, self.dtype, self.precision, self.microbatch = torch.device(device), dtype, precision, microbatch
         self._pool = Pool((threads or cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
@@ -67,7 +69,7 @@ class LoopEngine(LocalEngine):
     def space(self, world: World) -> Workspace:
         """The world laid out for work, kept for the next ask."""
         if world not in self._spaces:
-            self._spaces[world] = Workspace(world, self.device, self.dtype)
+            self._spaces[world] = Workspace(world, self.device, self.dtype, self.precision, self.microbatch)
         return self._spaces[world]
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
         torch.autograd.backward(loss)
         losses[i] = loss.item()
         begin = 0
-        for w in space.module.parameters():
+        for w in (w for w in space.module.parameters() if w.requires_grad):
             if w.grad is not None:
                 vectors[i, begin : begin + w.numel()] = w.grad.cpu().numpy().ravel()
             begin += w.numel()
@@ -141,7 +143,6 @@ def _errors(ask: Error, space: Workspace, parts: Parts) -> Errors:
         samples = parts[client]
         actual = space.federation.y[samples]
         for k, model in enumerate(ask.models):
-            predicted, _ = space.predict(model, samples)
-            labels[i, k] = np.sqrt(np.mean((predicted.argmax(1) - actual) ** 2.0))  # FedSim, Eq. 15
-            chances[i, k] = np.sqrt(np.mean((predicted - np.eye(predicted.shape[1])[actual]) ** 2.0))
+            said, chance = squares_of(space.predict(model, samples)[0], actual, space.federation.task)
+            labels[i, k], chances[i, k] = np.sqrt(np.mean(said)), np.sqrt(np.mean(chance))  # FedSim, Eq. 15
     return Errors(ask.clients, labels, chances, parts.sizes[ask.clients])

@@ -1,4 +1,4 @@
-"""Losses, one a sample, and how outputs become probabilities."""
+"""Losses, one a sample, and how outputs become probabilities or numbers: by the task."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -7,7 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # outputs (n, C) and class numbers (n,) -> losses (n,), one a sample
+from coterie.core.errors import UserError
+from coterie.core.tasks import Task, TaskName
+
+# outputs (n, C) and class numbers (n,), labels (n, C) or targets (n,) -> losses (n,), one a sample
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def per_sample(loss: Loss) -> Loss:
@@ -26,6 +30,38 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape[-1] == 1:
         return functional.binary_cross_entropy_with_logits(outputs[..., 0], targets.to(outputs.dtype), reduction="none")
     return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def label_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean over a sample's labels of the logistic loss of each."""
+    return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none").mean(-1)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of the one output and the target, both in units of the target's deviation."""
+    return (outputs[..., 0] - targets) ** 2
+
+
+def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Likewise, without the square: far-off targets pull less."""
+    return (outputs[..., 0] - targets).abs()
+
+
+USUAL: dict[TaskName, Loss] = {"classification": cross_entropy, "multilabel": label_cross_entropy, "regression": squared_error}
+
+
+def loss_named(name: str, task: Task) -> Loss:
+    """The loss that a plan names."""
+    if name == "absolute" and task.name != "regression":
+        raise UserError(f"loss=absolute is for a regression, and this is a {task.name}: leave it away.")
+    return absolute_error if name == "absolute" else USUAL[task.name]
+
+
+def scores(outputs: Tensor, task: Task) -> Tensor:
+    """(n, C) what a model says: probabilities of classes, a probability for each label, or the number itself."""
+    if task.name == "regression":
+        return outputs
+    return torch.sigmoid(outputs) if task.name == "multilabel" else probabilities(outputs)
 
 
 def probabilities(outputs: Tensor) -> Tensor:

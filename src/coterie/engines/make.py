@@ -19,6 +19,7 @@ def make_engine(
     threads: int | None = None,
     pinned: Mapping[str, str] | None = None,
     precision: Precision = "float32",
+    microbatch: int | None = None,
     *,
     holds: bool = False,
 ) -> Engine:
@@ -29,8 +30,8 @@ def make_engine(
     found = resolve_device(device)
     alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
     if alone:
-        return LoopEngine(worlds, found, threads=threads, precision=precision)
-    return BatchedEngine(worlds, found, threads, pinned, precision, holds=holds and found.startswith("cuda"))
+        return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
+    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
 
 
 def resolve_device(device: str) -> str:

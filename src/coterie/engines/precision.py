@@ -1,12 +1,20 @@
-"""How a GPU multiplies: in float32, unless the shorter TF32 is asked for."""
+"""How a GPU multiplies: in float32, unless the shorter TF32 or bfloat16 is asked for."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 
-Precision = Literal["float32", "tf32"]
+Precision = Literal["float32", "tf32", "bf16"]
+
+
+def passes_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """One pass through a module: in bf16 its products have bfloat16 factors, and weights, sums and the loss stay float32.
+
+    A context for each pass: within one, torch keeps the shortened weights, and would not notice that a step has changed them.
+    """
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 @contextmanager
@@ -20,7 +28,7 @@ def products_in(precision: Precision) -> Iterator[None]:
     before, repeatable = [backend.fp32_precision for backend in backends], cudnn.deterministic
     cudnn.deterministic = True  # the same bits every time: what engines promise
     for backend in backends:
-        backend.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        backend.fp32_precision = "ieee" if precision == "float32" else "tf32"
     try:
         yield
     finally:

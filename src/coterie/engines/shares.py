@@ -2,18 +2,20 @@
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Ints, Words
+from coterie.core.arrays import Array, Bools, Words
 from coterie.core.asks import Share
 from coterie.core.rng import GOLDEN, fold
 from coterie.data.federation import Parts
 
 
-def shared(parts: Parts, share: Share, y: Ints, keys: Words) -> Parts:
+def shared(parts: Parts, share: Share, y: Array, keys: Words) -> Parts:
     """The parts with only the samples in the share, in the order they had; `keys` (n,) draw each client's halves."""
     kept = np.ones(len(parts.indices), dtype=np.bool_)
     if share.half is not None:
         kept &= _first_half(parts, keys) == (share.half == 0)
     if share.label is not None:
+        if y.ndim != 1 or y.dtype.kind == "f":
+            raise ValueError("a share by label is of a task whose samples have one class each")
         kept &= y[parts.indices] == share.label
     ends = np.concatenate([[0], np.cumsum(kept)])
     return Parts(ends[parts.offsets].astype(np.int64), parts.indices[kept])

@@ -8,24 +8,47 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.augmentation import Augmentation
+from coterie.core.errors import UserError
 from coterie.core.parameters import write
+from coterie.engines.augment import augmented
 from coterie.engines.fitting import smallest_batch
-from coterie.engines.loss import probabilities
+from coterie.engines.loss import scores
+from coterie.engines.precision import Precision, passes_in
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
+LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
+
+
+def chunk_for(module: nn.Module) -> int:
+    """Samples that go through a module at a time where nothing is trained."""
+    return LARGE_CHUNK if sum(w.numel() for w in module.parameters()) > LARGE_MODEL else CHUNK
 
 
 class Workspace:
     """The module, features and targets of one world on one device."""
 
-    def __init__(self, world: World, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        dtype: torch.dtype,
+        precision: Precision = "float32",
+        microbatch: int | None = None,
+    ) -> None:
+        self.precision, self.microbatch = precision, microbatch
         self.federation, self.loss, self.device, self.dtype = world.federation, world.loss, device, dtype
         self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
+        self.chunk = chunk_for(self.module)
         self.least = smallest_batch(self.module, self.x)  # samples that a step needs
+        if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
+            raise UserError(
+                f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: leave microbatch away, or use norm=group."
+            )
         self.draws = False  # whether the module was seen to draw random numbers while it trained
         self.closing = Event()  # set when trainings here and in its twins are to end early
         self._twins: list[Workspace] = []
@@ -34,7 +57,8 @@ class Workspace:
         """So many workspaces, this one the first, that share all but the module."""
         while len(self._twins) < count - 1:
             twin = copy(self)
-            twin.module = deepcopy(self.module)  # not built anew: a builder may hand out one and the same module
+            # not built anew: a builder may hand out one and the same module; what is frozen is shared
+            twin.module = deepcopy(self.module, {id(w): w for w in self.module.parameters() if not w.requires_grad})
             twin._twins = []
             self._twins.append(twin)
         return [self, *self._twins[: count - 1]]
@@ -47,13 +71,32 @@ class Workspace:
     def vector(self, values: Floats) -> Tensor:
         return torch.as_tensor(values, device=self.device).to(self.dtype)
 
+    def batch(self, rows: Ints, draws: Floats | None = None, how: Augmentation | None = None) -> tuple[Tensor, Tensor]:
+        """Features and labels of these samples, changed by their draws where images are augmented."""
+        numbers = torch.as_tensor(rows, device=self.device)
+        x = self.x[numbers]
+        if how is not None:
+            x = augmented(x, torch.as_tensor(draws, device=self.device), how)
+        return x, self.y[numbers]
+
+    def pieces(self, samples: int) -> list[slice]:
+        """A batch in pieces that go through the module one after the other, so that a large one fits the device."""
+        size = self.microbatch or samples
+        return [slice(begin, begin + size) for begin in range(0, samples, size)]
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the module as it stands makes of samples."""
+        with passes_in(self.precision, self.device):
+            found: Tensor = self.module(x)
+        return found.to(self.dtype)
+
     def losses(self, rows: Ints) -> Tensor:
         """(n,) the loss of each of these samples at the module as it stands."""
-        numbers = torch.as_tensor(rows, device=self.device)
-        return self.loss(self.module(self.x[numbers]), self.y[numbers])
+        x, y = self.batch(rows)
+        return self.loss(self.outputs(x), y)
 
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
-        """Probabilities (m, C) and losses (m,) of one model on these samples; None means the server's own test set."""
+        """Probabilities, or numbers (m, C), and losses (m,) of one model on these samples; None means the server's own test set."""
         chances, losses = self._predicted(model, rows)
         return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
@@ -73,5 +116,5 @@ class Workspace:
             numbers = torch.arange(len(y), device=self.device)
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
-        outputs = torch.cat([self.module(x[piece]) for piece in torch.split(numbers, CHUNK)])
-        return probabilities(outputs), self.loss(outputs, y[numbers])
+        outputs = torch.cat([self.outputs(x[piece]) for piece in torch.split(numbers, self.chunk)])
+        return scores(outputs, self.federation.task), self.loss(outputs, y[numbers])

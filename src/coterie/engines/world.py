@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Ids, Words
+from coterie.core.asks import Share
 from coterie.core.attacks import Attack, Backdoor
 from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.problem import Problem
 from coterie.core.rng import word
 from coterie.core.roster import Roster
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Parts
 from coterie.data.poisoning import poisoned, triggered
-from coterie.engines.loss import Loss, cross_entropy
+from coterie.engines.loss import USUAL, Loss, cross_entropy
 from coterie.models.catalogue import build_model
 
 
@@ -35,12 +36,14 @@ class World:
         cls,
         federation: Federation,
         model: str,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         attack: Attack | None = None,
         make: MakeModule = build_model,
     ) -> "World":
-        """The world of training the model that a spec names; `make` stands in for the spec of a model that is an object."""
-        return cls(federation, ModelSpec(model, federation.inputs or federation.input_shape, len(federation.classes), make), loss, attack)
+        """The world of training the model that a spec names, with the task's usual loss unless another is given; `make` stands in for the
+        spec of a model that is an object."""
+        spec = ModelSpec(model, federation.inputs or federation.input_shape, len(federation.classes), make)
+        return cls(federation, spec, USUAL[federation.task.name] if loss is None else loss, attack)
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: not what was found out on the way, some of it by the identity of objects here."""
@@ -75,6 +78,11 @@ class World:
         return poisoned(federation, self.attack, hostile, seed)
 
     @cached_property
+    def shares(self) -> dict[tuple[str, Share, int], Parts]:
+        """The shares of parts that were asked about last, by part, share and seed."""
+        return {}
+
+    @cached_property
     def _phases(self) -> dict[tuple[int, int, bool], "World"]:
         return {}
 
@@ -89,7 +97,7 @@ class World:
         """That of the first so many clients."""
         federation = self.federation
         validation, central = federation.validation is not None, federation.central is not None
-        return Problem(self.model, partial(self._roster, count), partial(self._truth, count), validation, central)
+        return Problem(self.model, partial(self._roster, count), partial(self._truth, count), validation, central, federation.task)
 
     def _roster(self, count: int, round_: int) -> Roster:
         roster = self.at(round_)._rosters[count]

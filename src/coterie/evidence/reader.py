@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from coterie.core.arrays import Array, Ints
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
+from coterie.core.tasks import TaskName
 from coterie.evidence import format1
 from coterie.evidence.planned import AbsencesAsPlanned, Place, Told, as_planned, told_of
 from coterie.evidence.record import LaneEnd, LaneKey
@@ -162,6 +163,21 @@ class Evidence:
         return sum(name.startswith("actual_") for name in self.roster.column_names)
 
     @cached_property
+    def task(self) -> TaskName:
+        """What is predicted, by what the roster tells of test parts."""
+        names = self.roster.column_names
+        return "regression" if "target_squares" in names else "multilabel" if "samples" in names else "classification"
+
+    @cached_property
+    def tested(self) -> Ints:
+        """(n,) test samples of each client."""
+        return self.fixed("samples").astype(np.int64) if self.task != "classification" else np.asarray(self.actual.sum(axis=1))
+
+    def fixed(self, name: str) -> Array:
+        """(n,) a column of the roster, of the clients."""
+        return np.asarray(self.roster[name].to_numpy()[self.roster["id"].is_valid().to_numpy()])
+
+    @cached_property
     def actual(self) -> Ints:
         """(n, C) test samples by class of each client."""
         return np.asarray(self._counted[self.roster["id"].is_valid().to_numpy()])
@@ -174,7 +190,8 @@ class Evidence:
 
     @cached_property
     def _counted(self) -> Ints:
-        return np.stack([self.roster[f"actual_{c}"].to_numpy() for c in range(self.classes)], axis=1).astype(np.int64)
+        columns = [self.roster[f"actual_{c}"].to_numpy() for c in range(self.classes)]
+        return np.array(columns, dtype=np.int64).reshape(self.classes, len(self.roster)).T
 
     @cached_property
     def ids(self) -> list[str]:

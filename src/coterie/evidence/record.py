@@ -8,8 +8,10 @@ from coterie.core.arrays import Ids
 from coterie.core.asks import Evaluated
 from coterie.core.notes import Notes
 from coterie.core.states import State
+from coterie.core.tasks import Task, credits_of
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+ALOFT = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
 STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
 HOSTILE = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
@@ -51,6 +53,7 @@ class Progress:
     first: int  # the first of its new rounds
     end: LaneEnd
     state: State | None
+    aloft: State | None = None  # where time is simulated: what is on its way between rounds
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class RoundRecord:
     notes: Notes = field(default_factory=Notes)
     absences: tuple[Absence, ...] = ()
     groups: Ids | None = None
+    grouped: Ids | None = None  # the clients whose groups these are; None: everybody
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
     evaluated: Evaluated | None = None  # every client's test part with the model it is served
@@ -104,3 +108,8 @@ class RoundRecord:
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
     extra: Extra | None = None  # of a round that is evaluated only because it is the last
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def score(self, task: Task) -> float | None:
+        """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
+        return float(credits_of(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

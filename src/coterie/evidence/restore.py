@@ -19,7 +19,7 @@ from coterie.core.plain import read_json
 from coterie.core.states import State, unflatten
 from coterie.evidence.aside import set_aside
 from coterie.evidence.head import StudyHead, origin, read_study_head
-from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.record import ALOFT, LaneEnd, LaneKey
 from coterie.evidence.source import key_of, segments
 from coterie.evidence.tables import TABLES
 from coterie.evidence.wholeness import ALTERED, STATES, Wholeness, check_whole, wrong_states
@@ -31,6 +31,7 @@ class Restored:
 
     end: LaneEnd
     state: State | None
+    aloft: State | None = None  # what is on its way between rounds
 
 
 @dataclass
@@ -176,6 +177,9 @@ def _restored(segment: _Segment, place: int) -> Restored:
     assert segment.states is not None
     arrays, trees = segment.states
     entry = segment.entries[place]
-    own = {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{place}/")}
-    state = unflatten(own, trees[str(place)]) if str(place) in trees else None
-    return Restored(LaneEnd(entry["last"], entry["status"], entry["reason"]), state)
+
+    def made(name: str) -> State | None:
+        own = {path.partition("/")[2]: value for path, value in arrays.items() if path.startswith(f"{name}/")}
+        return unflatten(own, trees[name]) if name in trees else None
+
+    return Restored(LaneEnd(entry["last"], entry["status"], entry["reason"]), made(str(place)), made(f"{place}{ALOFT}"))

@@ -3,7 +3,7 @@
 | table | a row is |
 | --- | --- |
 | rounds | one round of one lane: costs, discrepancy, absences, simulated time, accuracy on all clients' validation parts |
-| clients | one client's test part in one round: loss, and counts by class |
+| clients | one client's test part in one round: loss, and counts by class or what else the task sums up |
 | central | one named model on the server's own test set |
 | mixing | one non-zero weight of the aggregation matrix |
 | groups | one client's group |
@@ -13,7 +13,7 @@
 | timings | seconds by phase; kept apart, and no part of the digest |
 
 Every row begins with its lane and round: draw, method, seed, round. What never changes (who the clients are, how many test samples of each
-class they hold) is in the roster table of the draw, once.
+class they hold) is in the roster table of the draw, once. What tasks other than classification sum up is in `core.tasks`.
 """
 
 from collections.abc import Sequence
@@ -26,29 +26,32 @@ import pyarrow as pa
 from coterie.core.arrays import Array
 from coterie.core.asks import Evaluated
 from coterie.core.plain import as_json, plain
+from coterie.core.tasks import CLASSIFICATION, FIXED, Task, credits_of
 from coterie.data.federation import Federation
+from coterie.evidence.held import held_by_client
 from coterie.evidence.record import Cost, RoundRecord
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
 KEYS = ("draw", "method", "seed", "round")
 EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
 UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this is one
-ANSWERS = "answers"  # of the table of clients: a bit for each test sample, set where the answer was right; kept of the last round
+ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
 
 
-def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False) -> dict[str, pa.Table]:
+def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, task: Task = CLASSIFICATION) -> dict[str, pa.Table]:
     """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
+    classes = task.labels(classes)
     evaluated = [(r, e) for r in records for e in (r.evaluated, r.unseen) if e is not None]
     central = [(r, r.central) for r in records if r.central is not None]
     clusters = [(r, r.notes.clusters) for r in records if r.notes.clusters is not None]
     grouped = [(r, r.groups) for r in records if r.groups is not None]
     return {
-        "rounds": _rounds(records),
+        "rounds": _rounds(records, task),
         "clients": pa.table(
             {
                 **_keys([(r, len(e)) for r, e in evaluated]),
                 "client": _stack([e.clients for _, e in evaluated], np.int32),
-                **_counts([e for _, e in evaluated], classes, drifting=drifting),
+                **_counts([e for _, e in evaluated], classes, task, drifting=drifting),
                 ANSWERS: _answers([e for _, e in evaluated]),
             }
         ),
@@ -56,14 +59,14 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
             {
                 **_keys([(r, len(names)) for r, (names, _) in central]),
                 "model": pa.array([name for _, (names, _) in central for name in names], pa.string()),
-                **_counts([e for _, (_, e) in central], classes),
+                **_counts([e for _, (_, e) in central], classes, task),
             }
         ),
         "mixing": _mixing(records),
         "groups": pa.table(
             {
                 **_keys([(r, len(g)) for r, g in grouped]),
-                "client": _stack([np.arange(len(g)) for _, g in grouped], np.int32),
+                "client": _stack([np.arange(len(g)) if r.grouped is None else r.grouped for r, g in grouped], np.int32),
                 "group": _stack([g for _, g in grouped], np.int32),
             }
         ),
@@ -81,25 +84,21 @@ def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = 
 
 
 def roster_table(federation: Federation) -> pa.Table:
-    """The clients: id, sizes, true group where known, and test samples by class; last, without an id, the server's own test set. Where some
-    take no part, a column says who."""
-    classes = len(federation.classes)
-    owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
-    actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
-    table = actual.reshape(-1, classes)
+    """The clients: id, sizes, true group where known, and what is fixed of their test parts; last, without an id, the server's own test
+    set. Where some take no part, a column says who."""
+    held = held_by_client(federation)
     ids: list[str | None] = list(federation.ids)
     sizes = federation.train.sizes
     groups = federation.groups if federation.groups is not None else np.full(len(federation), -1)
     if federation.central is not None:
-        table = np.vstack([table, np.bincount(federation.central[1], minlength=classes)])
         ids, sizes, groups = [*ids, None], np.append(sizes, 0), np.append(groups, -1)
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
         columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
-    return pa.table(columns | {f"actual_{c}": table[:, c].astype(np.int32) for c in range(classes)})
+    return pa.table(columns | held)
 
 
-def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
+def _rounds(records: Sequence[RoundRecord], task: Task) -> pa.Table:
     costs = [asdict(r.cost) for r in records]
     columns: dict[str, Any] = _keys([(r, 1) for r in records])
     for cost in fields(Cost):
@@ -107,21 +106,24 @@ def _rounds(records: Sequence[RoundRecord]) -> pa.Table:
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
-    columns["validation"] = np.array([validation_score(r.validated) for r in records], dtype=np.float64)
+    columns["validation"] = np.array([validation_score(r.validated, task) for r in records], dtype=np.float64)
     columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
 
-def validation_score(validated: Evaluated | None) -> float:
-    """Accuracy over all clients' validation samples; nan where there are none or the round was not evaluated."""
+def validation_score(validated: Evaluated | None, task: Task) -> float:
+    """The task's score over all clients' validation samples; nan where there are none or the round was not evaluated."""
     total = 0 if validated is None else int(validated.sizes.sum())
-    return float(validated.hits.sum() / total) if validated is not None and total else float("nan")
+    return float(credits_of(validated, task).sum() / total) if validated is not None and total else float("nan")
 
 
-def _counts(evaluated: Sequence[Evaluated], classes: int, drifting: bool = False) -> dict[str, Array]:
-    """Loss, AUROC of two-class tasks, and a column for each class of hits and of predictions."""
+def _counts(evaluated: Sequence[Evaluated], classes: int, task: Task, drifting: bool = False) -> dict[str, Array]:
+    """Loss, AUROC of two-class tasks, what else the task sums up, and a column for each class of hits and of predictions."""
     columns = {"loss": _stack([e.loss for e in evaluated], np.float64)}
-    if classes == 2:
+    sums = [e.sums for e in evaluated if len(e)]  # a reply of nobody does not know what is summed up
+    summed = np.concatenate(sums) if sums else np.zeros((0, len(task.sums)))
+    columns |= {name: np.ascontiguousarray(summed[:, i]) for i, name in enumerate(task.sums) if drifting or name not in FIXED}
+    if classes == 2 and task.counts_classes:
         columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
     for name in ("hits", "predicted", "actual") if drifting else ("hits", "predicted"):
         blocks = [getattr(e, name) for e in evaluated if len(e)]  # a reply of nobody does not know the number of classes

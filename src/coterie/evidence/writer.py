@@ -27,7 +27,7 @@ from coterie.core.states import flatten
 from coterie.evidence.creation import create_folder
 from coterie.evidence.head import Link, StudyHead, read_study_head
 from coterie.evidence.manifest import MANIFEST, manifest_of
-from coterie.evidence.record import LaneKey, Progress
+from coterie.evidence.record import ALOFT, LaneKey, Progress
 from coterie.evidence.roster_files import read_roster, roster_path, write_roster
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import key_of, segments
@@ -168,7 +168,8 @@ def _states(lanes: Sequence[Progress]) -> bytes:
     arrays: dict[str, Array] = {}
     trees: dict[str, Any] = {}
     for place, lane in enumerate(lanes):
-        if lane.state is not None:
-            parts, trees[str(place)] = flatten(lane.state)
-            arrays |= {f"{place}/{path}": value for path, value in parts.items()}
+        for name, state in ((str(place), lane.state), (f"{place}{ALOFT}", lane.aloft)):
+            if state is not None:
+                parts, trees[name] = flatten(state)
+                arrays |= {f"{name}/{path}": value for path, value in parts.items()}
     return bytes(save(arrays, metadata={"trees": json.dumps(trees, sort_keys=True)}))

@@ -13,7 +13,10 @@ from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.metrics import silhouette_score
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids
+from coterie.core.rng import key, shuffle
 from coterie.core.threads import one_thread
+from coterie.grouping.many.means import kmeans_of_many
+from coterie.grouping.many.points import LANDMARKS, MANY
 from coterie.grouping.similarity import distances, gaussian
 
 Clusterer = Literal["kmeans", "spectral", "agglomerative"]
@@ -63,6 +66,8 @@ def kmeans(points: Doubles, k: int, rng: np.random.Generator, restarts: int = 10
         return np.zeros(len(points), dtype=np.int64)
     if k == len(points):
         return np.arange(k, dtype=np.int64)
+    if len(points) > MANY:
+        return canonical(kmeans_of_many(points, k, rng, restarts))
     with one_thread():  # with several, sums are added up in the order in which the threads finish
         fitted = KMeans(k, n_init=restarts, random_state=_state(rng)).fit(points)
     return canonical(fitted.labels_.astype(np.int64))
@@ -127,7 +132,11 @@ def inertia(points: Doubles, labels: Ids) -> float:
 
 
 def silhouette(points: Doubles, labels: Ids) -> float:
-    """The mean silhouette of a grouping; nan for one group, or one group for each point, where it is not defined."""
+    """The mean silhouette of a grouping; nan for one group, or one group for each point, where it is not defined. Of many points it is
+    that of a keyed sample: every pair counts in it."""
+    if len(points) > MANY:
+        some = shuffle(key("silhouette"), len(points))[:LANDMARKS]
+        points, labels = points[some], labels[some]
     groups = len(np.unique(labels))
     return float(silhouette_score(points, labels)) if 2 <= groups < len(points) else float("nan")
 

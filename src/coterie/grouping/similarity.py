@@ -11,6 +11,7 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles, Floats
 from coterie.core.held import Held
 from coterie.core.threads import cores, in_order, one_thread
+from coterie.grouping.many.points import MANY, by_rows, laid_out
 
 BLOCK = 4096  # columns held in float64 at a time: the stack is never copied whole
 LARGE = 1 << 23  # entries of a stack from which starting threads pays
@@ -29,11 +30,13 @@ def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     return total
 
 
-def dots(vectors: Floats, direction: Floats | Doubles, origin: Floats | None = None) -> Doubles:
-    """(n,) the inner product of each row (or of its difference from `origin`) with one direction, in float64."""
-    along = np.ravel(direction).astype(np.float64)
-    total = np.zeros(len(vectors))
-    for product in over_blocks(lambda block, begin: block @ along[begin : begin + block.shape[1]], vectors, origin):
+def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = None) -> Doubles:
+    """(n,) the inner product of each row (or of its difference from `origin`) with one direction, or (n, m) with each of m, in float64."""
+    along = np.asarray(directions, dtype=np.float64)
+    if len(vectors) > MANY:  # a block of all their columns would be a second stack
+        return by_rows(lambda rows: laid_out(rows, origin) @ along.T, vectors)
+    total = np.zeros((len(vectors), *along.shape[:-1]))
+    for product in over_blocks(lambda block, begin: block @ along[..., begin : begin + block.shape[1]].T, vectors, origin):
         total += product
     return total
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.analysis.measures import METRICS, OWN
 from coterie.grouping.choice.structure.cuts import LEVEL
 from coterie.grouping.choice.structure.distinct import LEAST_CLIENTS, Grouped
 from coterie.grouping.choice.structure.steadiness import AGREE, RECUR
@@ -36,6 +37,8 @@ def _differ(found: Inspection) -> Answer:
         f"The two halves of a client agree with a correlation of {d.agreement:.2f} (0 is chance); that they are more alike{where} than "
         f"halves of different clients{counts}: {_p(d.p)}.{_labels(found)}"
     )
+    if found.task != "classification":
+        evidence += f" This is a {found.task}: proportions of labels are counted of classes only."
     return Answer("Do clients differ more than chance?", _verdict(d.p, found), evidence)
 
 
@@ -117,9 +120,11 @@ def _pilot(found: Inspection) -> Answer | None:
     if p is None:
         return None
     one, grouped, random = (100 * a for a in p.accuracies)
+    measure = METRICS[OWN[p.task.name]].measure
+    what, unit = ("Right", " %") if measure.whole else (f"{measure.noun[0].upper()}{measure.noun[1:]} in hundredths", "")
     evidence = (
-        f"Right on {p.on} after a short pilot with {found.groups.k} groups: one model {one:.1f} %, groups {grouped:.1f} %, random groups "
-        f"of the same sizes {random:.1f} % ({p.as_good} of {len(p.random)} drawings as good). {_who(p, found.pilot_ids)}"
+        f"{what} on {p.on} after a short pilot with {found.groups.k} groups: one model {one:.1f}{unit}, groups {grouped:.1f}{unit}, random "
+        f"groups of the same sizes {random:.1f}{unit} ({p.as_good} of {len(p.random)} drawings as good). {_who(p, found.pilot_ids)}"
     )
     short = {"help": "expected to help", "hurt": "expected to hurt", "not shown": "not shown to help"}[p.verdict]
     return Answer("Would grouping help?", f"{short}: {100 * p.gain:+z.1f} ± {200 * p.error:.1f} points", evidence)

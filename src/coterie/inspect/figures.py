@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 from scipy.cluster import hierarchy
 
+from coterie.analysis.measures import METRICS, OWN
 from coterie.core.arrays import Ints
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
@@ -126,11 +127,12 @@ def pilot_arms(pilot: Pilot) -> Figure:
     ]
     data = [{"arm": name, "accuracy": 100 * float(hits / samples)} for name, drawn in arms for hits in drawn]
     names = [name for name, _ in arms]
+    measure = METRICS[OWN[pilot.task.name]].measure
     chart = (
         alt.Chart(alt.InlineData(values=data))
         .mark_tick(thickness=3, size=26)
         .encode(
-            x=alt.X("accuracy:Q", title="right answers, %", scale=alt.Scale(zero=False, padding=8)),
+            x=alt.X("accuracy:Q", title="right answers, %" if measure.whole else measure.axis, scale=alt.Scale(zero=False, padding=8)),
             y=alt.Y("arm:N", title=None, sort=names),
             color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["black"], OKABE_ITO["blue"], GREY]), legend=None),
             tooltip=["arm:N", alt.Tooltip("accuracy:Q", format=".1f")],

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from coterie.analysis.measures import METRICS, OWN
 from coterie.core.arrays import Doubles, Ids
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.plain import plain
 from coterie.core.plan import Plan
+from coterie.core.tasks import TaskName
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.make import make_engine
@@ -30,6 +32,8 @@ from coterie.run.drive import answer
 from coterie.run.execution import Execution
 from coterie.run.steps_bar import StepsBar
 
+MOST_ASKED = 2000  # a sample of more would change little but the time
+
 
 @dataclass(frozen=True, kw_only=True)
 class InspectPlan:
@@ -37,6 +41,7 @@ class InspectPlan:
 
     labels: bool = True  # whether clients may be asked class by class, which tells their label counts
     validation: bool = True  # whether clients have validation parts
+    most: int = MOST_ASKED  # clients asked: of more, a sample by lot
     references: int = DRAWS  # draws of one population to compare with
     sketch: int | None = None  # random projections that leave a client instead of a gradient
     sketch_clip: float | None = None  # the longest of them
@@ -44,6 +49,10 @@ class InspectPlan:
     pilot: PilotPlan | None = field(default_factory=PilotPlan)  # None: no pilot
 
     def __post_init__(self) -> None:
+        if self.most < 2:
+            raise UserError(
+                f"Inspecting cannot use most={self.most}: two clients are the least that can be compared, {MOST_ASKED} is usual."
+            )
         if self.references < 19:
             raise UserError(
                 f"Inspecting cannot use references={self.references}: 19 is the least that can speak at the level of .05, {DRAWS} is usual."
@@ -71,8 +80,16 @@ class Inspection:
     groups: Grouped
     similarity: Doubles  # (n, n) cosines of clients in the directions that both halves share
     indices: Mapping[str, float]
+    task: TaskName = "classification"
     pilot: Pilot | None = None
     pilot_ids: tuple[str, ...] = ()
+    everybody: int = 0  # clients of whom those compared, and those left out, were drawn
+
+    @property
+    def sampled(self) -> str:
+        """What to say where not everybody was asked."""
+        asked = len(self.ids) + len(self.left_out)
+        return f"{asked:,} of {self.everybody:,} clients were asked, drawn by lot." if asked < self.everybody else ""
 
     def __repr__(self) -> str:
         from coterie.inspect.answers import answers  # which know inspections
@@ -84,16 +101,21 @@ class Inspection:
         """Everything but the similarity matrix, in plain numbers."""
         tree = asdict(self)
         tree.pop("similarity")
+        if self.task == "classification":
+            tree.pop("task")
         if self.pilot is not None:
             one, grouped, random = self.pilot.accuracies
             summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
-            tree["pilot"] |= summary | {"accuracy": {"one": one, "grouped": grouped, "random": random}}
+            tree["pilot"].pop("task")
+            score = METRICS[OWN[self.task]].measure.name
+            tree["pilot"] |= summary | {score: {"one": one, "grouped": grouped, "random": random}}
         return dict(plain(tree))
 
 
 def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
-    clients, model = ctx.roster.available, init()
+    clients, model = ctx.sample(ctx.roster.available, plan.most, "inspected clients"), init()
+    plan = plan if ctx.task.counts_classes else replace(plan, labels=False)  # there are no classes to be asked about one by one
     sketch = ctx.sketch(plan.sketch, plan.sketch_clip, plan.sketch_noise)
     probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
     if not enough(probes):
@@ -104,14 +126,14 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
     held = label_spread(probes.counts.sum(axis=0), ctx.rng("inspect labels")) if plan.labels else None
     groups = groups_of(probes, ctx.rng("inspect groups"), plan.references)
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
-    indices = {"gini": gini(ctx.roster.sizes[clients]), "pni": found.literal, "pni_normalised": found.normalised}
+    indices = {"gini": gini(ctx.roster.sizes[ctx.roster.available]), "pni": found.literal, "pni_normalised": found.normalised}
     indices |= from_updates(whole.astype(np.float32)) | (from_counts(probes.counts.sum(axis=0)) if plan.labels else {})
     trial = None
     if plan.pilot is not None:
         # Judged on a half, the groups must not have seen it.
         labels = groups.labels if plan.validation else groups.half_labels[0]
         judged = Judged.on(plan.validation)
-        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"))
+        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
@@ -122,10 +144,12 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
         beyond_labels=second,
         labels=held,
         classes=classes,
+        task=ctx.task.name,
         groups=groups,
         similarity=_cosines(groups.coordinates),
         indices=indices,
         pilot=trial,
+        everybody=len(ctx.roster.available),
         pilot_ids=tuple(ids[c] for c in trial.clients) if trial is not None else (),
     )
 
@@ -153,7 +177,8 @@ def inspect_data(
     if federation.validation is None:
         plan = replace(plan, validation=False)
     problem, execution = world.problem, execution or Execution()
-    ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0)
+    ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0, task=federation.task)
+    plan = plan if federation.task.counts_classes else replace(plan, labels=False)
     script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
         if watch is not None:

@@ -17,7 +17,7 @@ HOW = (
 def inspection_page(found: Inspection) -> str:
     """The whole page as text."""
     title = f"Are there groups here? {found.data}"
-    lead = f"{len(found.ids)} clients, model {found.model}."
+    lead = f"{len(found.ids)} clients, model {found.model}. {found.sampled}".strip()
     return page(title, lead, sections(found))
 
 

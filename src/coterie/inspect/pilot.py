@@ -9,13 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Evaluated, Share, Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import Serving
+from coterie.core.tasks import CLASSIFICATION, Task, credits_of
 
 
 @dataclass(frozen=True)
@@ -49,24 +50,25 @@ class PilotPlan:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Samples right with one model, with the groups' models, and with random groups' models."""
+    """Samples right, or other credits, with one model, with the groups' models, and with random groups' models."""
 
     clients: Ids  # (n,) those judged
     judged: Ints  # (n,) samples
-    one: Ints  # (n,) right answers with one model for all
-    grouped: Ints  # (n,)
-    random: Ints  # (randoms, n)
+    one: Array  # (n,) right answers with one model for all
+    grouped: Array  # (n,)
+    random: Array  # (randoms, n)
     on: str  # which samples decided
+    task: Task = CLASSIFICATION
 
     @property
     def accuracies(self) -> tuple[float, float, float]:
-        """With one model, with groups, with random groups on average."""
+        """Accuracy, or the task's own score: with one model, with groups, with random groups on average."""
         samples = self.judged.sum()
         return float(self.one.sum() / samples), float(self.grouped.sum() / samples), float(self.random.sum(axis=1).mean() / samples)
 
     @property
     def gain(self) -> float:
-        """Groups against one model, in accuracy over all samples judged."""
+        """Groups against one model, in the score over all samples judged."""
         return self.accuracies[1] - self.accuracies[0]
 
     @property
@@ -96,11 +98,11 @@ class Pilot:
 
     @property
     def client_gains(self) -> Doubles:
-        """(n,) each client's own gain in accuracy; rough, since a client judges on its own few samples."""
+        """(n,) each client's own gain in the score; rough, since a client judges on its own few samples."""
         return np.asarray((self.grouped - self.one) / np.maximum(self.judged, 1))
 
 
-def pilot(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rng: np.random.Generator) -> Round[Pilot]:
+def pilot(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rng: np.random.Generator, task: Task) -> Round[Pilot]:
     """Train one model, the groups' models and random groups' models from the same start, and judge each client with the one it gets."""
     one = yield from _arm(model, clients, np.zeros_like(labels), judged, plan)
     grouped = yield from _arm(model, clients, labels, judged, plan)
@@ -110,9 +112,9 @@ def pilot(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotP
         arms.append(drawn)
     common = reduce(np.intersect1d, [arm.clients for arm in arms])  # who answered every time
     common = common[one.of(common).sizes > 0]
-    hits = np.stack([arm.of(common).hits.sum(axis=1) for arm in arms])
+    hits = np.stack([credits_of(arm.of(common), task) for arm in arms])
     on = "validation parts" if judged.part == "validation" else "the other half of the training samples"
-    return Pilot(common, one.of(common).sizes, hits[0], hits[1], hits[2:], on)
+    return Pilot(common, one.of(common).sizes, hits[0], hits[1], hits[2:], on, task)
 
 
 def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan) -> Round[Evaluated]:

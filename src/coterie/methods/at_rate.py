@@ -1,6 +1,7 @@
-"""A learning rate of its own for any method: how a tuned method is named, ``fedavg+rate(lr=0.1)``."""
+"""A learning rate, or an optimiser, of its own for any method: how a tuned method is named, ``fedavg+rate(lr=0.1)``."""
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from coterie.core.method import Context, S
 from coterie.core.settings import setting
@@ -9,9 +10,11 @@ from coterie.methods.wrapper import Layer
 
 @dataclass(frozen=True, kw_only=True)
 class AtRate(Layer[S]):
-    """The method it wraps, trained at another learning rate than the study's; everything else stays the study's."""
+    """The method it wraps, trained at another learning rate, or by another optimiser, than the study's; the rest stays the study's."""
 
     lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = setting(None, "The local optimiser; the plan's unless given.")
 
     def context(self, ctx: Context) -> Context:
-        return ctx if self.lr is None else replace(ctx, plan=replace(ctx.plan, local=ctx.plan.local.but(lr=self.lr)))
+        own: dict[str, Any] = {name: value for name, value in (("lr", self.lr), ("optimizer", self.optimizer)) if value is not None}
+        return replace(ctx, plan=replace(ctx.plan, local=ctx.plan.local.but(**own))) if own else ctx

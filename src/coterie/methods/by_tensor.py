@@ -15,7 +15,7 @@ Weigh = Callable[[Floats, Floats], Doubles]  # (n, s) replies and (s,) model bef
 def tensor_mixing(weigh: Weigh, trained: Trained, before: Floats, ctx: Context, *, step: float = 1.0) -> Mixing:
     """One model that moves, tensor by tensor, `step` of the way to the weighted mean of the replies.
 
-    Statistics, counters and frozen parts are not compared: they are averaged with the clients' mean weight over the tensors that are,
+    Statistics and counters are not compared: they are averaged with the clients' mean weight over the tensors that are,
     and never beyond the average (a variance must not turn negative).
     """
     slices = ctx.layout.slices

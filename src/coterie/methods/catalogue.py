@@ -28,6 +28,7 @@ from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.moon import Moon
 from coterie.methods.neighbour_prox import NeighbourProx
+from coterie.methods.own_norm import OwnNorm
 from coterie.methods.reptile import FedDist, FedDWS
 from coterie.methods.restarts import Restarts
 from coterie.methods.robust import Robust
@@ -67,6 +68,7 @@ methods.add("neighbourprox", NeighbourProx)
 methods.add("moon", Moon)
 methods.add("ditto", Ditto)
 
+wrappers.add("fedbn", OwnNorm)
 wrappers.add("finetune", FineTuned)
 wrappers.add("guard", Guard)
 wrappers.add("rate", AtRate)

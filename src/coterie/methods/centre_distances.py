@@ -8,7 +8,9 @@ from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.layout import Layout
 from coterie.core.method import Context
 from coterie.core.sketches import Sketch, project
-from coterie.grouping.similarity import BLOCK, coordinates, gram
+from coterie.grouping.many.points import MANY
+from coterie.grouping.principal import points_of_rows
+from coterie.grouping.similarity import BLOCK
 
 Compared = Literal["all", "last_layer", "sketch"]
 
@@ -18,7 +20,7 @@ def points_of(vectors: Floats, origin: Floats, on: Compared, sketch: Sketch | No
     vectors, origin = _compared(vectors, on, ctx.layout), _compared(origin[None, :], on, ctx.layout)
     if sketch is not None:
         return project(vectors, sketch, origin)
-    return coordinates(gram(vectors, origin))
+    return points_of_rows(vectors, origin, ctx)
 
 
 def distances_to(vectors: Floats, centres: Floats, on: Compared, sketch: Sketch | None, ctx: Context) -> Doubles:
@@ -31,6 +33,8 @@ def distances_to(vectors: Floats, centres: Floats, on: Compared, sketch: Sketch 
 
 def squared_distances(vectors: Floats | Doubles, centres: Floats | Doubles) -> Doubles:
     """(n, K) ||w_i - c_k||^2 in float64, from the differences themselves, a block of columns at a time."""
+    if len(vectors) > MANY:
+        return np.concatenate([squared_distances(vectors[at : at + MANY], centres) for at in range(0, len(vectors), MANY)])
     total = np.zeros((len(vectors), len(centres)))
     for begin in range(0, vectors.shape[1], BLOCK):
         block = vectors[:, begin : begin + BLOCK].astype(np.float64)

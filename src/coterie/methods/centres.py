@@ -13,6 +13,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.local import Local
 from coterie.core.method import Context, Round, done
@@ -49,6 +50,10 @@ class WarmStart(Sketching[Centres], GroupedMethod[Centres], ChoosesGroups, ABC):
     assign_on: Compared = setting("all", "What the E-step compares.")
     newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
     restarts: int = setting(20, "Starts of k-means.", least=1)
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(everybody=self.warmup_by == "all")
 
     def __post_init__(self) -> None:
         super().__post_init__()

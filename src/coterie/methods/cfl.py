@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.holdings import EVERYBODY_TRAINS, Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.serving import Serving
@@ -43,6 +44,10 @@ class CFL(GroupedMethod[Branches]):
     look: int = setting(3, "Every so many rounds all members train and the group is looked at.", least=1)
     linkage: Literal["single", "complete"] = setting("single", "How a group is cut; complete is the public code's choice.")
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
+
+    @property
+    def holdings(self) -> Holdings:
+        return EVERYBODY_TRAINS
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Branches]:
         n = len(ctx.roster)

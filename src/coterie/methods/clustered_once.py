@@ -7,6 +7,7 @@ import numpy as np
 
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.holdings import EVERYBODY_TRAINS, Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.serving import NamedModels
@@ -25,6 +26,10 @@ class Clusters(Groups):
 @dataclass(frozen=True, kw_only=True)
 class ClusteredOnce(GroupedMethod[Clusters], ABC):
     """A shared model for some rounds, one round of clustering, then a model a group."""
+
+    @property
+    def holdings(self) -> Holdings:
+        return EVERYBODY_TRAINS
 
     @abstractmethod
     def due(self, ctx: Context) -> bool:

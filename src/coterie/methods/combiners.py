@@ -4,11 +4,12 @@ Each takes the experts' class probabilities (k, m, C) on m inputs in their order
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ints
-from coterie.core.serving import Combiner
+from coterie.core.serving import Combiner, NamedModels
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Online:
     the weights given. `frozen` does not update them: with weights learned on an earlier pass it is a fixed gate, without any the mean.
     """
 
+    of_classes: ClassVar[bool] = True  # it follows how sure experts are of classes
     per_class: bool = False  # count t for each class by itself, instead of over all inputs
     frozen: bool = False
     weights: Doubles | None = None  # (k, C) to begin with
@@ -62,6 +64,8 @@ class Mean:
 class MostConfident:
     """For each input, the expert whose largest probability is the largest (the first of equals)."""
 
+    of_classes: ClassVar[bool] = True
+
     def combine(self, probabilities: Doubles, client: int) -> Doubles:
         best = probabilities.max(axis=2).argmax(axis=0)  # (m,)
         return np.asarray(probabilities[best, np.arange(probabilities.shape[1])])
@@ -71,6 +75,7 @@ class MostConfident:
 class AccuracyGate:
     """Experts weighted, class by class, by how often they were right when they said it."""
 
+    of_classes: ClassVar[bool] = True
     weights: Doubles  # (k, C)
 
     @classmethod
@@ -98,6 +103,12 @@ class ByRow:
     """A combiner of its own for each row of the serving, so that one panel can show several side by side."""
 
     combiners: tuple[Combiner | None, ...]  # None where a single model answers
+
+    def without_classes(self, named: NamedModels) -> NamedModels:
+        """The models of a panel that do not go by classes, for tasks that have none."""
+        kept = np.array([not getattr(each, "of_classes", False) for each in self.combiners], dtype=np.bool_)
+        names = tuple(name for name, good in zip(named.names, kept, strict=True) if good)
+        return NamedModels(names, named.serving.take(np.flatnonzero(kept)))
 
     def combine(self, probabilities: Doubles, client: int) -> Doubles:
         combiner = self.combiners[client]

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Floats, Ids
 from coterie.core.asks import Train
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.rules import MODEL, LocalRule, Step
@@ -62,6 +63,10 @@ class Ditto(SharedModel[Personal]):
     lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", least=0)
     own_epochs: int | None = setting(None, "Epochs of the client's own model a round; the plan's unless given.", least=1)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(kept=1.0, served=1.0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Personal]:
         model = init()[None, :]

@@ -11,11 +11,15 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
+from coterie.core.holdings import EVERYBODY_TRAINS, Holdings
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.settings import setting
 from coterie.grouping.clusterers import canonical, spectral
 from coterie.grouping.controls import controlled, joining
+from coterie.grouping.many.points import MANY, by_rows, laid_out, short_points
+from coterie.grouping.many.spectra import spectral_of_many, without_lone_of_many
+from coterie.grouping.principal import note_landmarks
 from coterie.grouping.similarity import coordinates, cosines, gram
 from coterie.methods.averaging import weights_of
 from coterie.methods.grouped import GroupedMethod, Groups, within_groups
@@ -41,6 +45,10 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
     on: Literal["updates", "weights"] = setting("updates", "What is compared; weights are the paper's letter.")
     start_from: Literal["w0", "fresh", "first_round"] = setting("w0", "Where experts begin.")
 
+    @property
+    def holdings(self) -> Holdings:
+        return EVERYBODY_TRAINS
+
     def clustered(self, state: Experts, ctx: Context) -> Round[tuple[Experts, Ids]]:
         """The state after the clustering round, and who took part: everybody trains from w_0, and what comes back is grouped."""
         count = yield from self.asked_number(self.groups, state.origin, lambda i=0: state.origin[0], ctx)
@@ -62,13 +70,26 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
 
     def _labels(self, count: int | None, state: Experts, trained: Trained, ctx: Context) -> Ids:
         """(n,) the expert of each client that trained: no expert is empty, and none has a single client where there are others."""
+        if len(trained) > MANY:
+            return self._labels_of_many(count, state, trained, ctx)
         alike = self._cosines(trained.vectors, state, ctx)
-        count = self.read_number(count, coordinates(alike), ctx)
+        count = self.read_number(None, coordinates(alike), ctx) if count is None else count
         affinity = (1.0 + alike) / 2.0
         labels = spectral(affinity, count, ctx.rng("clusters"))
         ctx.note("groups_missing", count - len(np.unique(labels)))  # fewer distinct clients than groups, or empty experts
         ctx.note("lone_clients", int(np.sum(np.bincount(labels) == 1)))
         return canonical(controlled(without_lone(labels, affinity), trained.clients, self.assign, ctx))
+
+    def _labels_of_many(self, count: int | None, state: Experts, trained: Trained, ctx: Context) -> Ids:
+        """The same from directions in few dimensions, without a matrix of pairs."""
+        note_landmarks(ctx)
+        sent, origin = ctx.layout.comparable(trained.vectors), self._origin(state, ctx)
+        directions = short_points(sent, origin, ctx.rng("landmarks"), centred=False, unit=True)
+        count = self.read_number(count, directions, ctx)
+        labels = spectral_of_many(directions, count, ctx.rng("clusters"))
+        ctx.note("groups_missing", count - len(np.unique(labels)))
+        ctx.note("lone_clients", int(np.sum(np.bincount(labels) == 1)))
+        return canonical(controlled(without_lone_of_many(labels, directions), trained.clients, self.assign, ctx))
 
     def admitted(self, state: Experts, ctx: Context) -> Round[Ids]:
         """(n,) the groups, with those who missed the clustering or came later: they warm up and join the nearest cluster by cosine."""
@@ -80,8 +101,7 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
         ctx.note("admitted", len(trained))
         if len(trained):
             assert state.centres is not None
-            alike = self._cosines(np.concatenate([trained.vectors, state.centres]), state, ctx)
-            rows = alike[: len(trained), len(trained) :].argmax(axis=1)
+            rows = self._nearest_centre(trained.vectors, state.centres, state, ctx)
             groups[trained.clients] = joining(rows, trained.clients, groups, len(state.models), self.assign, ctx)
         return groups
 
@@ -93,8 +113,21 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
 
     def _cosines(self, vectors: Floats, state: Experts, ctx: Context) -> Doubles:
         """(n, n) of updates from w_0, or of weights."""
-        origin = ctx.layout.comparable(state.origin) if self.on == "updates" else None
-        return cosines(gram(ctx.layout.comparable(vectors), origin))
+        return cosines(gram(ctx.layout.comparable(vectors), self._origin(state, ctx)))
+
+    def _nearest_centre(self, vectors: Floats, centres: Floats, state: Experts, ctx: Context) -> Ids:
+        """(n,) the centre with the largest cosine."""
+        if len(vectors) > MANY:
+            layout, origin = ctx.layout, self._origin(state, ctx)
+            targets = laid_out(layout.comparable(centres), origin, unit=True)
+            found = by_rows(lambda block: (laid_out(block, origin) @ targets.T).argmax(axis=1), layout.comparable(vectors))
+            return found.astype(np.int64)
+        alike = self._cosines(np.concatenate([vectors, centres]), state, ctx)
+        return np.asarray(alike[: len(vectors), len(vectors) :].argmax(axis=1))
+
+    def _origin(self, state: Experts, ctx: Context) -> Floats | None:
+        """What updates are measured from; nothing where weights are compared."""
+        return ctx.layout.comparable(state.origin) if self.on == "updates" else None
 
 
 def without_lone(labels: Ids, affinity: Doubles) -> Ids:

@@ -23,6 +23,10 @@ class FedDANE(OneModelMethod):
     mu: float = setting(0.1, "Weight of the proximal term.", least=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
+    @property
+    def trains_once(self) -> bool:
+        return False  # it asks for gradients first
+
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         first, second = ctx.cohort("gradient cohort"), ctx.cohort()  # S and S': two draws; the second is the one FedAvg would train
         probes = yield from Gradient(np.union1d(first, second), state.models)  # every client's grad F_k(w_t), asked once

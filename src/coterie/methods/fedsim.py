@@ -18,8 +18,9 @@ from coterie.core.sketches import Sketch
 from coterie.core.states import Models
 from coterie.grouping.clusterers import Clusterer, canonical, cluster
 from coterie.grouping.controls import Assign, controlled
+from coterie.grouping.principal import points_of_rows
 from coterie.grouping.projection import sketch
-from coterie.grouping.similarity import coordinates, gram
+from coterie.grouping.similarity import gram
 from coterie.methods.number import ChoosesGroups, GroupNumber
 from coterie.methods.one_model import SharedModel
 from coterie.methods.sketching import Sketching
@@ -82,7 +83,7 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         """(n, r) the gradients, or their sketches, in few dimensions; without a reducer, in as many as keep every distance."""
         if self.reducer == "random_projection":
             return sketch(gradients, self.dimensions, ctx.rng("projection"))
-        return coordinates(gram(gradients), self.variance if self.reducer == "pca" else None)
+        return points_of_rows(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
 
     def weights(self, labels: Ids, sizes: Ints) -> Doubles:
         """(n,) the client's share in its cluster's model times the cluster's share in the global one: Eq. 13 and 14 in one."""

@@ -7,6 +7,7 @@ import numpy as np
 from coterie.core.arrays import Ids
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
+from coterie.core.holdings import Holdings
 from coterie.core.method import Context, Round, S
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.settings import setting
@@ -19,6 +20,10 @@ class FineTuned(Layer[S]):
 
     epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
     lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
+
+    @property
+    def holdings(self) -> Holdings:
+        return super().holdings.serving(1.0)
 
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         serving = yield from self.method.serve(state, clients, ctx)

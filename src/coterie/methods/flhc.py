@@ -6,12 +6,17 @@ Algorithm 1; the global model is SimProx's Eq. 6.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Trained
 from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.grouping.clusterers import Linkage, agglomerative
+from coterie.grouping.many.points import MANY
+from coterie.grouping.many.trees import tree_of_many
+from coterie.grouping.principal import points_of_rows
 from coterie.grouping.similarity import coordinates, distances, gram
 from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
@@ -38,11 +43,16 @@ class FLHC(ClusteredOnce, ChoosesGroups):
         return ctx.round_ > self.warmup
 
     def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
-        inner = gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models))
-        count = None
+        sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)
+        many, count = len(trained) > MANY, None
+        inner = np.zeros((0, 0)) if many else gram(sent, origin)
+        points = points_of_rows(sent, origin, ctx) if many else None
         if self.threshold is None:
             count = yield from self.asked_number(self.groups, state.models, lambda i=0: state.models[0], ctx)
-            count = self.read_number(count, coordinates(inner), ctx)
+            if count is None:
+                count = self.read_number(None, coordinates(inner) if points is None else points, ctx)
+        if points is not None:
+            return tree_of_many(points, ctx.rng("groups"), groups=count, threshold=self.threshold, linkage=self.linkage)
         return agglomerative(distances(inner), groups=count, threshold=self.threshold, linkage=self.linkage)
 
     def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Train
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
 from coterie.core.serving import Serving
@@ -41,6 +42,10 @@ class LocalOnly(Method[Alone]):
     until: Literal["participation", "epochs", "validation"] = setting("participation", "How long a client trains.")
     epochs: int = setting(100, "Epochs of each client, with until=epochs.", least=1)
     patience: int = setting(3, "Trainings without improvement, with until=validation.", least=1)
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(kept=2.0 if self.until == "validation" else 1.0, everybody=self.until != "participation")
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
         n = len(ctx.roster)

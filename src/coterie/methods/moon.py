@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.rules import LocalRule, Step
@@ -62,6 +63,10 @@ class Moon(SharedModel[Remembered]):
     mu: float = setting(1.0, "Weight of the contrast.", least=0)
     temperature: float = setting(0.5, "Of the contrast.", above=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(kept=1.0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Remembered]:
         model = init()[None, :]

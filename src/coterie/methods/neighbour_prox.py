@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Floats, Ids
 from coterie.core.asks import Train
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.settings import setting
@@ -36,6 +37,10 @@ class NeighbourProx(SharedModel[Neighbourly]):
     gamma: float = setting(0.01, "How strongly a client is drawn to each neighbour.", least=0)
     neighbours: int = setting(3, "Neighbours of a client.", least=1)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(kept=2.0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Neighbourly]:
         model = init()[None, :]

@@ -36,3 +36,7 @@ class OneModelMethod(SharedModel[Models], ABC):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Models]:
         return done(Models(init()[None, :]))
+
+    @property
+    def trains_once(self) -> bool:
+        return True

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Evaluate
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, S
 from coterie.core.notes import Notes
@@ -37,6 +38,10 @@ class Restarts(Wrapper[Starts[S], S]):
 
     starts: int = setting(5, "Starts.", least=1)
     trial: int = setting(3, "Rounds for which all of them run.", least=1)
+
+    @property
+    def holdings(self) -> Holdings:
+        return super().holdings.times(self.starts)
 
     def inner(self, state: Starts[S]) -> S:
         return state.running[state.leading]

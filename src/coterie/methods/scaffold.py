@@ -10,6 +10,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.states import Models, grown
@@ -28,6 +29,10 @@ class Controlled(Models):
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(SharedModel[Controlled]):
     """FedAvg(uniform) whose clients step along their gradient plus c - c_k."""
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(kept=1.0)
 
     @property
     def weighs_alike(self) -> bool:

@@ -65,3 +65,7 @@ class ServerOptimised(Wrapper[Optimised[M], M]):
 
     def inner(self, state: Optimised[M]) -> M:
         return state.inner
+
+    @property
+    def trains_once(self) -> bool:
+        return self.method.trains_once

@@ -15,6 +15,9 @@ from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
 from coterie.core.states import Models
+from coterie.grouping.many.company import company_of_many
+from coterie.grouping.many.points import MANY
+from coterie.grouping.principal import note_landmarks
 from coterie.grouping.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
 from coterie.methods.one_model import OneModelMethod
 
@@ -45,7 +48,8 @@ class SimProx(OneModelMethod):
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
         if not len(trained):
             return state
-        weights = self.weights(self.geometry(trained, state, ctx), ctx)
+        many = len(trained) > MANY
+        weights = self.weights_of_many(trained, state, ctx) if many else self.weights(self.geometry(trained, state, ctx), ctx)
         if self.times_samples:
             weights = weights * trained.sizes
         mixing = Mixing.average(trained.clients, weights)
@@ -71,16 +75,30 @@ class SimProx(OneModelMethod):
 
     def weights(self, seen: Geometry, ctx: Context) -> Doubles:
         """(n,) the weights up to a common factor."""
-        n = len(seen.norms)
-        balance = self.lambda0 * float(np.clip(seen.agreement / self.tau, 0.0, 1.0))
+        n, balance = len(seen.norms), self.balance(seen.agreement)
         similarity = hybrid(seen.cosines, gaussian(seen.distances), balance)  # Eq. 7-10
         company = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
+        return self._from_company(company, seen.norms, balance, mean_distance(seen.distances), ctx)
+
+    def weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
+        """The same without a matrix of pairs: Gaussian similarities and sigma are means over landmarks."""
+        note_landmarks(ctx)
+        models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
+        seen = company_of_many(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
+        balance = self.balance(seen.agreement)
+        return self._from_company(balance * seen.cosine + (1 - balance) * seen.gaussian, seen.norms, balance, seen.sigma, ctx)
+
+    def balance(self, agreement: float) -> float:
+        """The share of the cosine in the similarity."""
+        return self.lambda0 * float(np.clip(agreement / self.tau, 0.0, 1.0))
+
+    def _from_company(self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context) -> Doubles:
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
-        log_alpha = self.proximity(seen.norms) + np.log(np.maximum(1 + company, 1e-300))
+        log_alpha = self.proximity(norms) + np.log(np.maximum(1 + company, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
         ctx.note("lambda", balance)
-        ctx.note("sigma", mean_distance(seen.distances))
-        ctx.note("norms", seen.norms)
+        ctx.note("sigma", sigma)
+        ctx.note("norms", norms)
         score = np.exp(log_alpha) if self.softmax else log_alpha  # Eq. 14 is the softmax of the weights themselves
         return np.asarray(np.exp((score - score.max()) / self.temperature))
 

@@ -17,6 +17,7 @@ from coterie.core.method import Context, Method, Round, T, changed
 from coterie.core.notes import Choice, Notes
 from coterie.core.rng import key
 from coterie.core.serving import Serving
+from coterie.core.tasks import CLASSIFICATION, Task, credits_of
 
 CLIENTS, ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
 
@@ -26,17 +27,21 @@ def trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context,
     clients = ctx.sample(ctx.roster.available, CLIENTS, "trial clients")
     accuracy, distance, judged = np.full(most, np.nan), np.full(most, np.nan), 0
     for k in range(1, min(most, len(clients)) + 1):
-        hits, judged, distance[k - 1] = yield from _run(make(k), init, ctx, clients)
-        accuracy[k - 1] = hits / judged if judged else np.nan
-    k = fewest(accuracy, judged) if judged else elbow(distance)
+        credit, judged, distance[k - 1] = yield from _run(make(k), init, ctx, clients)
+        accuracy[k - 1] = credit / judged if judged else np.nan
+    k = fewest(accuracy, judged, ctx.task) if judged else elbow(distance)
     return Choice(k, "trial", {"accuracy": tuple(accuracy), "distance": tuple(distance)})
 
 
-def fewest(accuracy: Doubles, samples: int) -> int:
-    """The fewest groups whose validation accuracy is within one standard error of the best: more must earn their keep."""
+def fewest(accuracy: Doubles, samples: int, task: Task = CLASSIFICATION) -> int:
+    """The fewest groups whose validation score is within one standard error of the best: more must earn their keep.
+
+    The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n).
+    """
     best = float(np.nanmax(accuracy))
-    error = np.sqrt(best * (1 - best) / samples)
-    return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-1.0) >= best - error))
+    held = min(max(best, 0.0), 1.0)
+    error = np.sqrt((4 * held * (1 - held) ** 2 if task.name == "regression" else held * (1 - held)) / samples)
+    return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - error))
 
 
 def elbow(distance: Doubles) -> int:
@@ -57,8 +62,9 @@ def keyed_apart(script: Round[T], prefix: str) -> Round[T]:
     return changed(script, apart)
 
 
-def _run(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -> Round[tuple[int, int, float]]:
-    """Three rounds of the method with these clients: right answers on their validation parts, their number, and Eq. 6 at the end."""
+def _run(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -> Round[tuple[float, int, float]]:
+    """Three rounds of the method with these clients: right answers (or other credits) on their validation parts, how many samples these
+    are, and Eq. 6 at the end."""
     roster = replace(ctx.roster, reachable=np.isin(ctx.roster.clients, clients))
     plan = replace(ctx.plan, cohort=None, selection="uniform")  # everybody of the sample, whatever the study selects
     small = [replace(ctx, roster=roster, plan=plan, seed=key(ctx.seed, "trial"), round_=t, notes=Notes()) for t in range(ROUNDS + 1)]
@@ -69,7 +75,7 @@ def _run(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -
     if not ctx.validation:
         return 0, 0, _within(last, serving)
     judged = yield from Evaluate(serving, "validation")
-    return int(judged.hits.sum()), int(judged.actual.sum()), _within(last, serving)
+    return float(credits_of(judged, ctx.task).sum()), int(judged.sizes.sum()), _within(last, serving)
 
 
 def _watched(script: Round[T]) -> Round[tuple[T, Trained | None]]:

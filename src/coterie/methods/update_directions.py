@@ -19,6 +19,6 @@ def compared_updates(pretrained: Trained, origin: Floats, sketch: Sketch | None,
 def closest(vectors: Floats, origin: Floats | None, directions: Floats) -> Ids:
     """(n,) the direction with the largest cosine. The update's own norm is the same for all directions and is left away."""
     norms = np.linalg.norm(directions.astype(np.float64), axis=1)
-    products = np.stack([dots(vectors, direction, origin) for direction in directions], axis=1)  # (n, m)
+    products = dots(vectors, directions, origin)  # (n, m)
     cosines = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
     return np.asarray(cosines.argmax(axis=1), dtype=np.int64)

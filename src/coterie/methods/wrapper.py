@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from coterie.core.arrays import Ids
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, S
 from coterie.core.serving import NamedModels, Serving
@@ -37,6 +38,10 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
         return self.method.sees_truth
 
     @property
+    def holdings(self) -> Holdings:
+        return self.method.holdings
+
+    @property
     def weighs_alike(self) -> bool:
         return self.method.weighs_alike
 
@@ -60,6 +65,10 @@ class Layer(Wrapper[S, S], ABC):
 
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         return self.method.serve(state, clients, self.context(ctx))
+
+    @property
+    def trains_once(self) -> bool:
+        return self.method.trains_once
 
 
 def unwrapped(method: Method[Any]) -> Method[Any]:

@@ -13,9 +13,14 @@ from coterie.core.inputs import Inputs, InputShape
 from coterie.core.specs import Registry, parse
 from coterie.models.cnn import cnn
 from coterie.models.custom import build_custom
+from coterie.models.densenet import densenet121
+from coterie.models.efficientnet import efficientnet_lite0
+from coterie.models.fusion import fusion
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
+from coterie.models.resnet import resnet18, resnet50
 from coterie.models.several import taking
+from coterie.models.text import text_model
 
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
@@ -23,6 +28,12 @@ models.add("mlp", mlp)
 models.add("cnn", cnn)
 models.add("lstm", lstm)
 models.add("rnn", rnn)
+models.add("resnet18", resnet18)
+models.add("resnet50", resnet50)
+models.add("densenet121", densenet121)
+models.add("efficientnet_lite0", efficientnet_lite0)
+models.add("text", text_model)
+models.add("fusion", fusion)
 
 
 def build_model(spec: str, input_shape: InputShape, outputs: int) -> nn.Module:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from coterie.core.errors import UserError, suggestion
+from coterie.models.images import as_images, image_shape
 from coterie.models.initial import glorot
 
 SMALLEST = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
@@ -47,7 +48,7 @@ class Cnn(nn.Module):
         self.logits = glorot(nn.Linear(architecture.dense, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        h = x.reshape(x.shape[0], *self.image)  # (n, C, H, W), also from (n, H, W)
+        h = as_images(x, self.image)
         h = max_pool2d(self.first(h).relu(), 2)
         h = max_pool2d(self.second(h).relu(), 2)
         h = self.dense(h.flatten(1)).relu()
@@ -59,15 +60,4 @@ def cnn(_input_shape: tuple[int, ...], _outputs: int, variant: Literal["mcmahan"
     """Two convolutions with pools and a dense layer, for images (H, W) or (C, H, W)."""
     if variant not in ARCHITECTURES:
         raise UserError(f"Model 'cnn': variant={variant!r} is not known: {suggestion(str(variant), ARCHITECTURES)}")
-    return Cnn(_image(_input_shape), _outputs, ARCHITECTURES[variant])
-
-
-def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """The shape as (C, H, W); a grey image may leave out its channel."""
-    if len(shape) not in (2, 3):
-        raise UserError(f"Model 'cnn' needs images of shape (H, W) or (C, H, W), not samples of shape {shape}: reshape them or use mlp.")
-    depth, height, width = shape if len(shape) == 3 else (1, *shape)
-    if min(height, width) < SMALLEST:
-        hint = "put the channels first" if len(shape) == 3 and width < SMALLEST <= min(depth, height) else "use mlp for smaller ones"
-        raise UserError(f"Model 'cnn' needs images of at least {SMALLEST}x{SMALLEST} pixels, not samples of shape {shape}: {hint}.")
-    return depth, height, width
+    return Cnn(image_shape("cnn", _input_shape, SMALLEST), _outputs, ARCHITECTURES[variant])

@@ -11,6 +11,10 @@ _WORDS = {
     "embeddings": "A NumPy file with a row for each token, in place of random ones.",
     "train_embeddings": "Whether embeddings are trained along; frozen otherwise.",
 }
+_IMAGES = {
+    "stem": "cifar begins with 3x3 and no pool, for images of some 32x32 pixels; imagenet halves the side before the first stage.",
+    "norm": "batch, whose statistics are averaged and never compared, or group, which has none.",
+}
 HELP: Mapping[str, Mapping[str, str]] = {
     "mclr": {},
     "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},
@@ -24,6 +28,24 @@ HELP: Mapping[str, Mapping[str, str]] = {
         **_WORDS,
     },
     "rnn": {"hidden": "Cells of each layer.", "layers": "Recurrent layers, one upon the other.", **_WORDS},
+    "resnet18": _IMAGES,
+    "resnet50": _IMAGES,
+    "densenet121": _IMAGES,
+    "efficientnet_lite0": {"stem": _IMAGES["stem"]},
+    "fusion": {
+        "text": "Width of a dense layer for rows of numbers, or the folder or hub name of an encoder for tokens.",
+        "image": "The image network: resnet18, resnet50, densenet121 or efficientnet_lite0, with settings in quotes.",
+    },
+    "text": {
+        "encoder": "A folder of a pretrained encoder, or its name on the Hugging Face hub.",
+        "head": "Width of a hidden layer in the head; 0 leaves it out.",
+        "train": "What is trained, sent, compared and averaged: head (the encoder is frozen), lora (adapters and head) or all.",
+        "pool": "A text's vector: the mean over its tokens, or that of its first.",
+        "rank": "Rank of the adapters.",
+        "alpha": "Their scale: alpha / rank times what they add.",
+        "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
+        "dropout": "Share of signals left out while the encoder is trained; other than 0, clients train one by one.",
+    },
 }
 
 

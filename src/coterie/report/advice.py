@@ -27,7 +27,7 @@ def _score(subject: Subject, label: str) -> float:
 
 
 def _right(subject: Subject, label: str) -> str:
-    return f"{100 * _score(subject, label):.1f} right in 100"
+    return subject.measure.short(_score(subject, label))
 
 
 def _begin_simple(subject: Subject, best: str, equal: list[str]) -> str:

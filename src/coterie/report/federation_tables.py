@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis.findings import Finding
+from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.measures import ACCURACY
 from coterie.analysis.score_names import SCORES
 from coterie.analysis.wording import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
@@ -65,7 +66,7 @@ def score_table(subject: Subject) -> ReportTable:
     defined = [name for name in names if frame[name].notna().any()]
     columns = [
         METHOD,
-        *(Column(SCORES[name].title, points(name)) for name in defined),
+        *(Column(SCORES[name].title, points(name) if SCORES[name].percent else number(name, ".4g")) for name in defined),
         Column("95 % interval", span("low", "high")),
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("gain_low", "gain_high", signed=True)),
@@ -73,9 +74,9 @@ def score_table(subject: Subject) -> ReportTable:
         Column("effect d", number("d", ".2f")),
     ]
     caption = (
-        f"Accuracy in percent and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of the "
-        f"{score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of theirs, "
-        f"after Holm's correction, of the methods under test; d is Cohen's, of paired differences over {findings.repetitions.unit}s."
+        f"{subject.measure.times_100} and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of "
+        f"the {score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
+        f"theirs, after Holm's correction, of methods under test; d is Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
     return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 
@@ -138,7 +139,7 @@ def clients_served(subject: Subject) -> ReportTable:
     )
     caption = (
         "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
-        "accuracy in percent of the tenth of clients served worst and of the worst client of each run, averaged."
+        f"{subject.measure.noun}, times 100, of the tenth of clients served worst and of the worst client of each run, averaged."
     )
     return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
 
@@ -183,8 +184,9 @@ def grouping(subject: Subject) -> list[ReportTable]:
 
 
 def cost_table(subject: Subject) -> ReportTable:
-    """What runs cost, in all and up to the target accuracy, and how steady they are."""
+    """What runs cost, in all and up to the target, and how steady they are."""
     findings = subject.findings
+    timed = findings.records.clock is not None
 
     def row(finding: Finding) -> dict[str, Any]:
         own, steady = finding.spending, finding.stability
@@ -199,6 +201,7 @@ def cost_table(subject: Subject) -> ReportTable:
             "megabytes_to_target": own.bytes_to_target / 1e6,
             "passes_to_target": own.passes_to_target,
             "server_seconds_to_target": own.server_seconds_to_target,
+            **({"time": own.time, "time_to_target": own.time_to_target} if timed else {}),
             "change": steady.change.mean,
         }
 
@@ -210,13 +213,19 @@ def cost_table(subject: Subject) -> ReportTable:
         Column("rounds to target", number("rounds_to_target", ",.0f")),
         Column("MB to target", amount("megabytes_to_target")),
         Column("passes to target", number("passes_to_target", ",.0f")),
+        *([Column("simulated time", amount("time")), Column("time to target", amount("time_to_target"))] if timed else []),
         Column("change a round", points("change")),
     )
     caption = (
-        f"Of a whole run, mean over runs, and up to {100 * findings.target:.1f} % accuracy (median over the runs that reach it); a pass "
-        "is one client's way once through its data. Last, the mean change of accuracy from round to round, in points."
+        f"Of a whole run, mean over runs, and up to {_target(findings)} (median over the runs that reach it); a pass "
+        f"is one client's way once through its data. Last, the mean change of {findings.measure.noun} from round to round, in points."
     )
     return ReportTable(subject.id("cost"), caption, _frame(subject, row), columns)
+
+
+def _target(findings: Findings) -> str:
+    level = findings.measure.level(findings.target)
+    return f"{level} accuracy" if findings.measure is ACCURACY else f"{findings.measure.noun} of {level}"
 
 
 def clients(subject: Subject) -> ReportTable:
@@ -226,7 +235,8 @@ def clients(subject: Subject) -> ReportTable:
     for label, finding in subject.findings.methods.items():
         own = finding.fairness
         alone = own.gain_over_local if own.gain_over_local is not None else np.full(len(records.ids), np.nan)
-        columns = {"client": records.ids, "samples": records.train, "accuracy": own.accuracy, "gain": own.gain, "gain_over_alone": alone}
+        columns = {"client": records.ids, "samples": records.train, subject.measure.name: own.accuracy, "gain": own.gain}
+        columns["gain_over_alone"] = alone
         piece = pd.DataFrame(columns | ({"true_group": records.truth} if records.truth is not None else {}))
         piece.insert(0, "label", label)
         pieces.append(piece)

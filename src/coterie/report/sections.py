@@ -16,6 +16,7 @@ from coterie.report.charts.cost import cost
 from coterie.report.charts.gains import decomposition, gains
 from coterie.report.charts.groups import agreement_matrix, groups_over_rounds
 from coterie.report.charts.ranking import ranks
+from coterie.report.charts.time import time_figures
 from coterie.report.charts.weights import weight_figures
 from coterie.report.page import Block, Html, Section, paragraph
 from coterie.report.subject import Subject
@@ -24,10 +25,20 @@ from coterie.report.text import Card, cards, headline
 from coterie.report.unseen_table import HEADING
 
 TERMS = (
-    "A point is one right answer in 100. A seed draws the first model, who takes part when, and the order of the data anew; a draw divides "
+    "A seed draws the first model, who takes part when, and the order of the data anew; a draw divides "
     "the data anew among clients, or each client's into training and test. Every method meets the same draws and seeds. An interval with "
     "95 % confidence would hold the truth in 95 of 100 such studies."
 )
+
+EXPLAINED = {
+    "r2": " R2 is 1 less the squared error over the variance of all clients' test targets: 1 is no error, 0 as good as always saying their "
+    "mean, and below 0 worse. A client's own is against the same variance.",
+    "mae": " The explained absolute error is 1 less the absolute error over that of always saying the mean of the training targets.",
+    "labels": " Every label of a sample is right or wrong, and counts alike.",
+    "balanced_accuracy": " Balanced accuracy is a client's recall, averaged over its classes, and the mean over clients.",
+    "f1": " F1 is a client's, averaged over classes or labels, and the mean over clients.",
+    "auroc": " AUROC is the mean over the clients that have both classes.",
+}
 
 
 def title(subjects: Sequence[Subject]) -> str:
@@ -63,6 +74,7 @@ def sections_of(
 
 def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequence[str]) -> Section:
     blocks: list[Block] = [_faults(faults)] if faults else []
+    terms = " ".join([*dict.fromkeys(_point(subject) for subject in subjects), TERMS])
     said = comparison.verdicts()
     for subject in subjects:
         if len(subjects) > 1:
@@ -73,7 +85,7 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
         blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
         blocks += [paragraph(sentence, "note") for sentence in (*unknowns(subject.findings), _limits(subject))]
     blocks.append(
-        paragraph(f"{subjects[0].baseline.name} is one model shared by all clients. {TERMS}" if _is_fedavg(subjects[0]) else TERMS, "note")
+        paragraph(f"{subjects[0].baseline.name} is one model shared by all clients. {terms}" if _is_fedavg(subjects[0]) else terms, "note")
     )
     if comparison.ranking is not None:
         blocks.append(ranks(comparison.ranking))
@@ -88,7 +100,11 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
 
     settings, faults = settings_blocks(subject, comparison)
     parts: list[tuple[str, str, Iterable[Block]]] = [
-        ("accuracy", "Accuracy", [*shown("sources", "two-classes"), *accuracy_figures(subject), *shown("scores")]),
+        (
+            "accuracy",
+            subject.measure.title,
+            [*shown("sources", "two-classes"), *accuracy_figures(subject), *time_figures(subject), *shown("scores")],
+        ),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
         ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
         ("unseen", HEADING, shown("unseen")),
@@ -104,6 +120,13 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
             short = heading if not several else subject.findings.data if name == "accuracy" else ""
             made.append(Section(f"{subject.findings.data}: {heading.lower()}" if several else heading, content, subject.id(name), short))
     return made, faults
+
+
+def _point(subject: Subject) -> str:
+    """What a point is, and, where it is not plain, what is compared."""
+    measure = subject.measure
+    told = EXPLAINED.get(measure.name, "")
+    return f"A point is {measure.point}.{told}"
 
 
 def _advised(subject: Subject) -> list[Block]:

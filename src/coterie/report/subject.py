@@ -7,14 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie.analysis.agreement import agreements
+from coterie.analysis.agreement import agreements, order_of
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.measures import Measure
 from coterie.analysis.two_classes import TwoClasses, two_classes_of
 from coterie.analysis.weighing import Weighing, weighing_of
 from coterie.core.arrays import Doubles, Ints
+from coterie.core.rng import key, shuffle
 from coterie.report.style import LineStyle, styles_of
 
 CLIENTS = 300  # points drawn in one panel at most: more would be one on top of the other
+PAIRS = 2000  # clients in a table of pairs at most
 ROUNDS = 200  # rounds drawn in one curve at most
 
 
@@ -31,8 +34,23 @@ class Subject:
 
     @cached_property
     def agreements(self) -> dict[str, Doubles]:
-        """By method that groups: (N, N) how often two clients share a group."""
-        return agreements(self.findings)
+        """By method that groups: (P, P) how often two of the clients in `pictured` share a group."""
+        return agreements(self.findings, self.pictured)
+
+    @cached_property
+    def orders(self) -> dict[str, Ints]:
+        """By method that groups: the places in `pictured`, clients that are grouped together side by side."""
+        truth = self.findings.records.truth
+        own = None if truth is None else truth[self.pictured]
+        return {label: order_of(table, own) for label, table in self.agreements.items()}
+
+    @cached_property
+    def pictured(self) -> Ints:
+        """The clients in tables of pairs: everybody, or, of many, a sample of those that are evaluated."""
+        records = self.findings.records
+        if len(records.ids) <= PAIRS:
+            return np.arange(len(records.ids))
+        return drawn_by_key(np.flatnonzero((records.tested > 0).any(axis=0)), PAIRS)
 
     @cached_property
     def weighing(self) -> Weighing:
@@ -43,6 +61,11 @@ class Subject:
     def two_classes(self) -> dict[str, TwoClasses]:
         """By method, what two-class answers miss; nothing for other tasks."""
         return two_classes_of(self.findings.draws)
+
+    @property
+    def measure(self) -> Measure:
+        """What is compared."""
+        return self.findings.measure
 
     @property
     def baseline(self) -> LineStyle:
@@ -89,13 +112,20 @@ class Subject:
     @cached_property
     def drawn(self) -> Ints:
         """The clients that are drawn one by one."""
-        return thinned(len(self.findings.records.ids), CLIENTS)
+        everybody = len(self.findings.records.ids)
+        return thinned(everybody, CLIENTS) if everybody <= PAIRS else drawn_by_key(self.pictured, CLIENTS)
 
     @property
     def left_out(self) -> str:
         """What to say where not all of them are."""
         count = len(self.findings.records.ids)
         return f" {len(self.drawn)} of {count:,} clients are drawn; tables/clients.csv has all." if len(self.drawn) < count else ""
+
+    @property
+    def left_out_of_pairs(self) -> str:
+        """What to say where not all clients are in tables of pairs."""
+        count = len(self.findings.records.ids)
+        return f" {len(self.pictured):,} of {count:,} clients are shown, drawn by lot." if len(self.pictured) < count else ""
 
     def id(self, figure: str) -> str:
         return self.prefix + figure
@@ -111,6 +141,11 @@ def thinned(count: int, most: int) -> Ints:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
+def drawn_by_key(clients: Ints, most: int) -> Ints:
+    """At most so many of these clients, ascending, the same on every page; not evenly spread, since groups may be dealt out in turn."""
+    return np.sort(clients[shuffle(key("pictured clients"), len(clients))[:most]])
+
+
 def percent(values: Sequence[float] | np.ndarray) -> list[float | None]:
-    """Shares as percentages with two decimals; what is not defined is None."""
+    """Values times 100 with two decimals; what is not defined is None."""
     return [round(100 * float(value), 2) if np.isfinite(value) else None for value in values]

@@ -1,4 +1,5 @@
-"""The verdict for a reader who knows the clients but not the statistics: short sentences, numbers in right answers out of 100.
+"""The verdict for a reader who knows the clients but not the statistics: short sentences, numbers in right answers out of 100, or
+what else is compared.
 
 The rules are those of `analysis.rules`; `analysis.verdict` says the same with tests and intervals.
 """
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from coterie.analysis.findings import Finding
 from coterie.analysis.gaps import Gap
+from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.roles import MethodRole
 from coterie.analysis.rules import Outcome, origin_of, repetitions_needed
 from coterie.report.about import about
@@ -64,8 +66,8 @@ def headline(subject: Subject) -> str:
     first = [label for label in winners if label == best or findings.gap(best, label).low <= 0]
     gain = findings.methods[best].gap.mean
     if len(first) > 1:
-        return f"{and_listed([subject.name(label) for label in first])} do best: up to {count(gain)} more right answers in 100 than {base}."
-    return f"{subject.name(best)} does best: {count(gain)} more right answers in 100 than {base}."
+        return f"{and_listed([subject.name(label) for label in first])} do best: up to {subject.measure.more(count(gain))} than {base}."
+    return f"{subject.name(best)} does best: {subject.measure.more(count(gain))} than {base}."
 
 
 def _without_winner(outcomes: set[Outcome], base: str) -> str:
@@ -112,17 +114,21 @@ def _tag(subject: Subject, kind: Outcome, gap: Gap) -> str:
 
 
 def _level(subject: Subject, finding: Finding) -> list[str]:
-    """How many answers are right, and how many were; where that is a mean over rounds, also what the last model does."""
+    """Where it stands, and where the baseline does; where that is a mean over rounds, also what the last model does."""
     findings, base = subject.findings, subject.baseline.name
     own, final = finding.scores[findings.score].mean, finding.scores["final"].mean
-    said = (
-        f"{100 * own:.1f} of 100 answers are right, {100 * (own - finding.gap.mean):.1f} with {base}: {with_sign(finding.gap.mean)} points."
-    )
+    measure = subject.measure
+    said = f"{measure.standing(own, own - finding.gap.mean, base)}: {with_sign(finding.gap.mean)} points."
     tail = findings.records.rounds[findings.scope.tail]
     if findings.score != "last10" or len(tail) < 2:
         return [said]
     gain = finding.over_baseline["final"].mean
-    return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {100 * final:.1f} and {100 * (final - gain):.1f}."]
+    now, then = (_plain(measure, value) for value in (final, final - gain))
+    return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {now} and {then}."]
+
+
+def _plain(measure: Measure, value: float) -> str:
+    return f"{100 * value:.1f}" if measure is ACCURACY else measure.level(value)
 
 
 def _certainty(subject: Subject, kind: Outcome, gap: Gap) -> list[str]:

@@ -97,7 +97,7 @@ def _clients_by_name(subject: Subject) -> list[ReportTable]:
                     "method": subject.name(label),
                     "client": name,
                     "samples": own.samples[i],
-                    "accuracy": finding.fairness.accuracy[i],
+                    subject.measure.name: finding.fairness.accuracy[i],
                     "gain": own.mean[i],
                     "low": own.low[i],
                     "high": own.high[i],
@@ -111,13 +111,13 @@ def _clients_by_name(subject: Subject) -> list[ReportTable]:
         METHOD,
         Column("client", text("client")),
         Column("test samples", number("samples", ",.0f")),
-        Column("accuracy", points("accuracy")),
+        Column(subject.measure.noun, points(subject.measure.name)),
         Column("gain", points("gain", signed=True)),
         Column("95 % interval", span("low", "high", signed=True)),
         Column("clearly worse", text("clearly")),
     )
     caption = (
-        f"Every client: accuracy over the last rounds, and gain over {subject.baseline.name} with its interval over "
+        f"Every client: {subject.measure.noun} over the last rounds, and gain over {subject.baseline.name} with its interval over "
         f"{findings.repetitions.unit}s, which leaves out the chance of few test samples. "
         "Clearly worse: beyond the chance of runs and of so few test samples, the false discovery rate kept at 5 %."
     )

@@ -7,22 +7,30 @@ import pandas as pd
 
 from coterie.core.errors import UserError
 from coterie.reproduce.claims import assess
+from coterie.reproduce.curve_files import add_curves, add_paper_curves
 from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.kept import Kept, read_kept
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.run import PartRun
+from coterie.reproduce.run import NOT_ASKED, PartRun
 from coterie.reproduce.values import PartValues
 
 KEYS = ["part", "method", "seed"]
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
 
 
-def judge_again(study: Reproduction, scores: Path) -> Reproduced:
-    """The study's claims, judged by its present rules from scores that were kept."""
+def judge_again(study: Reproduction, scores: Path, data_dir: Path | None = None) -> Reproduced:
+    """The study's claims, judged by its present rules from scores that were kept; the paper's curves, where its files are at hand, anew."""
     table, kept = read_scores(scores), read_kept(scores)
     runs = [_run(study, part, table, kept, scores) for part in study.parts]
     values = {run.part.name: _values(study, run, table, kept) for run in runs}
-    return Reproduced(study, runs, values, assess(study, runs, values), kept)
+    add_curves(curves_beside(scores), values)
+    add_paper_curves(study, values, data_dir)
+    return Reproduced(study, runs, values, assess(study, runs, values), kept, again=True)
+
+
+def curves_beside(scores: Path) -> Path:
+    """The file of the curves that belong to these scores."""
+    return scores.with_name(f"{scores.stem}-curves.csv")
 
 
 def read_scores(path: Path) -> pd.DataFrame:
@@ -49,8 +57,7 @@ def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, 
     """How a part was run, as far as that was kept."""
     settings, own = study.settings_of(part).settings, table[table["part"] == part.name]
     if own.empty:
-        why = kept.parts[part.name].why_not if part.name in kept.parts else ""
-        return PartRun(part, why_not=why or "no scores of it were kept", settings=settings)
+        return PartRun(part, why_not=_why_not(study, part, kept), settings=settings)
     if part.name not in kept.parts:
         raise UserError(
             f"{scores.with_suffix('.json')} does not say how many rounds of the part {part.name!r} were run: add it to 'parts'."
@@ -58,6 +65,14 @@ def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, 
     plan = replace(settings.plan, rounds=kept.parts[part.name].rounds)
     seeds = tuple(sorted({int(seed) for seed in own["seed"]}))
     return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan))
+
+
+def _why_not(study: Reproduction, part: StudyPart, kept: Kept) -> str:
+    """Why there are no scores of a part: as the file says, as was kept, or that it has only been written down so far."""
+    told = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
+    return told.removeprefix(NOT_ASKED) or (
+        "written down, not yet run: it needs a GPU" if part.gpu or study.needs.gpu else "written down, not yet run"
+    )
 
 
 def _values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: Kept) -> PartValues:

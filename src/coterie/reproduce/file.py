@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie.reproduce.protocol import Protocol, Said
 from coterie.reproduce.rules import ClaimKind
 from coterie.run.study_file import FileStudy, study_of
 
@@ -32,7 +33,7 @@ class StudyPart(_Strict):
     change: dict[str, Any] = {}
     redrawn: bool = False
     variant: str | None = None
-    measure: Literal["training", "pni", "ternary"] = "training"
+    measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why nobody can run it: the data are not to be had
 
@@ -43,6 +44,14 @@ class Paper(_Strict):
     part: str = "all"
     score: str = "final"
     values: dict[str, float]
+
+
+class PaperCurves(_Strict):
+    """Curves of the paper, to be laid over ours: a CSV file of the data folder with a column `round` and accuracies as shares."""
+
+    part: str = "all"
+    file: str
+    columns: dict[str, str]  # by row, the column that is its curve
 
 
 class Claim(_Strict):
@@ -77,13 +86,15 @@ class ReproductionFile(_Strict):
     paper: str
     where: str
     asks: str  # the question in one sentence
-    differs: list[str] = []
+    protocol: Protocol  # the paper's own
+    deviations: list[Said] = Field(min_length=1)  # what is not as in the paper, a sentence each
     needs: Needs = Needs()
     target: float | None = None  # percent: the accuracy that the score "rounds_to" means
     last_only: list[str] = []  # costly controls, judged after the last round only: they have the scores final, macro and worst
     study: dict[str, Any] = {}
     parts: list[StudyPart] = [StudyPart()]
     published: list[Paper] = []
+    curves: list[PaperCurves] = []
     claims: list[Claim] = Field(min_length=1)
 
 

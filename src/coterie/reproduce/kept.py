@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.core.errors import UserError
+from coterie.reproduce.made import Made, made_of
 from coterie.reproduce.rounds_better import RoundsBetter
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
@@ -20,6 +21,7 @@ class KeptPart:
 
     rounds: int
     why_not: str = ""
+    made: Made | None = None  # how; not known of pages from before it was kept
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ ADAPTER = TypeAdapter(Kept)
 
 def kept_of(runs: Sequence[PartRun], values: Mapping[str, PartValues], command: str, date: str) -> Kept:
     """From what was carried out."""
-    parts = {run.part.name: KeptPart(run.settings.plan.rounds, run.why_not) for run in runs if run.settings is not None}
+    parts = {run.part.name: KeptPart(run.settings.plan.rounds, run.why_not, made_of(run)) for run in runs if run.settings is not None}
     clients = {says: found for own in values.values() for says, found in own.clients.items()}
     rounds = {says: found for own in values.values() for says, found in own.better.items() if isfinite(found.share)}
     return Kept(command, date, parts, clients, rounds)

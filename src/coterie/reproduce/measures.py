@@ -1,7 +1,6 @@
 """What some figures of the papers show without a training run: an index of heterogeneity, a map between two distance matrices."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -17,17 +16,10 @@ from coterie.grouping.similarity import cosines, gram, ternary_cosines
 from coterie.heterogeneity import ask_pni
 from coterie.methods.catalogue import build
 from coterie.methods.fedgroup import FedGroup
+from coterie.reproduce.client_maps import features, gradient_map
+from coterie.reproduce.measured import Measured
+from coterie.reproduce.round_times import round_times
 from coterie.run.drive import answer
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One number of one seed."""
-
-    row: str
-    score: str
-    seed: int
-    value: float
 
 
 def measured_pni(federation: Federation, settings: Settings) -> list[Measured]:
@@ -66,4 +58,10 @@ def ternary(federation: Federation, settings: Settings) -> list[Measured]:
     return found
 
 
-MEASURES: dict[str, Callable[[Federation, Settings], list[Measured]]] = {"pni": measured_pni, "ternary": ternary}
+MEASURES: dict[str, Callable[[Federation, Settings], list[Measured]]] = {
+    "pni": measured_pni,
+    "ternary": ternary,
+    "features": features,
+    "map": gradient_map,
+    "times": round_times,
+}

@@ -7,10 +7,13 @@ from pathlib import Path
 from coterie.core.counted import counted
 from coterie.core.errors import UserError
 from coterie.core.inside import write_inside
+from coterie.reproduce.curve_files import curves_text
 from coterie.reproduce.figure import draw_figures
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.kept import kept_of, kept_text
+from coterie.reproduce.made import made_text, seeds_and_draws
 from coterie.reproduce.outcomes import ClaimResult
+from coterie.reproduce.protocol import FIELDS
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import HEADER, cells, markdown
 from coterie.reproduce.rules import FEWEST, RULES, SHOWN
@@ -30,6 +33,8 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
             kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, date.today().isoformat())
             write_inside(folder, f"{name}.csv", csv.to_csv(index=False))
             write_inside(folder, f"{name}.json", kept_text(kept))
+            if curves := curves_text(outcome.values):
+                write_inside(folder, f"{name}-curves.csv", curves)
         path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
@@ -50,15 +55,20 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
     if any(" | " in row for values in outcome.values.values() for row in values.rows):
         yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
     if has_csv:
-        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)."
+        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + _curves_told(outcome)
+    yield from _protocol(study)
     yield "\nWhat differs from the paper:\n"
-    yield from (f"- {sentence}" for sentence in study.differs)
+    yield from (f"- {sentence}" for sentence in study.deviations)
     yield "\nRules. A claim *replicates*, or *holds in our variant*, when:\n"
     yield from (f"- *{kind}*: {RULES[kind]}." for kind in dict.fromkeys(claim.kind for claim in study.claims))
     yield f"- {SHOWN}. It is *contradicted* when the opposite is shown, *inconclusive* when neither is (or with fewer than {FEWEST} runs)."
     yield "- The verdict counts the paper's claims; controls are corrected apart and explain, they do not count."
     yield "\nSettings of each part:\n"
-    yield from (_settings(study, run, outcome.values[run.part.name]) for run in outcome.runs)
+    kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, "")
+    for run in outcome.runs:
+        text = _settings(study, run, outcome.values[run.part.name])
+        known = kept.parts.get(run.part.name)
+        yield text if run.why_not or known is None else f"{text} {made_text(known.made or seeds_and_draws(run))}."
 
 
 def verdict_lines(outcome: Reproduced) -> Iterator[str]:
@@ -81,10 +91,32 @@ def _told(title: str, claims: Sequence[ClaimResult], reasons: Sequence[Sequence[
         yield from (f"- {text}" + (f" ({counted(n, 'claim')})" if n < len(claims) else "") + "." for text, n in count.items())
 
 
+def _protocol(study: Reproduction) -> Iterator[str]:
+    """What the paper says of how it was done."""
+    yield "\nThe paper's protocol, its words between quotation marks:\n"
+    yield from markdown(["", "the paper"], [[words, getattr(study.protocol, name)] for name, words in FIELDS.items()])
+    if study.protocol.unsaid:
+        yield "\nWhat it leaves open, and what was taken:\n"
+        yield from (f"- {sentence}" for sentence in study.protocol.unsaid)
+
+
+def _curves_told(outcome: Reproduced) -> str:
+    """Where the curves are, and what is in them."""
+    name, values = outcome.study.name, outcome.values.values()
+    if not any(own.curves or own.means for own in values):
+        return "; curves were not kept."
+    kinds = [
+        "of every seed" if any(own.curves for own in values) else "",
+        "means, read off the figure" if any(own.means for own in values) else "",
+    ]
+    kinds += ["the paper's own"] if any(own.theirs for own in values) else []
+    return f"; curves ({', '.join(filter(None, kinds))}): [{name}-curves.csv]({name}-curves.csv)."
+
+
 def _when(outcome: Reproduced, command: str) -> str:
     today = date.today().isoformat()
-    if outcome.kept is None:
-        return f"`{command}`, {today}."
+    if outcome.kept is None or not outcome.again:
+        return f"`{command}`, {today}{'; the other parts from the scores that were kept' if outcome.kept else ''}."
     return f"`{outcome.kept.command}`, {outcome.kept.date}; judged again from the scores of every seed, {today}: nothing was run anew."
 
 

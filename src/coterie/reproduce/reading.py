@@ -21,9 +21,7 @@ def read_reproduction(path: Path) -> Reproduction:
     except OSError as error:
         raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
     except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(str(part) for part in fault["loc"])
-        raise UserError(f"The study file {path}: {key!r} is wrong ({fault['msg'].lower()}).") from None
+        raise UserError(_fault(path, error)) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     for part in found.parts:
@@ -40,10 +38,22 @@ def read_reproduction(path: Path) -> Reproduction:
         if claim.kind in ("level", "at_least", "at_most", "rounds") and claim.paper is None:
             raise UserError(f"The study file {path} has the claim {claim.says!r} of kind {claim.kind} without a number: add 'paper'.")
         _check_trend(path, claim)
+    for curves in found.curves:
+        if curves.part not in names:
+            raise UserError(f"The study file {path} has curves for the part {curves.part!r}: {suggestion(curves.part, names)}")
     said = [claim.says for claim in found.claims]
     if twice := {text for text in said if said.count(text) > 1}:
         raise UserError(f"The study file {path} has two claims that say {sorted(twice)[0]!r}: word them apart.")
     return found
+
+
+def _fault(path: Path, error: ValidationError) -> str:
+    """The first thing that is wrong, in a sentence."""
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing" and key.split(".")[0] in ("protocol", "deviations"):
+        return f"The study file {path} lacks {key!r}: write what the paper says of it, and in which section, or that it does not say."
+    return f"The study file {path}: {key!r} is wrong ({fault['msg'].removeprefix('Value error, ').lower()})."
 
 
 def _check_trend(path: Path, claim: Claim) -> None:

@@ -17,7 +17,8 @@ class Reproduced:
     runs: list[PartRun]
     values: dict[str, PartValues]
     result: StudyResult
-    kept: Kept | None = None  # where nothing was run: what it was judged from
+    kept: Kept | None = None  # where not everything was run: what else it was judged from
+    again: bool = False  # nothing was run
 
     @property
     def seeds(self) -> int:

@@ -1,21 +1,24 @@
 """Carrying a reproduction out: every part a study with evidence of its own, resumed where it was left."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, suggestion
 from coterie.core.inside import inside
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.reproduce.file import Reproduction, StudyPart
-from coterie.reproduce.measures import MEASURES, Measured
+from coterie.reproduce.measured import Measured
+from coterie.reproduce.measures import MEASURES
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution, carried_by
 from coterie.run.study import Study
+
+NOT_ASKED = "not asked for"  # a part that the command left out
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,18 @@ def run_parts(
     data_dir: Path | None = None,
     anyway: bool = False,
     trust: bool = False,
+    only: Sequence[str] = (),
     callbacks: Iterable[Callback] = (),
     workers: int | None = None,
     ray: str | None = None,
 ) -> list[PartRun]:
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
-    `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names.
-    `workers` or a `ray` cluster carry out waves side by side.
+    `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
+    `only` names the parts to be run. `workers` or a `ray` cluster carry out waves side by side.
     """
+    if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
+        raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
     check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
     check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
@@ -55,7 +61,7 @@ def run_parts(
     carried = partial(carried_by, workers=workers, ray=ray)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
-        why = part.why_not or _lacking(study, part, anyway)
+        why = part.why_not or ("" if not only or part.name in only else NOT_ASKED) or _lacking(study, part, anyway)
         found.append(
             PartRun(part, why_not=why, settings=settings)
             if why

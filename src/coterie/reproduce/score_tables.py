@@ -7,12 +7,21 @@ import pandas as pd
 
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import markdown
-from coterie.reproduce.values import PartValues
+from coterie.reproduce.values import NOTED, PartValues
 
-COLUMNS = ("final", "last10", "mean", "max", "median", "macro", "worst", "ari", "rounds_to", "discrepancy", "discrepancy_variance")
-NAMES = {"last10": "last 10", "rounds_to": "rounds to target", "ari": "ARI", "discrepancy_variance": "its variance"}
-ON_DEMAND = ("discrepancy", "discrepancy_variance", "median", "rounds_to", "components", "server_ms")  # where the paper has them
-MEASURED = ("literal", "normalised", "r2", "components", "server_ms")
+OVER_CLIENTS = ("macro", "f1", "f1_macro", "worst", "ari", "gathered", "overlap")
+COLUMNS = ("final", "last10", "mean", "max", "median", *OVER_CLIENTS, "rounds_to", "discrepancy", "discrepancy_variance")
+NAMES = {
+    "last10": "last 10",
+    "f1": "F1",
+    "f1_macro": "F1 macro",
+    "ari": "ARI",
+    "rounds_to": "rounds to target",
+    "discrepancy_variance": "its variance",
+}
+ON_DEMAND = ("discrepancy", "discrepancy_variance", "median", "rounds_to", *NOTED, "server_ms")  # where the paper has them
+MEASURED = ("literal", "normalised", "r2", "similarity", "silhouette", "round_ms", "round_ratio", *NOTED, "server_ms")
+TWO_DIGITS = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness")
 
 
 def frame_of(outcome: Reproduced) -> pd.DataFrame:
@@ -49,6 +58,6 @@ def score_lines(outcome: Reproduced) -> Iterator[str]:
 def _cell(values: PartValues, part: str, row: str, score: str, published: Mapping[tuple[str, str, str], float]) -> str:
     found = list(values.of(row, score).values())
     theirs = published.get((part, row, score))
-    digits = 2 if score in ("ari", "r2", "literal", "normalised") else 1
+    digits = 2 if score in TWO_DIGITS else 1
     ours = f"{np.mean(found):.{digits}f}" if found else ""
     return f"{ours} ({theirs:g})" if theirs is not None else ours

@@ -19,13 +19,17 @@ from coterie.analysis.scores import Scope, curve_scores, scope_of, scores_of
 from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes
+from coterie.reproduce.by_class import F1, f1_of
 from coterie.reproduce.file import Claim
 from coterie.reproduce.on_clients import over_test_clients
 from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
 from coterie.reproduce.run import PartRun
+from coterie.reproduce.who_together import TOGETHER, who_together
 from coterie.statistics import Interval
 
 Key = tuple[str, str]  # row and score
+Line = tuple[Ints, Doubles]  # rounds, and accuracies in percent
+NOTED = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
 AFTER_LAST = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 
@@ -38,6 +42,8 @@ class PartValues:
     clients: dict[str, Interval | str] = field(default_factory=dict)  # by what a claim says: over test clients, or why not
     better: dict[str, RoundsBetter] = field(default_factory=dict)  # by what a claim says: the rounds in which a method is better
     rounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (R,) evaluated, from 1
+    means: dict[str, Line] = field(default_factory=dict)  # by row: mean curves where those of single seeds were not kept
+    theirs: dict[str, Line] = field(default_factory=dict)  # by row: the paper's own curves
 
     def add(self, row: str, score: str, seed: int, value: float) -> None:
         if np.isfinite(value):
@@ -58,13 +64,22 @@ class PartValues:
 def values_of(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) -> PartValues:
     """Everything that a part's evidence tells, of these claims about it what single seeds' scores do not."""
     values = PartValues(clients=over_test_clients(run, claims))
+    wanted = {claim.score for claim in claims}
     for evidence in run.studies:
         records = checked(records_of(evidence))
         scope = scope_of(records)
         _add_scores(values, records, scope)
+        for method, score, seed, value in (
+            *(f1_of(evidence, scope.last) if wanted & set(F1) else ()),
+            *(who_together(records, scope) if wanted & set(TOGETHER) else ()),
+        ):
+            values.add(method, score, seed, value)
         _add_rounds(values, records, scope, target)
-        for row, score, seed, value in _central(evidence, scope.last):
-            values.add(row, score, seed, value)
+        for row, seed, curve in _central(evidence, scope.last):
+            for score, value in curve_scores(curve[None, :]).items():
+                values.add(row, score, seed, float(value[0]))
+            if len(curve) == len(values.rounds):
+                values.curves.setdefault(row, {})[seed] = curve
     for evidence in run.last:
         records = checked(records_of(evidence))
         _add_scores(values, records, scope_of(records), AFTER_LAST)
@@ -86,7 +101,7 @@ def _add_scores(values: PartValues, records: Records, scope: Scope, wanted: tupl
 
 def _add_rounds(values: PartValues, records: Records, scope: Scope, target: float | None) -> None:
     """Curves, and what is read from all rounds."""
-    values.rounds, components = records.rounds[scope.rows], _components(records.evidence)
+    values.rounds, noted = records.rounds[scope.rows], {score: _noted(records.evidence, score) for score in NOTED}
     for place, method in enumerate(records.settings.methods):
         curves = 100 * records.accuracy[place, scope.seeds, scope.rows]
         first = rounds_to(curves, values.rounds, target) if target is not None else np.full(len(curves), nan)
@@ -102,22 +117,21 @@ def _add_rounds(values: PartValues, records: Records, scope: Scope, target: floa
                 "discrepancy": moved.mean(),
                 "discrepancy_variance": moved.var(),
                 "server_ms": 1000 * records.server_seconds[place, s, 1 : scope.last + 1].mean(),
-                "components": components.get((method, seed), nan),
+                **{score: found.get((method, seed), nan) for score, found in noted.items()},
             }
             for score, value in scores.items():
                 values.add(method, score, seed, float(value))
 
 
-def _components(evidence: Evidence) -> dict[tuple[str, int], float]:
-    """By method and seed: how many principal components FedSim kept, mean over rounds."""
+def _noted(evidence: Evidence, name: str) -> dict[tuple[str, int], float]:
+    """By method and seed: a number that a method noted in its rounds, the mean over them."""
     kept: dict[tuple[str, int], list[float]] = {}
-    for key, _, value in json_notes(evidence, "components"):
+    for key, _, value in json_notes(evidence, name):
         kept.setdefault((key.method, key.seed), []).append(value)
     return {place: float(np.mean(counts)) for place, counts in kept.items()}
 
 
-def _central(evidence: Evidence, last: int) -> Iterator[tuple[str, str, int, float]]:
-    """Models on the server's own test set."""
+def _central(evidence: Evidence, last: int) -> Iterator[tuple[str, int, Doubles]]:
+    """Models on the server's own test set: row, seed, accuracies in percent."""
     for (method, model, seed), curve in central_curves(evidence, last).items():
-        for score, value in curve_scores(100 * curve[None, :]).items():
-            yield f"{method} | {model}", score, seed, float(value[0])
+        yield f"{method} | {model}", seed, 100 * curve

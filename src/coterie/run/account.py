@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train, Trained
 from coterie.core.limits import moved_by
 from coterie.core.method import Context
@@ -34,6 +35,21 @@ class Account:
             return
         self.cost += cost_of(ask, reply)
         self.absences += _absences(ask, reply)
+        self._count(ask, reply)
+
+    def charge_apart(self, asked: Train, silent: Ids, question: Train, reply: Trained, seconds: float) -> None:
+        """Likewise in an asynchronous round: who was asked, who will not answer, and, as if asked now, those whose answers are there.
+
+        Questions are charged when they are sent, answers and the work behind them when they arrive.
+        """
+        self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
+        nobody = np.zeros(0, dtype=np.int64)
+        self.cost += cost_of(asked, reply.take(nobody)) + cost_of(question.take(nobody), reply)
+        self.absences += [*_refusals(asked, reply), *(Absence(int(client), asked.kind, "ABSENT") for client in silent)]
+        self._count(question, reply)
+
+    def _count(self, ask: Ask[Any], reply: Any) -> None:
+        """How the round's training went."""
         if isinstance(ask, Train) and isinstance(reply, Trained):
             self.trained += len(reply)
             self.ran_away |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())

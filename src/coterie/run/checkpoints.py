@@ -52,5 +52,6 @@ class Checkpoints:
 
     def _gigabytes(self, wave: Sequence[Lane]) -> float:
         """The states of all lanes, if those of the others are as large as this wave's."""
-        arrays = [array for lane in wave if lane.state is not None for array in flatten(lane.state)[0].values()]
+        states = [state for lane in wave for state in (lane.state, lane.aloft) if state is not None]
+        arrays = [array for state in states for array in flatten(state)[0].values()]
         return sum(array.nbytes for array in arrays) / GB * self.lanes / len(wave)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
@@ -64,6 +65,8 @@ def compare(
     unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
+    metric: str | ValueOf | None = None,
+    loss: str | None = None,
     trust: bool = False,
     **settings: Any,
 ) -> Comparison:
@@ -72,13 +75,15 @@ def compare(
     In place of methods a study file may stand (``"study.toml"``): what is said beside it wins, code that it names needs `trust`. `model` is
     a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
     names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
-    that take no part and are scored apart. `budget` is in minutes: the run ends on time with complete pairs, and `resume` goes on. Where no
-    run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
+    that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
+    ends on time with complete pairs, and `resume` goes on. Where no run reaches the end, `NothingFinishedError` says why and carries the
+    comparison that there is.
     """
     file = compared_file(methods, trust)
     chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
     named, make = given_model(chosen.model)
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
+    settings |= {} if loss is None else {"loss": loss}
     settings = own | {"plan": plan_of(settings, plan, local, None if file is None else file.settings.plan), "model": named}
     entries = entries_of(methods if file is None else file.settings.methods)
     given = chosen.data if unseen is None else tuple(leaving_out(each, unseen) for each in chosen.data)
@@ -91,10 +96,10 @@ def compare(
         design_of(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
         for spec, source in zip(specs, sources, strict=True)
     )
-    request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, **settings)
+    request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_spelt(metric), **settings)
     carried = execution or (Execution() if file is None else file.execution)
     watchers = tuple(watchers_of(callbacks))
-    return compared(carried_out(request, entries, sources, chosen.out, resume, budget, carried, watchers, make))
+    return compared(carried_out(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
 
 
 def carried_out(
@@ -107,10 +112,13 @@ def carried_out(
     execution: Execution,
     callbacks: tuple[Callback, ...],
     make: MakeModule = build_model,
+    metric: str | ValueOf | None = None,
 ) -> Comparison:
     """A request, carried out in a folder; the methods by label, the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
-        request.plan.check(source(design.draws[0]).seen)
+        first = source(design.draws[0])
+        request.plan.check(first.seen)
+        metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
     runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
@@ -118,7 +126,12 @@ def carried_out(
         run.check_tuning()
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _carry_out(runs, entries, budget)
-        return open_comparison(out)
+        return open_comparison(out, metric=metric or request.metric)
+
+
+def _spelt(metric: str | ValueOf | None) -> str | None:
+    """A metric as a word that a request can hold."""
+    return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
 def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:

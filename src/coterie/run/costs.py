@@ -23,13 +23,14 @@ def cost_of(ask: Any, reply: Reply) -> Cost:
     if ask.alone:  # the client works for itself: nothing is sent
         return Cost(passes=passes, steps=steps, samples=samples)
     asked, answered = len(ask.clients), len(reply.clients)
-    d = ask.models.shape[1]
+    d = ask.models.shape[1] - ask.held
     sent = d * (len(ask.models) if ask.every_model else 1)
     extras = [v for v in (getattr(ask, name, None) for name in ("anchors", "linear", "mus", "epochs")) if v is not None]
     extras += [v for name, v in ask.extra.items() if name not in ask.kept] if isinstance(ask, Train) else []
     sent += sum(prod(v.shape[1:]) for v in extras)
     kept = d * len(ask.kept_loops) if isinstance(ask, Train) else 0
-    up = sum(prod(getattr(reply, name).shape[1:]) for name in reply.columns()) - kept
+    whole = ask.held if getattr(ask, "sketch", None) is None else 0
+    up = sum(prod(getattr(reply, name).shape[1:]) for name in reply.columns()) - kept - whole
     return Cost(asked + answered, FLOAT * asked * sent, FLOAT * answered * up, passes, steps, samples)
 
 

@@ -10,6 +10,7 @@ from coterie.core.errors import UserError
 from coterie.engines.engine import Engine, Stamped
 from coterie.evidence.record import FAILED, RUNNING, RoundRecord
 from coterie.run.lanes import Done, Lane
+from coterie.run.memory import footprint
 
 T = TypeVar("T")
 Watch = Callable[[Lane, RoundRecord], None]
@@ -60,7 +61,7 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
     used = held = 0
     for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
         group = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
-        size = sum(_footprint(lane) for lane in group)
+        size = sum(map(footprint, group))
         if wave and (used + size > memory or held == seeds):
             yield wave
             wave, used, held = [], 0, 0
@@ -69,12 +70,6 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
         held += 1
     if wave:
         yield wave
-
-
-def _footprint(lane: Lane) -> int:
-    """Bytes a lane works with: models sent, replies, and the copies made while they are mixed."""
-    cohort = lane.plan.cohort or len(lane.problem.roster)
-    return int(4 * lane.problem.layout.size * (3 * cohort + 8))
 
 
 class _Driven:
@@ -137,10 +132,8 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
         if isinstance(reply, Exception):
             each.fail(reply)
             continue
-        accepted = each.lane.answered(sent, reply)
         assert each.ask is not None
-        each.lane.account.charge(each.ask, accepted, share)
-        each.send(accepted)
+        each.send(each.lane.answered(each.ask, sent, reply, share))
 
 
 def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:

@@ -5,9 +5,12 @@ on under others says so.
 """
 
 import platform
+import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from os import cpu_count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ def environment() -> dict[str, Any]:
     """Versions of what computes, and the features of the processor that decide how it rounds."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     return {
+        "commit": source_commit(),
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
@@ -37,6 +41,24 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         known = before.get(group) or {}
         kept |= {name: (known.get(name), now[group].get(name)) for name in names}
     return [f"{name} {new} (was {old})" for name, (old, new) in kept.items() if None not in (old, new) and old != new]
+
+
+@cache
+def source_commit() -> str | None:
+    """The commit of the source tree that runs, with a plus sign where files of it have been changed; none of an installed package."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    told = [_git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no", "src")]
+    return None if told[0] is None else told[0] + ("+" if told[1] else "")
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -18,7 +18,10 @@ class Execution:
 
     engine: Literal["auto", "batched", "loop"] = setting("auto", "How clients are carried out; auto is batched.")
     device: str = setting("auto", "auto, cpu, cuda, or mps (client by client).")
-    precision: Literal["float32", "tf32"] = setting("float32", "Products on a GPU; tf32 is faster and keeps three digits.")
+    precision: Literal["float32", "tf32", "bf16"] = setting(
+        "float32", "Products: tf32 is faster on a GPU and keeps three digits; bf16 keeps two, in passes through modules."
+    )
+    microbatch: int | None = setting(None, "Samples of a batch that go through a large model at a time; all unless given.", least=1)
     threads: int | None = setting(None, "Threads; all cores unless given.", least=1)
     memory: float | None = setting(None, "GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.", above=0)
     checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)

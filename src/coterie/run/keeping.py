@@ -51,15 +51,15 @@ class Keeper:
         """The new rounds of a wave, by lane and round."""
         order = {lane.key: lane.number for lane in wave}
         records.sort(key=lambda record: (order[record.key], record.round_))
-        outputs = next(iter(self.study.problems.values())).model.outputs
-        tables = tables_of(records, outputs, drifting=self.study.changing)
+        problem = next(iter(self.study.problems.values()))
+        tables = tables_of(records, problem.model.outputs, drifting=self.study.changing, task=problem.task)
         if self.writer is None:
             for name, table in tables.items():
                 self.memory[name].append(table)
             return
         moved = [lane for lane in wave if lane.round_ > before[lane.key] or lane.status != RUNNING]
         self.writer.routes(routes)
-        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state) for lane in moved], tables)
+        self.writer.segment([Progress(lane.key, before[lane.key] + 1, lane.end, lane.state, lane.aloft) for lane in moved], tables)
         self.writer.log(f"seeds {wave[0].seed} to {wave[-1].seed}: rounds to {max(lane.round_ for lane in wave)} written")
         for lane in moved:
             if lane.status != RUNNING:

@@ -7,11 +7,13 @@ state, `_close` measures it and yields the record.
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from coterie.core.acceptance import accept
+from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate
 from coterie.core.attacks import Backdoor, attack_of
 from coterie.core.limits import Limits
@@ -19,14 +21,18 @@ from coterie.core.method import Context, Method
 from coterie.core.plan import Plan
 from coterie.core.problem import Problem
 from coterie.core.rng import key as key_of
+from coterie.core.selection import looked_at
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
 from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, STOPPED, Extra, LaneEnd, LaneKey, RoundRecord
 from coterie.evidence.tables import validation_score
+from coterie.methods.combiners import ByRow
 from coterie.run.account import Account
+from coterie.run.aloft import Aloft
 from coterie.run.conditions import under_conditions
 from coterie.run.hostile_replies import Hostile
+from coterie.run.own_time import timing_of
 from coterie.run.patience import Patience
 
 
@@ -50,6 +56,7 @@ class Lane:
         *,
         own_seeds: bool = False,
         keeps_answers: bool = False,
+        real: bool = False,
     ) -> None:
         self.method, self.key, self.problem, self.plan, self.number = method, key, problem, plan, number
         self.keyed = keyed_seed(key.draw, key.seed) if own_seeds else key.seed  # what all its randomness is keyed by
@@ -63,6 +70,7 @@ class Lane:
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
         whole = problem if problem.everybody is None else problem.everybody
         self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
+        self.timing = timing_of(plan, problem, self.keyed, real=real)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 
     @property
@@ -98,21 +106,45 @@ class Lane:
         if not self.account.measuring:
             if self.problem.everybody is not None and _largest(ask) >= len(self.problem.roster):
                 raise PermissionError("a method may not ask clients that take no part")
-            ask = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
+            left = under_conditions(ask, self.plan, self.problem.roster, self.keyed, round_)
+            if self.timing is not None:
+                return self.timing.stamped(Stamped(self.timing.send(ask, left, round_), self.keyed, round_, self.key.draw, self.number))
+            ask = left
         return Stamped(ask, self.keyed, round_, self.key.draw, self.number)
 
-    def answered(self, sent: Stamped, reply: Any) -> Any:
-        """What comes in: the engine's reply, with what hostile clients make of theirs, and without what cannot be right."""
+    def answered(self, ask: Ask[Any], sent: Stamped, reply: Any, seconds: float) -> Any:
+        """What comes in for an ask: the engine's reply to what was sent, with what hostile clients make of theirs, and without what cannot
+        be right; in asynchronous rounds, what is there by now. It is charged to the round."""
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
-        return accept(sent.ask, reply, self._limits)
+        if self.plan.asynchronous is None or self.account.measuring:
+            accepted = accept(sent.ask, reply, self._limits)
+            self.account.charge(ask, accepted, seconds)
+            return accepted
+        return self._buffered(sent.ask, reply, seconds)
+
+    def _buffered(self, sent: Any, reply: Any, seconds: float) -> Any:
+        """The answers that an asynchronous round goes on with: they are judged together, whenever they were begun."""
+        assert self.timing is not None
+        assert self.account.context is not None
+        got = self.timing.receive(sent, reply, self.account.context)
+        accepted = accept(got.question, got.answers, self._limits)
+        self.account.charge_apart(got.asked, got.silent, got.question, accepted, seconds)
+        return accepted
 
     def stop(self, status: str, reason: str) -> None:
         self.status, self.reason = status, reason
 
-    def go_on(self, end: LaneEnd, state: State | None) -> None:
+    @property
+    def aloft(self) -> Aloft | None:
+        """Where time is simulated: how late it is, and what is on its way."""
+        return None if self.timing is None else self.timing.aloft
+
+    def go_on(self, end: LaneEnd, state: State | None, aloft: State | None = None) -> None:
         """Stand where an earlier run left off."""
         self.round_, self.state = end.round_, state
+        if self.timing is not None and isinstance(aloft, Aloft):
+            self.timing.go_on(aloft)
         self.stop(end.status, end.reason)
 
     def context(self, round_: int, *, everybody: bool = False) -> Context:
@@ -147,6 +179,7 @@ class Lane:
                 measured["extra"] = Extra(len(account.absences) - missing, tuple(sorted(ctx.notes.named.keys() - noted)))
             else:
                 self._consider_stopping(ctx, measured)
+        groups, grouped = self._groups(state)
         self.state, self.round_ = state, ctx.round_  # only now: a round that could not be measured is not complete
         yield Done(
             RoundRecord(
@@ -155,8 +188,10 @@ class Lane:
                 cost=account.cost,
                 notes=ctx.notes,
                 absences=tuple(account.absences),
-                groups=self.method.members(state),
+                groups=groups,
+                grouped=grouped,
                 discrepancy=account.discrepancy,
+                clock=nan if self.timing is None else self.timing.aloft.clock,
                 **measured,
                 seconds=dict(account.seconds),
             )
@@ -164,7 +199,7 @@ class Lane:
 
     def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
-        self.patience.seen(ctx.round_, validation_score(measured.get("validated")))
+        self.patience.seen(ctx.round_, validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:
             ctx.note("stopped_early", self.patience.best_round)
             self.stop(STOPPED, self.patience.reason)
@@ -172,7 +207,7 @@ class Lane:
     def _measure(self, ctx: Context, state: State) -> Generator[Ask[Any], Any, dict[str, Any]]:
         """What the record says of the state's models, by the name of its field."""
         measured: dict[str, Any] = {}
-        serving = yield from self.method.serve(state, self.problem.roster.clients, ctx)
+        serving = yield from self.method.serve(state, looked_at(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
         measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
         if self.problem.everybody is not None:
@@ -182,10 +217,21 @@ class Lane:
         if self.problem.validation:
             measured["validated"] = yield from Evaluate(serving, "validation")
         named = self.method.central(state) if self.problem.central else None
+        if named is not None and not self.problem.task.counts_classes and isinstance(panel := named.serving.combiner, ByRow):
+            named = panel.without_classes(named)
         if named is not None:
             central = yield from self._asked(Evaluate(named.serving, "central"))
             measured["central"] = (named.names, central)
         return measured
+
+    def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
+        """Who is in which group: of a sample that is evaluated, its own groups; and whose they are, None for everybody's."""
+        groups = self.method.members(state)
+        if groups is None or self.plan.evaluate_clients is None:
+            return groups, None
+        judged = looked_at(self.problem.roster, self.plan.evaluate_clients)
+        judged = judged[judged < len(groups)]
+        return groups[judged], judged
 
     def _measure_unseen(self, round_: int, state: State, *, answers: bool) -> Generator[Ask[Any], Any, Any]:
         """How those fare who took no part: served as newcomers are, of whom the state knows nothing."""
@@ -225,15 +271,12 @@ def lanes_of(
     seeds: Sequence[int],
     problems: Problem | Mapping[int, Problem],
     plan: Plan,
-    *,
-    own_seeds: bool = False,
-    keeps_answers: bool = False,
+    **options: bool,
 ) -> list[Lane]:
     """Every method with every seed on every draw: all draws with the first seed, then with the next, so that a study that is cut short
-    holds complete pairs, and rather few seeds of all draws than all seeds of a few."""
+    holds complete pairs, and rather few seeds of all draws than all seeds of a few. `options` are those of a lane."""
     by_draw = {0: problems} if isinstance(problems, Problem) else problems
     triples = [(draw, label, method, seed) for seed in seeds for draw in by_draw for label, method in methods]
     return [
-        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, own_seeds=own_seeds, keeps_answers=keeps_answers)
-        for i, (draw, label, method, seed) in enumerate(triples)
+        Lane(method, LaneKey(draw, label, seed), by_draw[draw], plan, i, **options) for i, (draw, label, method, seed) in enumerate(triples)
     ]

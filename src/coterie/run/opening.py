@@ -96,13 +96,11 @@ class Opening:
         told += writer.rosters(self.rosters)  # clients may have come since
         for sentence in told:
             writer.log(sentence)
-        carriers = {
-            "threads": execution.threads,
-            "workers": execution.workers,
-            "ray": execution.ray,
-            "gpus_per_wave": execution.gpus_per_wave,
-        }
-        kept = replace(Execution.read(out / "execution.json"), **carriers).settled()  # type: ignore[arg-type]
+        begun = Execution.read(out / "execution.json")
+        begun = replace(
+            begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
+        )  # those that are there now
+        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch).settled()
         return Opened(writer, kept, found, tuple(told))
 
     def _grow(self, data: Mapping[str, Any]) -> None:

@@ -16,11 +16,11 @@ PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 
 
 class ProgressBar(Callback):
-    """Round, accuracy of each method so far, client steps a second, time left."""
+    """Round, score of each method so far, client steps a second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
-        self.accuracy: dict[str, float] = {}
+        self.scores: dict[str, str] = {}
         self.steps, self.round_, self.done, self.before, self.total, self.seed = 0, 0, 0, 0, 0, 0
         self.began = self.spoke = monotonic()
         self.bar: Progress | None = None
@@ -55,18 +55,16 @@ class ProgressBar(Callback):
             self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="")
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
-        accuracy = None
-        if record.evaluated is not None:
-            accuracy = float(record.evaluated.hits.sum() / max(record.evaluated.actual.sum(), 1))
-        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, accuracy)
+        task = lane.problem.task
+        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=task.name != "regression")
 
-    def advance(self, label: str, seed: int, round_: int, steps: int, accuracy: float | None) -> None:
-        """One round of one lane more, wherever it was carried out."""
+    def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
+        """One round of one lane more, wherever it was carried out; a score that is no share is shown as a plain number."""
         self.done += 1
         self.steps += steps
         self.round_, self.seed = round_, seed
-        if accuracy is not None:
-            self.accuracy[label] = accuracy
+        if score is not None:
+            self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
         elif self.notebook is not None:
@@ -91,7 +89,7 @@ class ProgressBar(Callback):
         return (monotonic() - self.began) / max(self.done - self.before, 1) * (self.total - self.done)
 
     def _scores(self) -> str:
-        return "  ".join(f"{label} {100 * score:.1f}%" for label, score in list(self.accuracy.items())[:6])
+        return "  ".join(f"{label} {score}" for label, score in list(self.scores.items())[:6])
 
     def _speed(self) -> str:
         return f"{self.steps / max(monotonic() - self.began, 1e-9):,.0f} steps/s"

@@ -13,6 +13,7 @@ from coterie.run.designs import Design
 
 FORMAT = 3  # with designs, and sealed
 GROWS = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
+READ = ("metric",)  # but for what concerns reading alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Request:
     finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
     rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
     tuning_seeds: int = 2
+    metric: str | None = None  # what is compared; the task's own unless given. It changes how evidence is read, not the evidence
 
     def __post_init__(self) -> None:
         for name, count in (("finetune", self.finetune), ("tuning_seeds", self.tuning_seeds)):
@@ -65,7 +67,7 @@ class Request:
 
     def obstacles(self, wanted: "Request") -> list[str]:
         """In what another request is not this one and more, by name; nothing where this comparison can grow into that."""
-        told = [f.name for f in fields(self) if f.name not in GROWS and getattr(self, f.name) != getattr(wanted, f.name)]
+        told = [f.name for f in fields(self) if f.name not in (*GROWS, *READ) and getattr(self, f.name) != getattr(wanted, f.name)]
         told += left_out("methods", self.methods, wanted.methods)
         there = dict(zip(zip(wanted.folders, wanted.data, strict=True), wanted.designs, strict=True))
         for folder, spec, design in zip(self.folders, self.data, self.designs, strict=True):

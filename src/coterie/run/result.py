@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis import metrics
+from coterie.analysis.measures import Measure
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, honest_only
 from coterie.analysis.round_table import round_table
+from coterie.analysis.sampled import sampled_only
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.analysis.times import times_told
 from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
@@ -84,7 +87,7 @@ class Result:
         return import_module("coterie.deploy.placing_result").place_in_result(self, rows, client, label, method, test, seed, draw)
 
     def plot(self) -> Any:
-        """Accuracy round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
+        """The score round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
         return import_module("coterie.report.plot").curves_of(self.evidence)  # reports know studies, not the other way round
 
     @property
@@ -151,9 +154,15 @@ class Result:
         return table.drop(columns=[name for name in ("ari",) if table[name].isna().all()])
 
     @property
+    def measure(self) -> Measure:
+        """What the scores are of: the task's own metric."""
+        return self._draws[0][0].measure
+
+    @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        return [sentence for records, _ in self._draws if (sentence := honest_only(records)) is not None]
+        found = (told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)))
+        return [told for told in found if told is not None] + times_told([records for records, _ in self._draws])
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""

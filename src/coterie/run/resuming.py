@@ -53,6 +53,7 @@ def resume_study(
     threads: int | None = None,
     workers: int | None = None,
     ray: str | None = None,
+    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
@@ -73,7 +74,7 @@ def resume_study(
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
         raise _not_by_itself(folder, error) from error
-    execution = _on(Execution.read(folder / "execution.json"), threads, workers, ray)
+    execution = _carried(Execution.read(folder / "execution.json"), threads, microbatch, workers, ray)
     return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
 
 
@@ -86,6 +87,7 @@ def resume_comparison(
     threads: int | None = None,
     workers: int | None = None,
     ray: str | None = None,
+    microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Comparison:
@@ -93,6 +95,7 @@ def resume_comparison(
     request = Request.from_json(read_object(folder / REQUEST), folder / REQUEST)
     check_trust([request.model], str(folder), trust)
     check_trust(request.methods, str(folder), trust, "method")
+    check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
     check_trust([request.plan.selection], str(folder), trust, "sampler")
     begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
     execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
@@ -106,13 +109,15 @@ def resume_comparison(
     more = more or More()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    carried = replace(_on(execution, threads, workers, ray), seeds_per_wave=None)
+    carried = replace(_carried(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
     return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
 
 
-def _on(execution: Execution, threads: int | None, workers: int | None, ray: str | None) -> Execution:
-    """How a study was carried out, by those who do it now: the workers that it had may be gone."""
-    return replace(execution, threads=threads, workers=workers, ray=ray, gpus_per_wave=execution.gpus_per_wave if ray is not None else 0)
+def _carried(execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None) -> Execution:
+    """As it was carried out, but for the threads, for batches in smaller pieces where that is said, and for who does it: workers may be gone."""
+    gpus = execution.gpus_per_wave if ray is not None else 0
+    pieces = microbatch or execution.microbatch
+    return replace(execution, threads=threads, microbatch=pieces, workers=workers, ray=ray, gpus_per_wave=gpus)
 
 
 def _not_by_itself(folder: Path, error: UserError) -> UserError:

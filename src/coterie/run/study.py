@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.core.attacks import attack_of
+from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.model import MakeModule
@@ -23,7 +24,7 @@ from coterie.data.preparing.scales import scale_warning
 from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
-from coterie.engines.loss import Loss, cross_entropy, per_sample
+from coterie.engines.loss import Loss, loss_named, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
@@ -33,6 +34,7 @@ from coterie.evidence.tables import roster_table
 from coterie.methods.catalogue import build, spec_of
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
+from coterie.run.asynchrony import check_methods, check_speeds
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.checkpoints import Checkpoints
@@ -41,6 +43,7 @@ from coterie.run.execution import Execution, carried_by
 from coterie.run.finishing import finished
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane, lanes_of
+from coterie.run.memory import check_memory
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
 from coterie.run.patience import check_stopping
@@ -65,9 +68,13 @@ class Study:
     rosters: Mapping[int, pa.Table]  # by draw: the clients, as the last round finds them
     methods: tuple[Method[Any], ...]
     worlds: Mapping[int, World] = field(default_factory=dict)
-    changing: bool = False  # whether test samples may change from round to round, or clients come later: every round then says its own
+    # whether test samples may change from round to round, clients come later or only some are looked at: every round then says its own
+    changing: bool = False
     setup_seconds: float = 0.0
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
+
+    def __post_init__(self) -> None:
+        check_methods(self.settings.plan, self.settings.methods, self.methods)
 
     @classmethod
     def prepare(
@@ -77,7 +84,7 @@ class Study:
         data_dir: Path | None = None,
         federation: Federation | Mapping[int, Federation] | None = None,
         methods: Sequence[Method[Any]] | None = None,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         make: MakeModule = build_model,
     ) -> "Study":
         """Build what the settings name, and refuse at once what cannot work. Objects may stand in for specs: federations by draw."""
@@ -86,13 +93,18 @@ class Study:
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
         federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = attack_of(settings.plan.attack)
-        worlds = {draw: World.of(federation, settings.model, per_sample(loss), attack, make) for draw, federation in federations.items()}
+        if loss is not None and settings.plan.loss != "usual":
+            raise UserError(f"The loss is said twice: {settings.plan.loss!r} in the plan, and one of your own; say it in one place.")
+        losses = {
+            draw: loss_named(settings.plan.loss, each.task) if loss is None else per_sample(loss) for draw, each in federations.items()
+        }
+        worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
             settings.plan.check(world.federation.seen)
             world.federation.check_apart()
             check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
-            check_fit(world, settings.plan.local.batch_size)
+            check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
@@ -100,7 +112,7 @@ class Study:
             rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
-            changing=any(world.federation.later for world in worlds.values()),
+            changing=settings.plan.evaluate_clients is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
             notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
@@ -121,6 +133,7 @@ class Study:
         whole segment, so that what is written holds the same rounds of all methods for every seed.
         """
         execution, watchers = execution or Execution(), list(callbacks)
+        check_speeds(self.settings.plan, self.problems.values())
         validation = all(problem.validation for problem in self.problems.values())
         check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=self.changing)
         for watcher in watchers:
@@ -140,9 +153,11 @@ class Study:
     ) -> Result:
         began = perf_counter()
         lanes = self.lanes()
+        check_memory(lanes)
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
-                lane.go_on(opened.lanes[lane.key].end, opened.lanes[lane.key].state)
+                stood = opened.lanes[lane.key]
+                lane.go_on(stood.end, stood.state, stood.aloft)
         if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
             _remember(lanes, Evidence.open(opened.writer.folder))
         keeper = Keeper(self, opened.writer if opened is not None else None)
@@ -169,8 +184,8 @@ class Study:
         methods = list(zip(self.settings.methods, self.methods, strict=True))
         # who was right on the same sample is for whoever holds the data: in a simulation everybody does
         few = all(world.federation.test.sizes.sum() <= MOST_ANSWERS for world in self.worlds.values())
-        own, keeps = self.settings.own_seeds, bool(self.worlds) and few
-        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, own_seeds=own, keeps_answers=keeps)
+        options = {"own_seeds": self.settings.own_seeds, "keeps_answers": bool(self.worlds) and few, "real": not self.worlds}
+        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
 
     def _run_waves(
         self,
@@ -201,7 +216,8 @@ class Study:
 
     def engine(self, execution: Execution, pinned: Mapping[str, str] | None = None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
-        engine = make_engine(self.worlds, execution.engine, execution.device, execution.threads, pinned, execution.precision, holds=True)
+        how = (execution.threads, pinned, execution.precision, execution.microbatch)
+        engine = make_engine(self.worlds, execution.engine, execution.device, *how, holds=True)
         engine.prepare(self.settings.plan.local)
         return engine
 
@@ -225,7 +241,7 @@ def study(
     unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
-    loss: Loss = cross_entropy,
+    loss: Loss | str | None = None,
     data_dir: Path | str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
@@ -237,8 +253,9 @@ def study(
 ) -> Result:
     """Run methods side by side under one protocol and return their evidence.
 
-    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `unseen` is a share of clients
-    that take no part in training and are scored apart.
+    `model` is a spec, a module (every seed begins with its numbers), or a class or function that makes one. `loss` is a function of your
+    own, or the name of one; the task's usual loss unless given. `unseen` is a share of clients that take no part in training and are scored
+    apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
     says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is. `workers` processes
@@ -250,6 +267,8 @@ def study(
     ['fedavg', 'fedprox']
     """
     chosen = [methods] if isinstance(methods, (str, Method)) else list(methods)
+    settings |= {"loss": loss} if isinstance(loss, str) else {}
+    own_loss = None if isinstance(loss, str) else loss
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
     data = data if unseen is None else leaving_out(data, unseen)
@@ -264,7 +283,9 @@ def study(
         plan=plan_of(settings, plan, local),
     )
     watchers = watchers_of(callbacks)
-    ready = Study.prepare(whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=loss, make=make)
+    ready = Study.prepare(
+        whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make
+    )
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)

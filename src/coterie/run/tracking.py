@@ -1,7 +1,7 @@
 """Callbacks for experiment trackers. Each imports its own package when made, so none is a dependency.
 
-Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy, loss, client steps, bytes. TensorBoard has a run for
-each lane instead, so that one chart lays methods over each other.
+Scalars are logged per lane and round under ``<method>/seed <s>/<name>``: accuracy (or what the task has instead), loss, client steps,
+bytes. TensorBoard has a run for each lane instead, so that one chart lays methods over each other.
 """
 
 from abc import ABC, abstractmethod
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.measures import OWN
 from coterie.core.errors import UserError
 from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
@@ -23,7 +24,8 @@ class Tracker(Callback, ABC):
         numbers = {"steps": float(record.cost.steps), "bytes": float(record.cost.bytes_up + record.cost.bytes_down)}
         if record.evaluated is not None:
             sizes = record.evaluated.sizes
-            numbers["accuracy"] = float(record.evaluated.hits.sum() / max(sizes.sum(), 1))
+            task = lane.problem.task
+            numbers[OWN[task.name]] = record.score(task) or 0.0
             numbers["loss"] = float((record.evaluated.loss * sizes)[sizes > 0].sum() / max(sizes.sum(), 1))
         self.log_lane(f"{lane.label}/seed {lane.seed}", numbers, record.round_)
 

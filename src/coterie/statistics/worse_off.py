@@ -44,8 +44,12 @@ class WorseOff:
         return int(np.isfinite(self.p).sum())
 
 
-def worse_off(ours: Doubles, theirs: Doubles, samples: Doubles, *, differing: Doubles | None = None, shared: bool = True) -> WorseOff:
+def worse_off(
+    ours: Doubles, theirs: Doubles, samples: Doubles, *, differing: Doubles | None = None, shared: bool = True, whole: bool = True
+) -> WorseOff:
     """From right answers (draws, seeds, clients) of two methods and test samples (draws, clients); nan for a run that is missing.
+
+    Where credits are not `whole` (a regression's), `differing` are squares of single samples' differences, and their mean is tested.
 
     A client has to be the same holder of data in all draws: where the partition is redrawn it is not, and each draw is asked alone.
     """
@@ -53,7 +57,8 @@ def worse_off(ours: Doubles, theirs: Doubles, samples: Doubles, *, differing: Do
     numbers = _over_runs(np.moveaxis((ours - theirs) / rates, 2, 0), shared)
     if differing is None:
         differing = most_differing(ours[..., None], theirs[..., None], samples[:, None, :, None])
-    by_samples = loss_p(_mean(theirs - ours), _mean(differing))
+    lost, apart = _mean(theirs - ours), _mean(differing)
+    by_samples = loss_p(lost, apart) if whole else shift_p(lost, apart, _mean(rates))
     p = np.maximum(numbers[:, 3], by_samples)
     corrected = np.full(len(p), np.nan)
     known = np.isfinite(p)
@@ -105,6 +110,15 @@ def loss_p(lost: Doubles, differing: Doubles) -> Doubles:
     possible = against > 0
     p = special.betainc(np.where(possible, against, 1.0), np.where(possible, differing - against + 1, 1.0), 0.5)
     return np.asarray(np.where(np.isfinite(lost), np.where(possible, p, 1.0), np.nan))
+
+
+def shift_p(lost: Doubles, squares: Doubles, samples: Doubles) -> Doubles:
+    """One-sided t test that so much is lost net over so many samples, whose differences have these squares in all."""
+    n = np.maximum(samples, 1.0)
+    spread = np.sqrt(np.maximum(squares - lost**2 / n, 0.0) * n / np.maximum(n - 1, 1.0))
+    t = np.divide(lost, spread, out=np.where(lost > 0, np.inf, np.where(lost < 0, -np.inf, 0.0)), where=spread > NOTHING)
+    p = np.where(n >= 2, stats.t.sf(t, np.maximum(n - 1, 1.0)), 1.0)
+    return np.asarray(np.where(np.isfinite(lost), p, np.nan))
 
 
 def _mean(runs: Doubles) -> Doubles:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from coterie.core.arrays import Array
 from coterie.core.model import ModelSpec
 from coterie.core.rng import generator, key
+from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import Federation, Parts
 from coterie.engines.world import World
 
@@ -45,6 +47,29 @@ def tiny(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: b
 def world(model: str = "mclr") -> World:
     """The tiny federation with a model; the same object each time, so that engines set it up once."""
     return World.of(tiny(), model)
+
+
+def tiny_of(task: TaskName) -> Federation:
+    """The tiny federation with something else to predict from the same features: a number, or three labels."""
+    made = tiny()
+    weights = generator(key(0, "tiny", task)).normal(size=(FEATURES, CLASSES))
+    assert made.central is not None
+
+    def labels(x: Array) -> Array:
+        said = x @ weights
+        return (said > 0).astype(np.uint8) if task == "multilabel" else (said[:, 0] / np.sqrt(FEATURES)).astype(np.float32)
+
+    if task == "classification":
+        return made
+    named = ("u", "v", "w") if task == "multilabel" else ("price",)
+    known = Task(task, mean=10.0, deviation=2.0) if task == "regression" else Task(task)
+    return made.with_(y=labels(made.x), central=(made.central[0], labels(made.central[0])), classes=named, task=known, name=f"tiny {task}")
+
+
+@lru_cache
+def world_of(task: TaskName, model: str = "mclr") -> World:
+    """The tiny federation of a task with a model; the same object each time."""
+    return World.of(tiny_of(task), model)
 
 
 @lru_cache

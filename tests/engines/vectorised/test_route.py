@@ -115,12 +115,11 @@ class Partly(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_frozen_parts_stay_and_unused_weights_still_decay(alike: bool) -> None:
+def test_frozen_parts_stay_and_unused_weights_still_decay() -> None:
     task = noise_world(Partly(), (6,), [5, 8])
     job = job_for(task, weight_decay=np.array([0.0, 0.1]))
-    job.models[1] += 0 if alike else 0.1
-    assert bool(route(task)._shared(job)) is alike
+    frozen = {name for name, w in Partly().named_parameters() if not w.requires_grad}
+    assert route(task).shared.keys() == frozen != set()
     assert worst(route(task).train(job), oracle(task, job)) < 1e-5
 
 

@@ -9,6 +9,7 @@ from coterie.core.arrays import Array, Floats
 from coterie.data.federation import Federation
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
+from coterie.data.preparing.targets import with_targets
 from coterie.data.preparing.wishes import Wishes
 from coterie.data.taking_part import unseen_clients
 
@@ -27,15 +28,16 @@ def has_gaps(facts: Mapping[str, Any]) -> bool:
 
 
 def prepared(federation: Federation, unseen: float = 0.0) -> Federation:
-    """The federation with its features prepared as the training parts of its clients ask for it; without the share that will take no
-    part, to whom what the others ask for is done as well."""
+    """The federation with its features, and the target of a regression, prepared as the training parts of its clients ask for it; without
+    the share that will take no part, to whom what the others ask for is done as well."""
+    apart = unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
+    federation = with_targets(federation, [client for client in range(len(federation)) if client not in apart])
     told = federation.provenance.get(PENDING)
     if told is None:
         return federation
     columns, wishes = Columns.read(told["columns"]), Wishes.read(told["wishes"])
     raw = np.asarray(federation.x, dtype=np.float64)
     training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
-    apart = unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
     fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
     made = Preparation.fit(columns, wishes, fitted)
     for name, rows in training.items():

@@ -36,7 +36,10 @@ class WordedColumn:
 
     def told(self) -> dict[str, Any]:
         """As plain values."""
-        return {"column": self.column, "wording": asdict(self.wording)}
+        wording = asdict(self.wording)
+        if self.wording.tokenizer is None:
+            del wording["tokenizer"]  # as before there were any
+        return {"column": self.column, "wording": wording}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "WordedColumn":

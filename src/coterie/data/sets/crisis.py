@@ -9,10 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.arrays import Array
 from coterie.core.errors import UserError
+from coterie.core.inputs import Inputs
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
-from coterie.data.federation import Samples
+from coterie.data.federation import INPUTS, Samples
 from coterie.data.files import file_bytes, read_text
 from coterie.data.images import decode, resized, stacked, tar_members
 from coterie.data.sets.facts import data_set
@@ -20,6 +22,7 @@ from coterie.data.sets.mnist import pixels_of
 from coterie.data.store import WHITE
 from coterie.data.table import PARTS, Table, coded
 from coterie.data.text import bag
+from coterie.data.tokenizer import tokenised, tokenizer_hash
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 STORED = 96  # pixels a side
@@ -47,7 +50,7 @@ def read_pairs(root: Path) -> Table:
     return Table(y, classes, images, texts, np.array(part), owners, names)
 
 
-CRISISMMD = data_set("crisismmd", read_pairs)
+CRISISMMD = data_set("crisismmd", read_pairs, version=2)
 
 
 def read_medic(root: Path, task: str) -> Table:
@@ -95,14 +98,21 @@ def medic(
 
 
 def crisismmd(
-    features: Literal["both", "image", "text"] = "both", side: int = 32, width: int = 512, *, _data_dir: Path | None = None
+    features: Literal["both", "image", "text"] = "both",
+    side: int = 32,
+    width: int = 512,
+    tokenizer: str | None = None,
+    length: int = 32,
+    *,
+    _data_dir: Path | None = None,
 ) -> Samples:
     """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files.
 
-    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins.
+    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins. A tokenizer (a folder, or a
+    name on the hub) makes tokens of the words.
     """
-    check_count("Data set 'crisismmd'", "side", side)
-    check_count("Data set 'crisismmd'", "width", width)
+    for name, count in (("side", side), ("width", width), ("length", length)):
+        check_count("Data set 'crisismmd'", name, count)
 
     def made(table: Table) -> Table:
         assert table.values is not None
@@ -110,11 +120,14 @@ def crisismmd(
         images = resized(table.values, side, grey=False)
         if features == "image":
             return pixels_of(replace(table, values=images, texts=None))
-        words = bag(table.texts, width)
+        words: Array = bag(table.texts, width) if tokenizer is None else tokenised(table.texts, tokenizer, length)
         if features == "text":
             return replace(table, values=words, texts=None)
-        rows = np.hstack([words, images.reshape(len(images), -1).astype(np.float32) / WHITE])
-        columns = {"text": [0, width], "image": [width, width + images[0].size], "image_shape": list(images.shape[1:])}
-        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns})
+        rows = np.hstack([words.astype(np.float32), images.reshape(len(images), -1).astype(np.float32) / WHITE])
+        wide = words.shape[1]
+        columns = {"text": [0, wide], "image": [wide, wide + images[0].size], "image_shape": list(images.shape[1:])}
+        inputs = Inputs((words.shape[1:], images.shape[1:]), (tokenizer is not None, False), ("text", "image"))
+        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.told()})
 
-    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width)
+    told = {} if tokenizer is None else {"tokenizer": tokenizer_hash(tokenizer), "length": length}
+    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **told)

@@ -84,11 +84,12 @@ def banking77(
     vocabulary: int = 4096,
     length: int = 32,
     words: str | None = None,
+    tokenizer: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """10,003 questions to a bank with 77 intents, and 3,080 as the central test set; files needed."""
-    return _worded(BANKING77, Wording(features, width, vocabulary, length, words), _data_dir)
+    return _worded(BANKING77, Wording(features, width, vocabulary, length, words, tokenizer), _data_dir)
 
 
 def sent140(
@@ -97,11 +98,12 @@ def sent140(
     vocabulary: int = 16384,
     length: int = 25,
     words: str | None = None,
+    tokenizer: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """16,025 tweets of 2,875 users (1,600,000 from the hub): glad or sad? Files needed."""
-    return _worded(SENT140, Wording(features, width, vocabulary, length, words), _data_dir)
+    return _worded(SENT140, Wording(features, width, vocabulary, length, words, tokenizer), _data_dir)
 
 
 def goodreads(
@@ -110,13 +112,14 @@ def goodreads(
     vocabulary: int = 4096,
     length: int = 32,
     words: str | None = None,
+    tokenizer: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """485 sentences of 100 readers' reviews, two classes: the authors' counts of 2,517 words, or the text; files needed."""
     if features == "counts":
         return GOODREADS_COUNTS.samples(lambda table: table, _data_dir, features=features)
-    return _worded(GOODREADS, Wording(features, width, vocabulary, length, words), _data_dir)
+    return _worded(GOODREADS, Wording(features, width, vocabulary, length, words, tokenizer), _data_dir)
 
 
 def shakespeare(length: int = 80, every: int = 1, test: float = 0.2, *, _data_dir: Path | None = None) -> Samples:

@@ -2,10 +2,10 @@
 
 import queue
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -30,6 +30,8 @@ class FlareCarrier:
         self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
         self.silent: dict[str, int] = {}
         self.patience = max(timeout, FIRST)
+        self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
+        self._come = queue.Queue[tuple[str, bytes | None]]()
 
     @property
     def lost(self) -> set[str]:
@@ -41,7 +43,7 @@ class FlareCarrier:
         lost = self.lost
         for site, data in parcels.items():
             if site not in lost:
-                waiting[site] = self._task(site, data, replies)
+                waiting[site] = self._task(data, partial(_into, replies, site))
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
         end = monotonic() + self.patience
         while waiting and monotonic() < end:
@@ -64,18 +66,55 @@ class FlareCarrier:
         self.patience = self.timeout
         return answers
 
-    def _task(self, site: str, data: bytes, replies: "queue.Queue[tuple[str, bytes | None]]") -> Task:
+    def post(self, number: str, site: str, data: bytes) -> None:
+        """Send, and do not wait; a site that is not asked any more is silent at once."""
+        task = self._task(data, partial(_into, self._come, number))
+        self._posted[number] = (site, task, monotonic() + self.patience)
+        if site in self.lost:
+            self._come.put((number, None))
+        else:
+            self.controller.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
+
+    def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
+        """What comes next of all that was posted."""
+        while self._posted:
+            if self.abort.triggered:
+                raise AbortedError
+            try:
+                number, said = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
+            except queue.Empty:
+                if not self._give_up() and not wait:
+                    return None
+                continue
+            if (found := self._posted.pop(number, None)) is not None:  # a second answer does not count
+                self.silent[found[0]] = 0 if said is not None else self.silent.get(found[0], 0) + 1
+                return number, said
+        return None
+
+    def _give_up(self) -> bool:
+        """Let those count as silent who are gone, or took too long; whether there are any."""
+        gone, now = self.gone(), monotonic()
+        late = [number for number, (site, _, end) in self._posted.items() if site in gone or now > end]
+        for number in late:
+            self.controller.cancel_task(self._posted[number][1])
+            self._come.put((number, None))
+        return bool(late)
+
+    def _task(self, data: bytes, tell: Callable[[bytes | None], None]) -> Task:
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
-            client: Client = client_task.client
             result: Shareable = client_task.result
             said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
-            replies.put((client.name, said if isinstance(said, bytes) else None))
+            tell(said if isinstance(said, bytes) else None)
             client_task.result = None  # FLARE would keep it as long as the task
 
         def done(task: Task, fl_ctx: FLContext) -> None:
             if task.completion_status != TaskCompletionStatus.OK:
-                replies.put((site, None))
+                tell(None)
 
         body = Shareable()
         body[BODY] = data
         return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
+
+
+def _into(replies: "queue.Queue[tuple[str, bytes | None]]", name: str, said: bytes | None) -> None:
+    replies.put((name, said))

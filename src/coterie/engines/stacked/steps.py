@@ -65,7 +65,7 @@ class ChainSteps:
             return found
         with torch.enable_grad():
             given = outputs.detach().requires_grad_()
-            losses = self.loss(given.flatten(0, 1), self.y[samples].flatten()).view(samples.shape)
+            losses = self.loss(given.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
             [slope] = torch.autograd.grad((losses * (real / counts[:, None])).sum(), given)
         return slope.masked_fill_(outputs <= 0, 0) if self.chain.layers[-1].relu else slope

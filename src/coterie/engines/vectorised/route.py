@@ -9,7 +9,7 @@ equally large batches together instead. Whether a module may come here is decide
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -80,18 +80,22 @@ class Vectorised:
         self.captures = self.device.type == "cuda" and not exact  # exact batches have too many shapes
         self.layout = layout_of(module)
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
-        self.stepper = Stepper(module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype)
+        self.stepper = Stepper(
+            module, self.layout, loss, self.x, self.y, products=convolutions == "products", dtype=dtype, precision=precision
+        )
         self.precision = precision
         chain = chain_of(module, tuple(x.shape[1:])) if known and not exact else None
-        self.chained = None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, precision)
+        self.chained = (
+            None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, "tf32" if precision == "bf16" else precision)
+        )
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()
 
     def chunks(self, job: FusedJob, optimizer: Optimizer = "sgd") -> list[Ints]:
         """The trainings that are stacked together: by rule from the job and the budget, for the record. Those without steps are in none."""
-        shared = self._shared(job)
-        limit = {int(size): max(1, self.memory // self._bytes(job, shared, optimizer, int(size))) for size in np.unique(plan.buckets(job))}
+        sizes = [int(size) for size in np.unique(plan.buckets(job))]
+        limit = {size: max(1, self.memory // self._bytes(job, self.shared, optimizer, size)) for size in sizes}
         return plan.chunks(job, limit)
 
     def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
@@ -102,7 +106,7 @@ class Vectorised:
     def train_on_device(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Tensor, Ints]:
         """`train`, the models left on the device."""
         with products_in(self.precision), self._stream():
-            shared = self._shared(job)
+            shared = self.shared
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
             vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
             for trainings in self.chunks(job, optimizer):
@@ -155,15 +159,16 @@ class Vectorised:
                     self._steps.step(part, shared, samples[t, active], counts[t, active], clock, rule)
         return stack.models()
 
-    def _shared(self, job: FusedJob) -> Shared:
-        """Frozen parts that are the same in all the trainings (a table of embeddings, say) are not stacked."""
-        used, shared = np.unique(job.start), {}
-        for s in self.layout.slices:
-            if s.kind == "frozen":
-                values = job.models[used, s.begin : s.end]
-                if (values == values[:1]).all():
-                    shared[s.name] = self.stepper.typed(s.name, torch.as_tensor(values[0], device=self.device)).view(s.shape)
-        return shared
+    @cached_property
+    def shared(self) -> Shared:
+        """What is not sent, and so the same in all the trainings (a frozen body, a table of positions), is not stacked."""
+        own = {s.name for s in self.layout.slices}
+        everything = [*self.stepper.module.named_parameters(), *self.stepper.module.named_buffers()]
+        return {
+            name: tensor.detach().to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in everything
+            if name not in own
+        }
 
     def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
         """The trainings' starts and settings on the device."""

@@ -1,4 +1,4 @@
-"""One step of a stack of trainings: the module mapped over its rows, one backward pass, one update."""
+"""One step of a stack of trainings: the module mapped over its rows, or its adapters stacked; one backward pass, one update."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,17 +11,32 @@ from torch.func import functional_call, vmap
 from coterie.core.arrays import Floats
 from coterie.core.layout import Layout, Slice
 from coterie.engines.loss import Loss
+from coterie.engines.precision import Precision, passes_in
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
+from coterie.models.stacking import stacks_by_itself
 
 
 class Stepper:
     """The module, its loss and the resident data; the state of the trainings is the caller's."""
 
-    def __init__(self, module: nn.Module, layout: Layout, loss: Loss, x: Tensor, y: Tensor, *, products: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        products: bool,
+        dtype: torch.dtype,
+        precision: Precision = "float32",
+    ) -> None:
+        self.precision = precision
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices = layout.slices
+        self._by_itself = stacks_by_itself(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 
@@ -52,11 +67,16 @@ class Stepper:
         self.module.train()
 
         def outputs(own: dict[str, Tensor], x: Tensor) -> Tensor:
-            result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
-            return result
+            with passes_in(self.precision, self.x.device):
+                result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
+            return result.to(self.dtype)
 
         with torch.enable_grad(), self.convolving():
-            predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
+            if self._by_itself:  # adapters: one large batch through the body that all have in common
+                flat = outputs(tensors, self.x[samples].flatten(0, 1))
+                predicted = flat.view(*samples.shape, *flat.shape[1:])
+            else:
+                predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
             losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
             gradients = torch.autograd.grad((losses * (real / counts[:, None])).sum(), weights, allow_unused=True)

@@ -8,6 +8,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from coterie.core.arrays import Doubles
 from coterie.core.notes import Choice
 from coterie.grouping.clusterers import distinct, inertia, kmeans
+from coterie.grouping.many.points import MANY, landmarks
 
 Criterion = Literal["silhouette", "gap", "stability"]
 
@@ -16,10 +17,12 @@ def from_points(points: Doubles, rng: np.random.Generator, most: int, how: Crite
     """How many groups, from 1 to `most`. The silhouette cannot say 1 unless all points are equal; the other two can.
 
     The candidates stop below the number of distinct points, since points that are each their own group fit perfectly and say nothing.
+    Of many points a keyed sample is asked.
     """
     points = np.asarray(points, dtype=np.float64)
+    points = points[landmarks(len(points), rng)] if len(points) > MANY else points
     n = len(points)
-    different = distinct(points, n)
+    different = distinct(points, min(n, most + 1))  # more need not be counted
     most = max(min(most, different if different < n else n - 1), 1)
     if most == 1:
         return _choice(1, how, (np.nan,))

@@ -1,34 +1,43 @@
-"""Accuracy: curves with intervals, methods beside their controls, scores, and the rounds in which a method is better."""
+"""What is compared: curves with intervals, methods beside their controls, scores, and the rounds in which a method is better."""
 
 from typing import Any
 
 import altair as alt
 
+from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.wording import score_name
-from coterie.report.charts.common import INTERVAL, accuracy_axis, inline, lines, rounds_axis, side_by_side, told
+from coterie.report.charts.common import INTERVAL, inline, lines, measure_axis, rounds_axis, side_by_side, told
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, scales
 from coterie.report.subject import ROUNDS, Subject, percent, thinned
 
 SWITCH = "Click a name to switch it off or on."
-ROUND_TOLD = told("method:N", "round:Q", ("accuracy:Q", "accuracy, %"), *INTERVAL)
 
 
 def accuracy_figures(subject: Subject) -> list[Figure]:
-    """All figures about accuracy."""
+    """All figures about what is compared."""
     return [curves(subject), *controls(subject), scores(subject), *significance(subject)]
 
 
 def curves(subject: Subject) -> Figure:
-    """Mean accuracy by round with its 95 % band, for methods and baselines."""
+    """The mean by round with its 95 % band, for methods and baselines."""
     rows = [row for label in subject.shown for row in _curve(subject, label)]
     styles = [subject.styles[label] for label in subject.shown]
-    chart = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(height=360)
+    chart = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(height=360)
     again = subject.findings.repetitions
     over = "draws" if again.several_draws else "seeds"
     band = f"lines are means of {again}, bands 95 % intervals over {over}" if again.runs > 1 else "one seed, so no intervals"
-    note = f"Share of all clients' test samples that are answered rightly, after each round; {band}. {SWITCH}"
-    return Figure(subject.id("curves"), "Accuracy round by round", note, chart)
+    measure = subject.measure
+    what = (
+        "Share of all clients' test samples that are answered rightly" if measure is ACCURACY else f"{measure.title}, {over_whom(measure)}"
+    )
+    note = f"{what}, after each round; {band}. {SWITCH}"
+    return Figure(subject.id("curves"), f"{measure.title} round by round", note, chart)
+
+
+def over_whom(measure: Measure) -> str:
+    """Of what a federation's value is the mean."""
+    return "mean over clients, each counting alike" if measure.alike else "over all clients' test samples"
 
 
 def controls(subject: Subject) -> list[Figure]:
@@ -47,7 +56,9 @@ def controls(subject: Subject) -> list[Figure]:
     colours |= {"random groups of like sizes": OKABE_ITO["purple"], "one group": BROWN, "dealt groups": OLIVE}
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
-    panel = lines(rows, styles, rounds_axis(), accuracy_axis(), ROUND_TOLD, band=True).properties(width=PANEL, height=220)
+    panel = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(
+        width=PANEL, height=220
+    )
     chart = side_by_side(panel, [subject.name(label) for label in roles.controls])
     note = (
         "The same method when similarity decides who shares a model, when chance decides (groups of the same sizes) and, where they are "
@@ -67,18 +78,18 @@ def scores(subject: Subject) -> Figure:
     order = [style.name for style in subject.styles.values()]
     colour = scales(list(subject.styles.values()))[0].legend(None)
     y = alt.Y("method:N", sort=order, title=None)
-    x = alt.X("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
+    x = alt.X("accuracy:Q", title=subject.measure.axis, scale=alt.Scale(zero=False))
     data = inline(means)
     chart = alt.layer(
         alt.Chart(inline(dots)).mark_tick(opacity=0.35, thickness=1.5).encode(x=x, y=y, color=colour),
         alt.Chart(data).mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
         alt.Chart(data)
         .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=x, y=y, color=colour, tooltip=told("method:N", ("accuracy:Q", "accuracy, %"), *INTERVAL)),
+        .encode(x=x, y=y, color=colour, tooltip=told("method:N", ("accuracy:Q", subject.measure.axis), *INTERVAL)),
     ).properties(height=alt.Step(26))
     unit = findings.repetitions.unit
     note = f"The {score_name(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
-    return Figure(subject.id("scores"), "Accuracy at the end", note, chart)
+    return Figure(subject.id("scores"), f"{subject.measure.title} at the end", note, chart)
 
 
 def significance(subject: Subject) -> list[Figure]:
@@ -115,6 +126,10 @@ def significance(subject: Subject) -> list[Figure]:
         "corrected for the number of rounds). It does not see the chance of test samples, and plays no part in the verdict."
     )
     return [Figure(subject.id("rounds"), f"Rounds in which a method beats {subject.baseline.name}", note, chart)]
+
+
+def _round_told(subject: Subject) -> list[alt.Tooltip]:
+    return told("method:N", "round:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL)
 
 
 def _curve(subject: Subject, label: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ JITTER = 0.03  # of the map's width: clients that always share a group would hid
 
 
 def before_and_after(subject: Subject) -> list[Figure]:
-    """Each client's accuracy under the baseline and under each method."""
+    """Each client's value under the baseline and under each method."""
     findings = subject.findings
     before = findings.methods[findings.roles.baseline].fairness.accuracy
     was, rows = percent(before), []
@@ -27,15 +27,17 @@ def before_and_after(subject: Subject) -> list[Figure]:
         rows += [{**subject.client(i), "panel": subject.name(label), "before": was[i], "after": now[i], "result": result[i]} for i in both]
     if not rows:
         return []
-    low = max(0.0, min(min(row["before"], row["after"]) for row in rows) - 3)
+    lowest = min(min(row["before"], row["after"]) for row in rows) - 3
+    low = max(0.0, lowest) if subject.measure.share else lowest
+    unit = ", %" if subject.measure.share else ", hundredths"
     scale = alt.Scale(domain=[low, 100], nice=False)
-    told = [alt.Tooltip("before:Q", title=f"with {subject.baseline.name}, %"), alt.Tooltip("after:Q", title="with the method, %")]
+    told = [alt.Tooltip("before:Q", title=f"with {subject.baseline.name}{unit}"), alt.Tooltip("after:Q", title=f"with the method{unit}")]
     points = (
         alt.Chart()
         .mark_point(filled=True, size=40, opacity=0.75)
         .encode(
-            x=alt.X("before:Q", title=f"accuracy with {subject.baseline.name}, %", scale=scale),
-            y=alt.Y("after:Q", title="accuracy with the method, %", scale=scale),
+            x=alt.X("before:Q", title=f"{subject.measure.noun} with {subject.baseline.name}{unit}", scale=scale),
+            y=alt.Y("after:Q", title=f"{subject.measure.noun} with the method{unit}", scale=scale),
             color=alt.Color("result:N", scale=alt.Scale(domain=WORSE, range=[OKABE_ITO["blue"], OKABE_ITO["vermillion"]])),
             shape=alt.Shape("result:N", scale=alt.Scale(domain=WORSE, range=["circle", "triangle-down"])),
             tooltip=[*_told(subject), *told],
@@ -46,7 +48,7 @@ def before_and_after(subject: Subject) -> list[Figure]:
     panel = alt.layer(diagonal, points, data=inline(rows)).properties(width=PANEL, height=PANEL)
     chart = side_by_side(panel, [subject.name(label) for label in subject.methods])
     note = (
-        "Every point is a client, its accuracy averaged over the last rounds and the runs. Above the line it scores higher."
+        f"Every point is a client, its {subject.measure.noun} averaged over the last rounds and the runs. Above the line it scores higher."
         f"{subject.of_draw}{subject.left_out}"
     )
     return [Figure(subject.id("clients"), "Every client, before and after", note, chart, several=True)]
@@ -63,11 +65,11 @@ def client_map(subject: Subject) -> list[Figure]:
             {
                 **subject.client(i),
                 "panel": subject.name(label),
-                "x": round(float(plane[i, 0]), 3),
-                "y": round(float(plane[i, 1]), 3),
+                "x": round(float(plane[place, 0]), 3),
+                "y": round(float(plane[place, 1]), 3),
                 "gain": gain[i],
             }
-            for i in subject.drawn
+            for i, place in zip(subject.drawn, np.searchsorted(subject.pictured, subject.drawn), strict=True)
         ]
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""What several charts are made of: lines that can be switched off, panels side by side, the axes for rounds and accuracy."""
+"""What several charts are made of: lines that can be switched off, panels side by side, the axes for rounds and scores."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -45,9 +45,9 @@ def rounds_axis() -> alt.X:
     return alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False))
 
 
-def accuracy_axis() -> alt.Y:
-    """Accuracy in percent, from the lowest to the highest there is."""
-    return alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
+def measure_axis(title: str) -> alt.Y:
+    """What is compared, times 100, from the lowest to the highest there is."""
+    return alt.Y("accuracy:Q", title=title, scale=alt.Scale(zero=False))
 
 
 def told(*fields: tuple[str, str] | str) -> list[alt.Tooltip]:

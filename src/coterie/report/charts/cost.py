@@ -32,13 +32,13 @@ def cost(subject: Subject) -> Figure:
     shape = alt.Shape(
         "method:N", scale=alt.Scale(domain=[style.name for style in styles], range=[shapes[i % len(shapes)] for i in range(len(styles))])
     )
-    y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
+    y = alt.Y("accuracy:Q", title=subject.measure.axis, scale=alt.Scale(zero=False))
     charts = []
     for field, title in AXES.items():
         x = alt.X(f"{field}:Q", title=title, axis=alt.Axis(tickCount=5, format="~s" if field == "passes" else ""))
         told = [
             "method:N",
-            alt.Tooltip("accuracy:Q", title="accuracy, %"),
+            alt.Tooltip("accuracy:Q", title=subject.measure.axis),
             *(alt.Tooltip(f"{name}:Q", title=words) for name, words in AXES.items()),
         ]
         rules = alt.Chart().mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)
@@ -49,4 +49,4 @@ def cost(subject: Subject) -> Figure:
         "Of a whole run, mean over runs; further up is better, further left is cheaper. Evaluation is not counted. Seconds depend on the "
         "machine."
     )
-    return Figure(subject.id("cost"), "Accuracy and what it costs", note, chart, several=True)
+    return Figure(subject.id("cost"), f"{subject.measure.title} and what it costs", note, chart, several=True)

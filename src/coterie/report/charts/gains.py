@@ -38,7 +38,7 @@ def decomposition(subject: Subject) -> list[Figure]:
     colours = [OKABE_ITO[paints[part]] for part in order]
     y = alt.Y("part:N", sort=order, title=None)
     colour = alt.Color("part:N", scale=alt.Scale(domain=order, range=colours), legend=None)
-    x = alt.X("begin:Q", title="points of accuracy")
+    x = alt.X("begin:Q", title=f"points of {subject.measure.noun}")
     tooltip = told(("panel:N", "method"), "part:N", ("gain:Q", "points"), *INTERVAL)
     bars = alt.Chart().mark_bar(height=16).encode(x=x, x2="gain:Q", y=y, color=colour, tooltip=tooltip)
     whiskers = alt.Chart().mark_rule(strokeWidth=2.5, color=WHISKER).encode(x="low:Q", x2="high:Q", y=y)

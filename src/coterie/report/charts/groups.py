@@ -4,7 +4,6 @@ import altair as alt
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from coterie.analysis.agreement import order_of
 from coterie.core.arrays import Array, Ids
 from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
@@ -18,8 +17,8 @@ NAMED = 24  # groups in a legend at most
 def groups_over_rounds(subject: Subject) -> list[Figure]:
     """Which group each client is in, round by round, in one seed."""
     records, tables = subject.findings.records, []
-    for label, agreement in subject.agreements.items():
-        order = order_of(agreement, records.truth)
+    for label, places in subject.orders.items():
+        order = subject.pictured[places]
         history = _history(subject, label)  # (rounds, clients)
         rounds = thinned(len(history), ROUNDS)
         tables.append(Heatmap(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
@@ -40,7 +39,7 @@ def groups_over_rounds(subject: Subject) -> list[Figure]:
     seed = records.settings.seeds[subject.seed]
     sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
     told = f"Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
-    note = f"{subject.where}Seed {seed}. {told}"
+    note = f"{subject.where}Seed {seed}. {told}{subject.left_out_of_pairs}"
     return [Figure(subject.id("groups"), "The groups over the rounds", note, heatmaps(tables, kind), several=True)]
 
 
@@ -48,8 +47,8 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
     """How often two clients share a group."""
     records, tables = subject.findings.records, []
     for label, agreement in subject.agreements.items():
-        order = order_of(agreement, records.truth)
-        ids = [records.ids[i] for i in order]
+        order = subject.orders[label]
+        ids = [records.ids[i] for i in subject.pictured[order]]
         tables.append(Heatmap(subject.name(label), agreement[np.ix_(order, order)], ids, ids))
     if not tables:
         return []
@@ -65,7 +64,7 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
     note = (
         "How similar the methods find two clients: the share of the seeds in which both end in the same group (for groups that last one "
         "round: of the rounds in which both took part), from white, never, to dark blue, always. Blocks along the diagonal are groups that "
-        f"come back.{subject.of_first_draw}"
+        f"come back.{subject.of_first_draw}{subject.left_out_of_pairs}"
     )
     return [Figure(subject.id("agreement"), "Which clients are found similar", note, heatmaps(tables, kind), several=True)]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from coterie.core.states import from_bytes, to_bytes
+from coterie.core.states import State, from_bytes, to_bytes
 from coterie.engines.engine import Engine
 from coterie.evidence.record import RUNNING, LaneEnd, LaneKey
 from coterie.run.checkpoints import Checkpoints
@@ -21,17 +21,26 @@ class Standing:
     key: LaneKey
     end: LaneEnd
     state: bytes | None  # as in a checkpoint: no array of a device travels
+    aloft: bytes | None  # answers that are on their way
     patience: Patience
 
     @classmethod
     def of(cls, lane: Lane) -> "Standing":
-        return cls(lane.key, lane.end, None if lane.state is None else to_bytes(lane.state), copy(lane.patience))
+        return cls(lane.key, lane.end, _packed(lane.state), _packed(lane.aloft), copy(lane.patience))
 
     def put(self, lane: Lane) -> Lane:
         """Let a lane of that name stand there."""
-        lane.go_on(self.end, None if self.state is None else from_bytes(self.state))
+        lane.go_on(self.end, _unpacked(self.state), _unpacked(self.aloft))
         lane.patience = copy(self.patience)  # which a lane that runs changes
         return lane
+
+
+def _packed(state: State | None) -> bytes | None:
+    return None if state is None else to_bytes(state)
+
+
+def _unpacked(data: bytes | None) -> State | None:
+    return None if data is None else from_bytes(data)
 
 
 @dataclass(frozen=True)

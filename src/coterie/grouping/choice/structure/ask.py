@@ -10,9 +10,10 @@ from coterie.grouping.choice.structure.probes import enough, probe
 
 
 def from_structure(model: Floats, ctx: Context, most: int, sketch: Sketch | None = None) -> Round[Choice]:
-    """How many groups, from 1 to `most`: one where no distinct groups are claimed. Label counts leave the clients asked."""
+    """How many groups, from 1 to `most`: one where no distinct groups are claimed. Label counts leave the clients asked, where samples
+    have one class each; otherwise halves are asked as a whole."""
     clients = ctx.sample(ctx.roster.available, TESTED, "structure clients")
-    probes = yield from probe(model, clients, ctx.outputs, ctx, sketch=sketch)
+    probes = yield from probe(model, clients, ctx.outputs, ctx, labels=ctx.task.counts_classes, sketch=sketch)
     if not enough(probes):
         return Choice(1, "structure", p=float("nan"))
     found = groups_of(probes, ctx.rng("structure"), most=most)

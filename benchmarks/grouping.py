@@ -1,0 +1,97 @@
+"""How long grouping takes, and whether it agrees with the exact form: clients of known groups, as each method groups what they send.
+
+    python -m benchmarks.grouping                       # agreement at 5,000 clients, seconds at 10^5
+    python -m benchmarks.grouping --clients 1000000     # seconds at 10^6; needs 8 GiB
+
+Clients' updates are their group's direction and noise: `--noise` is the length of the noise in lengths of the direction.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks.timing import heading, row, verdict
+from coterie.core.arrays import Floats, Ids
+from coterie.grouping.clusterers import agglomerative, spectral
+from coterie.grouping.many import points
+from coterie.grouping.many.means import kmeans_of_many
+from coterie.grouping.many.points import short_points
+from coterie.grouping.many.spectra import spectral_of_many
+from coterie.grouping.many.trees import tree_of_many
+from coterie.grouping.principal import principal_points
+from coterie.grouping.similarity import cosines, distances, gram
+
+PARAMETERS, GROUPS = 610, 5
+Grouping = Callable[[Floats], Ids]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+EXACT: dict[str, Grouping] = {
+    "k-means (FeSEM, FedSim)": lambda rows: kmeans_exactly(rows),
+    "spectral (FedEx)": lambda rows: spectral((1 + cosines(gram(rows))) / 2, GROUPS, rng()),
+    "Ward's tree (FL+HC)": lambda rows: agglomerative(distances(gram(rows)), groups=GROUPS, linkage="ward"),
+}
+OF_MANY: dict[str, Grouping] = {
+    "k-means (FeSEM, FedSim)": lambda rows: kmeans_of_many(short_points(rows, None, rng()), GROUPS, rng(), 10),
+    "spectral (FedEx)": lambda rows: spectral_of_many(short_points(rows, None, rng(), centred=False, unit=True), GROUPS, rng()),
+    "Ward's tree (FL+HC)": lambda rows: tree_of_many(short_points(rows, None, rng()), rng(), groups=GROUPS, linkage="ward"),
+}
+
+
+def kmeans_exactly(rows: Floats) -> Ids:
+    """k-means on everybody's coordinates, whatever their number."""
+    from sklearn.cluster import KMeans
+
+    return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(principal_points(rows)).labels_, dtype=np.int64)
+
+
+def made(clients: int, noise: float) -> tuple[Floats, Ids]:
+    """Updates and true groups, of sizes 3 : 2.5 : 2 : 1.5 : 1."""
+    draw = np.random.default_rng(0)
+    truth = draw.choice(GROUPS, size=clients, p=np.array([3, 2.5, 2, 1.5, 1]) / 10)
+    ways = draw.standard_normal((GROUPS, PARAMETERS)).astype(np.float32)
+    rows = draw.standard_normal((clients, PARAMETERS), dtype=np.float32)
+    rows *= noise
+    for begin in range(0, clients, 10_000):
+        rows[begin : begin + 10_000] += ways[truth[begin : begin + 10_000]]
+    return rows, truth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agreement", type=int, default=5000, help="clients that both forms group; 0: none")
+    parser.add_argument("--clients", type=int, nargs="*", default=[100_000])
+    parser.add_argument("--noise", type=float, default=1.5)
+    given = parser.parse_args()
+    if given.agreement:
+        rows, truth = made(given.agreement, given.noise)
+        heading(f"agreement at {given.agreement} clients, noise {given.noise:g} (adjusted Rand index)")
+        row("grouping", "exact s", "of many s", "exact, truth", "many, truth", "exact, many")
+        for name, exactly in EXACT.items():
+            labels, seconds = [], []
+            for form in (exactly, OF_MANY[name]):
+                began = time.perf_counter()
+                labels.append(form(rows))
+                seconds.append(time.perf_counter() - began)
+            scores = [adjusted_rand_score(*pair) for pair in ((labels[0], truth), (labels[1], truth), (labels[0], labels[1]))]
+            row(name, *(f"{s:.2f}" for s in seconds), *(f"{s:.3f}" for s in scores))
+            verdict(f"agreement of {name}", scores[2], 0.98, least=True, unit="")
+    for clients in given.clients:
+        heading(f"{clients} clients of {PARAMETERS} parameters, {points.LANDMARKS} landmarks")
+        rows, truth = made(clients, given.noise)
+        for name, form in OF_MANY.items():
+            began = time.perf_counter()
+            found = form(rows)
+            took = time.perf_counter() - began
+            row(name, f"{took:.1f} s", f"ARI {adjusted_rand_score(found, truth):.3f}")
+            verdict(f"{name}, {clients} clients", took, 10.0 if clients <= 100_000 else 120.0, least=False, unit=" s")
+
+
+if __name__ == "__main__":
+    main()

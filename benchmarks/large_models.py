@@ -1,0 +1,165 @@
+"""Large models on a GPU: a round of ResNet-18 against a plain loop with a DataLoader, and 64 clients' adapters together against one by one.
+
+    python -m benchmarks.large_models
+
+Images and texts are made up, so nothing is fetched: the time of a step does not depend on what is in them.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.timing import apart, heading, row, timed, verdict
+from coterie.core.arrays import Array, Floats, Ints
+from coterie.core.asks import Evaluate, Train
+from coterie.core.local import Local
+from coterie.core.parameters import read, write
+from coterie.core.serving import Serving
+from coterie.data.federation import Federation, Parts
+from coterie.engines.batched import BatchedEngine
+from coterie.engines.engine import Engine, Stamped
+from coterie.engines.loop import LoopEngine
+from coterie.engines.precision import Precision
+from coterie.engines.world import World
+
+REPEATS = 3
+CLIENTS, TEST = 6, 200
+LOCAL = Local(epochs=1, batch_size=64, lr=0.05, weight_decay=0.001)
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bf16")
+
+
+def main() -> None:
+    images("resnet18", each=2500, target=2.0)
+    images("densenet121", each=320)
+    adapters()
+
+
+def made_up(x: Array, y: Ints, clients: int, test: int) -> Federation:
+    """The samples dealt out evenly; the last of each client's are its test part."""
+    whole = np.split(np.arange(len(x)), clients)
+    return Federation(
+        name="made up",
+        x=x,
+        y=y,
+        classes=tuple(str(c) for c in range(int(y.max()) + 1)),
+        ids=tuple(f"client-{k}" for k in range(clients)),
+        train=Parts.of([rows[: len(rows) - test] for rows in whole]),
+        test=Parts.of([rows[len(rows) - test :] for rows in whole]),
+    )
+
+
+def coloured_noise(each: int) -> Federation:
+    """Ten classes of images, each a pattern of its own under noise."""
+    draw = np.random.default_rng(0)
+    patterns, y = draw.normal(size=(10, 3, 32, 32)).astype(np.float32), draw.integers(10, size=CLIENTS * (each + TEST))
+    return made_up(0.3 * patterns[y] + draw.normal(size=(len(y), 3, 32, 32)).astype(np.float32), y, CLIENTS, TEST)
+
+
+def images(model: str, each: int, target: float | None = None) -> None:
+    """Microseconds a sample of a round of six clients with so many images each, and what their models come to."""
+    world = World.of(coloured_noise(each), model)
+    start, samples = world.model.initial(0)(), CLIENTS * each
+    heading(f"{model}, {world.model.layout.size:,} numbers, {CLIENTS} clients of {each:,} images 32x32, B={LOCAL.batch_size}")
+    plain = PlainLoop(world, start)
+    seconds = best(plain.round)
+    right = accuracy(world, plain.models)
+    row("DataLoader and plain PyTorch", f"{1e6 * seconds / samples:.0f} us/sample", f"accuracy {right:.1%}")
+    for precision in PRECISIONS:
+        with BatchedEngine(world, "cuda", precision=precision) as engine:
+            own = trained(engine, world, start, LOCAL)
+            took = best(lambda engine=engine: trained(engine, world, start, LOCAL))  # type: ignore[misc]
+            route = next(iter(engine.routes().values()))
+        cells = f"{1e6 * took / samples:.0f} us/sample", f"accuracy {accuracy(world, own):.1%}", f"{seconds / took:.1f}x", route
+        row(f"ours, {precision}", *cells)
+        torch.cuda.empty_cache()
+    if target is not None:
+        verdict("plain loop / ours, bf16", seconds / took, target, least=True)
+
+
+class PlainLoop:
+    """What a client written by hand runs: batches from a DataLoader, float32 as torch has it unless told, nothing captured."""
+
+    def __init__(self, world: World, start: Floats) -> None:
+        federation = world.federation
+        self.start, self.module = torch.from_numpy(start), world.model.module().cuda()
+        x, y = torch.from_numpy(federation.x), torch.from_numpy(federation.y)
+        sets = [TensorDataset(x[rows], y[rows]) for rows in federation.train]
+        self.loaders = [DataLoader(own, batch_size=LOCAL.batch_size, shuffle=True) for own in sets]
+        self.models = np.zeros((len(federation), len(start)), np.float32)
+
+    def round(self) -> None:
+        for client, loader in enumerate(self.loaders):
+            write(self.module, self.start.cuda())
+            self.module.train()
+            optimizer = torch.optim.SGD(self.module.parameters(), lr=LOCAL.lr, weight_decay=LOCAL.weight_decay)
+            for x, y in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(self.module(x.cuda()), y.cuda()).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            self.models[client] = read(self.module)
+
+
+def adapters(clients: int = 64, each: int = 64, length: int = 32, batch: int = 8) -> None:
+    """LoRA on an encoder of MiniLM's shape: all clients in one batch against client after client."""
+    draw = np.random.default_rng(0)
+    tokens, y = draw.integers(1000, 30_000, (clients * (each + 2), length)), draw.integers(8, size=clients * (each + 2))
+    local = Local(epochs=1, batch_size=batch, lr=0.05)
+    with saved_encoder() as folder:
+        world = World.of(made_up(tokens.astype(np.int32), y, clients, 2), f"text({folder},train=lora)")
+        start = world.model.initial(0)()
+        heading(f"LoRA, {world.model.layout.size:,} numbers on a frozen encoder, {clients} clients, B={batch}, {length} tokens")
+        for precision in PRECISIONS:
+            with LoopEngine(world, "cuda", precision=precision) as loop, BatchedEngine(world, "cuda", precision=precision) as engine:
+                one, all_ = trained(loop, world, start, local), trained(engine, world, start, local)
+                slow = timed(lambda loop=loop: trained(loop, world, start, local), "cuda")  # type: ignore[misc]
+                fast = best(lambda engine=engine: trained(engine, world, start, local))  # type: ignore[misc]
+                steps = clients * each // batch
+                cells = f"{1e6 * slow / steps:.0f} us/step", f"{1e6 * fast / steps:.0f} us/step", f"{slow / fast:.1f}x"
+                route = next(iter(engine.routes().values()))
+                row(f"one by one / together, {precision}", *cells, route, f"apart {apart(all_[0], one[0], start):.0e}")
+                verdict(f"one by one / together, {precision}", slow / fast, 8.0, least=True)
+
+
+def saved_encoder() -> AbstractContextManager[Path]:
+    """An encoder of MiniLM's shape with random weights, in a folder."""
+    from transformers import BertConfig, BertModel
+
+    class Saved(TemporaryDirectory[str]):
+        def __enter__(self) -> Path:  # type: ignore[override]
+            shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+            torch.manual_seed(0)
+            BertModel(BertConfig(**shape)).save_pretrained(self.name)
+            return Path(self.name)
+
+    return Saved()
+
+
+def trained(engine: Engine, world: World, start: Floats, local: Local) -> Floats:
+    """The models that one round's clients send back."""
+    found = engine.run([Stamped(Train(np.arange(len(world.federation)), start, local), seed=0, round_=1)])[0]
+    vectors: Floats = np.asarray(found.vectors)
+    return vectors
+
+
+def accuracy(world: World, models: Floats) -> float:
+    """Of the clients' own models on their test parts."""
+    clients = np.arange(len(models))
+    with LoopEngine(world, "cuda") as engine:
+        [found] = engine.run([Stamped(Evaluate(Serving(clients, models, clients)), seed=0, round_=1)])
+    return float(found.hits.sum() / found.actual.sum())
+
+
+def best(work: Callable[[], object]) -> float:
+    """The quickest of some runs after one that warms up."""
+    work()
+    return min(timed(work, "cuda") for _ in range(REPEATS))
+
+
+if __name__ == "__main__":
+    main()

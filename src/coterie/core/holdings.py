@@ -1,0 +1,24 @@
+"""What a method holds: the numbers from which memory and disk are reckoned before anything runs."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Models at a time, beside those of the round's cohort and the few that are shared. A lower bound, not a promise."""
+
+    kept: float = 0.0  # for each client of the roster, in the state, from round to round and in every checkpoint
+    everybody: bool = False  # whether some round has all clients train at once
+    served: float = 0.0  # for each client that is evaluated: a model of its own, or one that it trains to be placed
+
+    def times(self, states: int) -> "Holdings":
+        """Of a method that runs so many states side by side, one after the other asking."""
+        return replace(self, kept=self.kept * states)
+
+    def serving(self, models: float) -> "Holdings":
+        """With so many models more for each client that is evaluated."""
+        return replace(self, served=self.served + models)
+
+
+NOTHING = Holdings()
+EVERYBODY_TRAINS = Holdings(everybody=True)

@@ -1,0 +1,62 @@
+"""Finding what others trained: a folder of files, or a name on the Hugging Face hub. Their code is never run, only their numbers read."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.core.errors import UserError
+
+T = TypeVar("T")
+
+
+def transformers_of(who: str) -> Any:
+    """The package, told to keep quiet."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(f"{who} needs the package transformers, which is not installed: pip install 'coterie[text]'.") from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def found(who: str, where: str, what: str, load: Callable[[str, bool], T]) -> T:
+    """What `load` makes of a folder, or of a name on the hub; `load` is told which of the two (True: only what is here).
+
+    `what` is the file, or the kind of files, that it needs.
+    """
+    folder = Path(where).expanduser()
+    here = folder.is_dir()
+    if not here and (folder.is_absolute() or where.startswith((".", "~")) or where.count("/") > 1):
+        raise UserError(f"{who}: there is no folder {where!r}: give the folder of a downloaded model, or its name on the hub.")
+    try:
+        return load(str(folder) if here else where, here)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        if here:
+            raise UserError(f"{who}: folder {where!r} holds no {what} that can be read ({_told(error)}): fetch it anew.") from error
+        if _out_of_reach(error):
+            raise UserError(
+                f"{who}: {where!r} is not here and the Hugging Face hub cannot be reached: give the folder of a downloaded copy instead."
+            ) from error
+        raise UserError(
+            f"{who}: {where!r} is no folder here, and the hub has no {what} of that name ({_told(error)}): check it."
+        ) from error
+
+
+def _out_of_reach(error: BaseException | None) -> bool:
+    """Whether the hub did not answer, as far as the chain of errors tells."""
+    offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+    while error is not None:
+        name = type(error).__name__
+        if name in ("RepositoryNotFoundError", "EntryNotFoundError", "RevisionNotFoundError"):
+            return False
+        if name in ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError"):
+            return True
+        error = error.__cause__ or error.__context__
+    return offline
+
+
+def _told(error: BaseException) -> str:
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line.rstrip(".:")[:160]

@@ -1,0 +1,93 @@
+"""What is predicted: a class, a number, or several labels at once. Everything that depends on it is told apart here, by name.
+
+| task | a sample's label | a client's score is the mean over its test samples of |
+| --- | --- | --- |
+| classification | a class number | whether the answer is right |
+| multilabel | 0 or 1 for each label | the share of the labels that are right |
+| regression | a number | 1 - squared error / variance of all clients' test targets |
+
+A score that is a mean over samples is what every interval, test and verdict is made of. Of a regression the mean over all clients, by their
+samples, is R2 exactly: 1 - (sum of squared errors) / (sum of squares of the targets about their mean).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from coterie.core.arrays import Array, Doubles
+from coterie.core.asks import Evaluated
+
+TaskName = Literal["classification", "regression", "multilabel"]
+# What a client sums up over the samples that it is judged on, beside counts by class or label: columns of `Evaluated.sums`. Those of a
+# regression are in the target's own units; squares are about the client's own mean, distances from the mean of all training targets.
+SUMS: dict[TaskName, tuple[str, ...]] = {
+    "classification": (),
+    "multilabel": ("samples", "exact"),
+    "regression": ("samples", "squared_error", "absolute_error", "target_mean", "target_squares", "target_distance"),
+}
+WORST = 1e12  # variances that an error may be large: a model that has run away keeps a score
+# Those that models do not change: they stand in the roster, once, unless the world drifts.
+FIXED = ("samples", "target_mean", "target_squares", "target_distance")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted. Of a regression the target is standardised for training; `mean` and `deviation` give it its own units back."""
+
+    name: TaskName = "classification"
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether a sample has one class: what is counted by class, or asked class by class, is for such tasks only."""
+        return self.name == "classification"
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        return SUMS[self.name]
+
+    def labels(self, outputs: int) -> int:
+        """How many columns of counts a reply has, where the model has so many outputs."""
+        return 0 if self.name == "regression" else outputs
+
+    def in_units(self, values: Array) -> Doubles:
+        """Predictions or targets of a regression in the target's own units."""
+        return np.asarray(values, dtype=np.float64) * self.deviation + self.mean
+
+
+CLASSIFICATION = Task()
+
+
+def credits_of(reply: Evaluated, task: Task) -> Array:
+    """(n,) what each client's samples are worth together: divided by their number, its score. Right answers, of a classification."""
+    if task.name == "classification" or not len(reply):
+        return np.asarray(reply.hits.sum(axis=1))
+    if task.name == "multilabel":
+        return np.asarray(labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1))
+    samples, squared, _, means, squares, _ = reply.sums.T
+    return squared_credit(squared, samples, pooled_variance(samples, means, squares))
+
+
+def labels_right(hits: Array, predicted: Array, actual: Array, samples: Array) -> Doubles:
+    """(...) labels that are right, from counts (..., L): neither said in vain (predicted, not hit) nor missed (actual, not hit)."""
+    wrong = predicted.sum(axis=-1) + actual.sum(axis=-1) - 2 * hits.sum(axis=-1)
+    return np.asarray(samples * hits.shape[-1] - wrong, dtype=np.float64)
+
+
+def squared_credit(squared: Array, samples: Array, variance: Array | float) -> Doubles:
+    """(...) samples less errors in units of what is to be explained. An error where nothing is, or that is no number, is the worst."""
+    worst = WORST * np.maximum(samples, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = np.where(squared == 0, 0.0, squared / variance)
+    return np.asarray(samples - np.minimum(np.nan_to_num(scaled, nan=np.inf, posinf=np.inf), worst), dtype=np.float64)
+
+
+def pooled_variance(samples: Array, means: Array, squares: Array) -> float:
+    """The variance of all clients' targets about their common mean, from what each tells of its own."""
+    total = float(samples.sum())
+    if total <= 0:
+        return 0.0
+    mean = float((samples * means).sum() / total)
+    return float((squares + samples * (means - mean) ** 2).sum() / total)

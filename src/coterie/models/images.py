@@ -1,0 +1,41 @@
+"""What models of images have in common: the shape they read, their normalisation, and their initial values."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from coterie.core.errors import UserError
+
+Norm = Literal["batch", "group"]
+Stem = Literal["cifar", "imagenet"]
+GROUPS = 32  # channels are divided into so many, as Wu and He (2018) have it
+
+
+def image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """The shape as (C, H, W); a grey image may leave out its channel."""
+    if len(shape) not in (2, 3):
+        raise UserError(
+            f"Model {model!r} needs images of shape (H, W) or (C, H, W), not samples of shape {shape}: reshape them or use mlp."
+        )
+    depth, height, width = shape if len(shape) == 3 else (1, *shape)
+    if min(height, width) < smallest:
+        hint = "put the channels first" if len(shape) == 3 and width < smallest <= min(depth, height) else "use mlp for smaller ones"
+        raise UserError(f"Model {model!r} needs images of at least {smallest}x{smallest} pixels, not samples of shape {shape}: {hint}.")
+    return depth, height, width
+
+
+def normalised(norm: Norm, channels: int) -> nn.Module:
+    """Batch norm, or group norm, which has no statistics and does not mix samples."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(GROUPS, channels)
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+    """A convolution without a bias (a normalisation follows it, or has gone before) that keeps the size but for its stride; He's values."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def as_images(x: Tensor, image: tuple[int, int, int]) -> Tensor:
+    """(n, C, H, W), also from (n, H, W) and from flat rows."""
+    return x.reshape(x.shape[0], *image)

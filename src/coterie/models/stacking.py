@@ -1,0 +1,66 @@
+"""Layers that many clients can share a batch through, each with weights of its own: adapters on one frozen body.
+
+Given stacked weights (k, ...) such a layer takes the samples of k clients, client after client, and treats each client's with its own.
+Everything between these layers is the frozen body, which sees one large batch.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from coterie.core.parameters import sent
+
+
+class Stackable(nn.Module):
+    """A layer whose trained weights may be stacked."""
+
+    stackable: ClassVar[bool] = True
+
+
+def stacks_by_itself(module: nn.Module) -> bool:
+    """Whether all that is sent of a module is in layers that can be stacked."""
+    parts = [(f"{path}." if path else "", part) for path, part in module.named_modules() if isinstance(part, Stackable)]
+    held = {begin + name for begin, part in parts for name, _ in part.named_parameters(recurse=False)}
+    names = [name for name, _ in sent(module)]
+    return bool(names) and held.issuperset(names)
+
+
+def each_with_its_own(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A dense layer: one weight (out, in) for all samples (n, ..., in), or k of them (k, out, in) for the n / k samples of each client."""
+    if weight.ndim == 2:
+        return linear(x, weight, bias)
+    rows = x.reshape(len(weight), -1, x.shape[-1])
+    out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+    return out.reshape(*x.shape[:-1], weight.shape[1])
+
+
+class StackedLinear(Stackable):
+    """`nn.Linear` for one client or for many."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        plain = nn.Linear(inputs, outputs)
+        self.weight, self.bias = plain.weight, plain.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return each_with_its_own(x, self.weight, self.bias)
+
+
+class LoraLinear(Stackable):
+    """A frozen dense layer and beside it a trained one of low rank: Hu et al., "LoRA" (2021), Eq. 3, h = W x + alpha / r * B A x.
+
+    A begins as a dense layer's weight does and B at zero, so that training begins from the frozen layer.
+    """
+
+    def __init__(self, inner: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.inner, self.scale = inner.requires_grad_(False), alpha / rank
+        self.down = nn.Parameter(nn.Linear(inner.in_features, rank, bias=False).weight.detach())  # A (r, in)
+        self.up = nn.Parameter(torch.zeros(inner.out_features, rank))  # B (out, r)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = each_with_its_own(each_with_its_own(x, self.down), self.up)
+        frozen: Tensor = self.inner(x)
+        return frozen + self.scale * low

@@ -1,0 +1,60 @@
+"""What a study holds in memory and on disk, reckoned from what its methods say they hold. Waves follow it; what cannot fit is refused."""
+
+from collections.abc import Sequence
+
+from coterie.core.counted import sized
+from coterie.core.errors import UserError
+from coterie.engines.free_memory import host_memory
+from coterie.run.lanes import Lane
+
+FLOAT = 4  # bytes
+COPIES = 3  # of a cohort's models: sent back, and those made while they are accepted and mixed
+FEW = 8  # models of a lane itself
+STATES = 3  # of what is kept: the state before a round, the one after, and the bytes of a checkpoint
+
+
+def footprint(lane: Lane) -> int:
+    """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client."""
+    models = COPIES * _trained(lane) + _aloft(lane) + FEW
+    return FLOAT * lane.problem.layout.size * models + STATES * kept_by(lane) + _served(lane)
+
+
+def least(lane: Lane) -> int:
+    """Bytes that it cannot do without: the largest reply, and what it keeps."""
+    return FLOAT * lane.problem.layout.size * _trained(lane) + kept_by(lane) + _served(lane)
+
+
+def kept_by(lane: Lane) -> int:
+    """Bytes of models that its state holds for the clients: what a checkpoint of it takes on disk."""
+    return int(FLOAT * lane.problem.layout.size * len(lane.problem.roster) * lane.method.holdings.kept)
+
+
+def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:
+    """Refuse lanes of which not even one seed fits into the memory that is there (`room`; what the machine has, unless given)."""
+    free = host_memory() if room is None else room
+    for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
+        wave = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
+        if (needed := sum(map(least, wave))) > free:
+            most = max(wave, key=least)
+            raise UserError(
+                f"One seed of this study holds {sized(needed)} of clients' models at the least, {sized(least(most))} of them for "
+                f"{most.label}, and {sized(free)} of memory are free: leave such methods away, take fewer clients or a smaller model, or "
+                "look at fewer clients with --evaluate-clients."
+            )
+
+
+def _trained(lane: Lane) -> int:
+    """Clients whose models come back at once, at most."""
+    clients = len(lane.problem.roster)
+    return clients if lane.method.holdings.everybody else min(lane.plan.cohort or clients, clients)
+
+
+def _aloft(lane: Lane) -> int:
+    """Answers that are still to come in asynchronous rounds, and the models that they began from."""
+    return 0 if lane.plan.asynchronous is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
+
+
+def _served(lane: Lane) -> int:
+    """Bytes of models that are made for evaluated clients alone."""
+    clients = min(lane.plan.evaluate_clients or len(lane.problem.roster), len(lane.problem.roster))
+    return int(FLOAT * lane.problem.layout.size * clients * lane.method.holdings.served)

@@ -1,0 +1,73 @@
+"""What the rows that need a GPU would take: client steps times microseconds, from the study files and the benchmarks.
+
+python studies/gpu_minutes.py --data-dir ~/data    # a line for each part, least first
+
+Steps are those of local training: rounds x clients a round x epochs x batches of a client, for every seed and method. What a method asks
+for beside that (FedSim's gradients, a cold start, restarts) is left out. Microseconds are those of `benchmarks/README.md`, a whole round
+in float32 with 80 clients stacked. They are of batches of ten; other batches are taken to cost in proportion, which is too much. The last
+column has the seeds that fit into ten minutes.
+"""
+
+import argparse
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data.catalogue import load
+from coterie.evidence.settings import Settings
+from coterie.reproduce import read_reproduction
+from coterie.reproduce.file import Reproduction, StudyPart
+
+HERE = Path(__file__).parent
+MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0}  # by model; others have not been measured
+ON_CPU = {"mlp(128)": 24.3}  # two cores
+BATCH, MINUTES = 10, 10  # of the benchmarks; what is to be filled
+
+
+def steps_of(settings: Settings, data_dir: Path | None) -> tuple[float, float]:
+    """Client steps of a part, in expectation over cohorts, and the samples of a batch."""
+    sizes = load(settings.data, settings.draws[0], data_dir).train.sizes
+    plan, local = settings.plan, settings.plan.local
+    batches = np.ceil(sizes / local.batch_size) if local.batch_size else np.ones(len(sizes))
+    cohort = plan.cohort or (max(1, round(plan.window * len(sizes))) if plan.selection == "windows" else len(sizes))
+    steps = len(settings.seeds) * len(settings.methods) * plan.rounds * cohort * local.epochs * batches.mean()
+    return float(steps), float(local.batch_size or sizes.mean())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    options = parser.parse_args()
+    rows = [
+        _row(study, part, options.data_dir)
+        for study in map(read_reproduction, sorted(HERE.glob("*.toml")))
+        for part in study.parts
+        if not part.why_not and part.measure == "training"
+        if part.gpu or study.needs.gpu or study.settings_of(part).settings.model.startswith("mlp")
+    ]
+    print("| study, part | model | seeds x methods x rounds | million client steps | us a step | minutes | seeds in 10 minutes |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in sorted(rows):
+        print(row[1])
+
+
+def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[float, str]:
+    """The minutes to sort by, and the line."""
+    settings = study.settings_of(part).settings
+    size = f"{len(settings.seeds)} x {len(settings.methods)} x {settings.plan.rounds}"
+    steps, batch = steps_of(settings, data_dir)
+    line = f"| {study.name}, {part.name} | `{settings.model.partition('(vocab')[0].partition('(hidden')[0]}` | {size} | {steps / 1e6:.2f} |"
+    known = {**MICROSECONDS, **ON_CPU}.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
+    if known is None or settings.model == "cnn(variant=fedsim_table)":
+        return inf, f"{line} not measured | | |"
+    each = known * max(batch / BATCH, 1)
+    minutes = steps * each / 6e7
+    where = ", CPU" if settings.model in ON_CPU else ""
+    fit = min(int(MINUTES * len(settings.seeds) / minutes), len(settings.seeds))
+    return minutes, f"{line} {each:.3g}{where} | {minutes:.1f} | {fit} of {len(settings.seeds)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What groups of many find, beside what the exact forms find in the same clients, where the truth is known."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.core.arrays import Floats, Ids
+from coterie.grouping.clusterers import agglomerative, kmeans, spectral
+from coterie.grouping.many.company import company_of_many
+from coterie.grouping.many.means import kmeans_of_many, nearest_of_many
+from coterie.grouping.many.points import short_points
+from coterie.grouping.many.spectra import spectral_of_many, without_lone_of_many
+from coterie.grouping.many.trees import tree_of_many
+from coterie.grouping.similarity import coordinates, cosines, distances, dots, gaussian, gram, mean_distance, shifted
+from coterie.methods.experts import without_lone
+
+N, D, K = 600, 90, 4
+
+
+@pytest.fixture(autouse=True)
+def few_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a sample has to stand for everybody."""
+    monkeypatch.setattr("coterie.grouping.many.points.LANDMARKS", 150)
+    monkeypatch.setattr("coterie.grouping.many.points.landmarks.__defaults__", (150,))
+    monkeypatch.setattr("coterie.grouping.many.means.STARTED_ON", 200)
+
+
+def clients(noise: float = 0.25) -> tuple[Floats, Floats, Ids]:
+    """Models about one origin, in groups of unequal size, in random order."""
+    rng = np.random.default_rng(3)
+    truth = rng.choice(K, size=N, p=[0.4, 0.3, 0.2, 0.1])
+    centres, origin = rng.standard_normal((K, D)), 10 * rng.standard_normal(D)
+    rows = origin + 0.1 * (centres[truth] + noise * rng.standard_normal((N, D)))
+    return rows.astype(np.float32), origin.astype(np.float32), truth
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def test_means() -> None:
+    rows, origin, truth = clients()
+    exact = kmeans(coordinates(gram(rows, origin)), K, rng())
+    found = kmeans_of_many(short_points(rows, origin, rng()), K, rng(), 10)
+    assert adjusted_rand_score(exact, found) == 1.0 == adjusted_rand_score(truth, found)
+    assert found.tolist() == kmeans_of_many(short_points(rows, origin, rng()), K, rng(), 10).tolist()
+
+
+def test_nearest_of_many() -> None:
+    points, centres = rng().standard_normal((200, 5)), np.random.default_rng(1).standard_normal((7, 5))
+    expected = np.linalg.norm(points[:, None] - centres, axis=2).argmin(axis=1)
+    assert nearest_of_many(points, centres).tolist() == expected.tolist()
+
+
+def test_spectra() -> None:
+    rows, origin, truth = clients()
+    exact = spectral((1 + cosines(gram(rows, origin))) / 2, K, rng())
+    found = spectral_of_many(short_points(rows, origin, rng(), centred=False, unit=True), K, rng())
+    assert adjusted_rand_score(exact, found) == 1.0 == adjusted_rand_score(truth, found)
+
+
+def test_lone_clients_join_the_same_group_either_way() -> None:
+    rows, origin, truth = clients()
+    labels = truth.copy()
+    labels[np.flatnonzero(truth == 0)[3]], labels[np.flatnonzero(truth == 2)[5]] = K, K + 1
+    directions = short_points(rows, origin, rng(), centred=False, unit=True)
+    exact = without_lone(labels, (1 + cosines(gram(rows, origin))) / 2)
+    assert without_lone_of_many(labels, directions).tolist() == exact.tolist()
+    assert adjusted_rand_score(exact, truth) == 1.0
+
+
+@pytest.mark.parametrize("linkage", ["ward", "average", "complete", "single"])
+def test_trees(linkage: str) -> None:
+    rows, origin, truth = clients(noise=0.1)
+    points = short_points(rows, origin, rng())
+    exact = agglomerative(distances(gram(rows, origin)), groups=K, linkage=linkage)  # type: ignore[arg-type]
+    found = tree_of_many(points, rng(), groups=K, linkage=linkage)  # type: ignore[arg-type]
+    assert adjusted_rand_score(exact, found) == 1.0 == adjusted_rand_score(truth, found)
+
+
+@pytest.mark.parametrize(("linkage", "threshold"), [("ward", 8.0), ("average", 0.8)])
+def test_a_threshold_means_the_same_for_landmarks_as_for_everybody(linkage: str, threshold: float) -> None:
+    rows, origin, _ = clients(noise=0.1)
+    exact = agglomerative(distances(gram(rows, origin)), threshold=threshold, linkage=linkage)  # type: ignore[arg-type]
+    found = tree_of_many(short_points(rows, origin, rng()), rng(), threshold=threshold, linkage=linkage)  # type: ignore[arg-type]
+    assert exact.max() + 1 == K
+    assert adjusted_rand_score(exact, found) == 1.0
+
+
+@pytest.mark.parametrize("updates", [True, False])
+def test_company_beside_that_of_all_pairs(updates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, origin, _ = clients(noise=1.0)
+    inner = gram(rows, origin)
+    along = dots(rows, origin, origin)
+    compared = inner if updates else shifted(inner, along, float(np.dot(origin.astype(np.float64), origin)))
+    alike, apart = cosines(compared), distances(inner)
+    near = gaussian(apart)
+    everybody = company_of_many(rows, origin, rng(), updates=updates)  # no more clients than landmarks: all pairs
+    np.testing.assert_allclose(everybody.cosine, (alike.sum(axis=1) - 1) / (N - 1), rtol=1e-9)
+    np.testing.assert_allclose(everybody.gaussian, (near.sum(axis=1) - 1) / (N - 1), rtol=1e-6)
+    np.testing.assert_allclose(everybody.norms, np.sqrt(np.diag(inner)), rtol=1e-9)
+    assert everybody.sigma == pytest.approx(mean_distance(apart), rel=1e-6)
+    monkeypatch.setattr("coterie.grouping.many.company.COMPARED", 200)
+    sampled = company_of_many(rows, origin, rng(), updates=updates)
+    assert sampled.sigma == pytest.approx(everybody.sigma, rel=0.02)
+    assert np.abs(sampled.gaussian - everybody.gaussian).mean() < 1.5 * near.std() / np.sqrt(200)
+    np.testing.assert_array_equal(sampled.cosine, everybody.cosine)

@@ -1,0 +1,72 @@
+"""Methods above the number of clients from which on landmarks stand for everybody: the switch is noted, plain groups are found as ever."""
+
+import json
+
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import coterie as ct
+
+DATA = "digits/rotated(clients=24,groups=2)"
+SWITCHES = ("grouping.principal", "grouping.clusterers", "grouping.similarity", "methods.flhc", "methods.experts", "methods.simprox")
+GROUPED = ["fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)"]
+
+
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SWITCHES:
+        monkeypatch.setattr(f"coterie.{name}.MANY", 10)
+    monkeypatch.setattr("coterie.methods.centre_distances.MANY", 10)
+
+
+def noted(result: ct.Result, method: str) -> list[int]:
+    notes = result.evidence.frame("notes")
+    own = notes[(notes["method"] == method) & (notes["name"] == "landmarks")]
+    return [json.loads(value) for value in own["value"]]
+
+
+@pytest.mark.parametrize("method", GROUPED)
+def test_the_groups_are_those_of_the_exact_form(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study(method, data=DATA, rounds=2, epochs=3, lr=0.1, seeds=[0])
+
+    exact = run()
+    many(monkeypatch)
+    found = run()
+    last = [result.groups.query("round == 2").sort_values("client")["group"].tolist() for result in (exact, found)]
+    assert adjusted_rand_score(*last) == 1.0
+    assert noted(exact, method) == []
+    assert set(noted(found, method)) == {2048}
+
+
+@pytest.mark.parametrize("method", ["simprox", "simprox(similarity_of=updates)", "fedsim(clusters=2)"])
+def test_weights_are_those_of_the_exact_form(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study(method, data=DATA, rounds=1, epochs=1, seeds=[0])
+
+    exact = run()
+    many(monkeypatch)
+    found = run()
+    weights = [result.evidence.frame("mixing").sort_values("source")["weight"].tolist() for result in (exact, found)]
+    assert weights[0] == pytest.approx(weights[1], rel=1e-6)  # everybody is a landmark here: nothing is lost
+    assert noted(found, method) == [2048]
+
+
+def test_a_client_that_comes_later_joins_by_the_same_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study(GROUPED[1], data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
+
+    exact = run()
+    monkeypatch.setattr("coterie.methods.experts.MANY", 1)
+    found = run()
+    last = [result.groups.query("round == 3").sort_values("client")["group"].tolist() for result in (exact, found)]
+    assert adjusted_rand_score(*last) == 1.0
+
+
+def test_newcomers_are_asked_in_pieces_and_placed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study("ifca(groups=3,assign=random)", data=DATA, rounds=2, cohort=5, seeds=[0])
+
+    whole = run()
+    monkeypatch.setattr("coterie.methods.grouped.AT_ONCE", 7)
+    pieces = run()
+    assert whole.groups["group"].tolist() == pieces.groups["group"].tolist()

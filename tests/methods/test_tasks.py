@@ -1,0 +1,84 @@
+"""Methods see vectors and losses: what they promise holds whatever is predicted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.tasks import Task, TaskName
+from coterie.data.catalogue import load
+from coterie.methods.catalogue import build, methods, wrappers
+from coterie.methods.trial import fewest
+from coterie.run.study import study
+from coterie.testing import worlds
+from coterie.testing.contracts import models
+from coterie.testing.play import Altered, absent, backwards, play
+
+TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
+OTHERWISE = {"fedex": "fedex(groups=2,combiner=mean)", "local": "local(until=validation)"}
+METHODS = [OTHERWISE.get(name, name) for name in methods]
+EVERYTHING = [*METHODS, *(f"fedavg+{name}" for name in wrappers)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("spec", EVERYTHING)
+def test_every_method_trains_on_every_task(spec: str, task: TaskName) -> None:
+    """Two rounds change finite models, whatever the order of arrival; and who does not answer is as if not picked."""
+    world = worlds.world_of(task)
+    history = play(build(spec), world=world, rounds=2)
+    assert history.data[2] != history.data[0]
+    assert all(np.isfinite(array).all() for array in models(history.states[-1]))
+    assert play(build(spec), world=world, rounds=2, engine=Altered(backwards, world)).data == history.data
+    gone = np.array([4])
+    silent = play(build(spec), world=world, rounds=1, engine=Altered(absent(gone, (1,)), world))
+    assert silent.data == play(build(spec), world=world, rounds=1, missing=(gone, (1,))).data
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_identities_hold_for_every_task(task: TaskName) -> None:
+    world = worlds.world_of(task)
+    avg = play(build("fedavg"), world=world, rounds=2)
+    assert play(build("fedsim(clusters=1)"), world=world, rounds=2).states[-1].models.tobytes() == avg.states[-1].models.tobytes()  # type: ignore[attr-defined]
+    assert play(build("fedprox(mu=0)"), world=world, rounds=2).data == avg.data
+
+
+def test_what_follows_confidence_in_classes_says_so() -> None:
+    with pytest.raises(UserError, match=r"FedEx's combiner 'online' goes by classes, and this is a regression: use combiner=mean or own\."):
+        play(build("fedex"), world=worlds.world_of("regression"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_groups_of_numbers_and_of_labels_are_found(task: str) -> None:
+    found = study(
+        ["fedavg", "ifca(groups=2)", "fedgroup(groups=2)"],
+        data=f"linear({task},clients=8,samples=40,noise=0.1)",
+        rounds=6,
+        lr=0.3,
+        epochs=3,
+    )
+    table = found.table()
+    final = table["final"].to_dict()
+    assert table["ari"].to_dict()["fedgroup(groups=2)"] == 1.0
+    assert final["fedgroup(groups=2)"] > final["fedavg"] + 0.1
+    assert (found.measure.name, "r2" in found.rounds, "f1" in found.rounds) == (
+        ("r2", True, False) if task == "regression" else ("labels", False, True)
+    )
+
+
+def test_the_number_of_groups_needs_no_classes() -> None:
+    made = load("linear(clients=24,groups=2,samples=200,noise=0.1)", 2)
+    found = study("fedgroup(groups=auto,choice=structure)", data=made, rounds=1)
+    choice = found.evidence.frame("notes").query("name == 'choice'")["value"].iloc[0]
+    assert json.loads(choice)["k"] == 2
+    history = play(build("fesem(groups=auto,choice=trial,most=2)"), world=worlds.world_of("regression"), rounds=1)  # by validated R2
+    assert all(np.isfinite(array).all() for array in models(history.states[-1]))
+
+
+def test_the_error_of_a_validated_r2_by_hand() -> None:
+    """R2 of 0.5 with 100 samples has an error of 2 sqrt(.5) (.5) / 10 = 0.0707: 0.44 is within it, 0.42 is not; a share's is 0.05."""
+    regression = Task("regression")
+    assert fewest(np.array([0.44, 0.5]), 100, regression) == 1
+    assert fewest(np.array([0.42, 0.5]), 100, regression) == 2
+    assert fewest(np.array([0.44, 0.5]), 100) == 2
+    assert fewest(np.array([-7.0, -0.5]), 100, regression) == 2  # worse than the mean, and still the better

@@ -1,0 +1,76 @@
+"""How a part was made is kept with its scores, and parts that were run apart come together on one page."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.core.errors import UserError
+from coterie.evidence.digest import digest
+from coterie.evidence.reader import Evidence
+from coterie.reproduce.made import Made, made_of, made_text, ranges
+from coterie.reproduce.reproduced import Reproduced
+
+SMALL = Path(__file__).parent / "small.toml"
+
+
+def test_ranges() -> None:
+    assert ranges([4, 0, 1, 2, 7, 9, 8]) == "0-2,4,7-9"
+    assert ranges([]) == ""
+
+
+def test_a_parts_evidence_says_how_it_was_made(carried: tuple[Reproduced, Path]) -> None:
+    outcome, out = carried
+    made = {run.part.name: made_of(run) for run in outcome.runs}
+    fixed = made["fixed"]
+    assert fixed is not None
+    told = json.loads((out / "fixed" / "rounds" / "environment.json").read_text())
+    assert fixed.commit == (told["commit"] or "")
+    assert fixed.versions["numpy"] == told["packages"]["numpy"]
+    assert (fixed.device, fixed.seeds, fixed.draws) == ("cpu", "0-5", "0")
+    both = [digest(Evidence.open(out / "fixed" / name)) for name in ("rounds", "last")]
+    assert fixed.digest not in both  # of several studies it is one of their own
+    assert len(fixed.digest) == 64
+    redrawn = made["redrawn"]
+    assert redrawn is not None
+    assert (redrawn.seeds, redrawn.draws) == ("0-5", "0-5")
+    assert made["missing"] is None
+    assert made["pni"] is not None
+    assert made["pni"].digest == ""  # a measurement leaves no evidence
+
+
+def test_in_words() -> None:
+    assert (
+        made_text(Made(seeds="0-2", draws="0")) == "Seeds 0-2, draws 0; commit, versions, device and digest were not kept with these scores"
+    )
+    told = made_text(Made("c" * 40, "cuda", {"torch": "2"}, "d" * 64, "0-4", "0"))
+    assert told == "Seeds 0-4, draws 0; commit `cccccccccccc`; cuda; torch 2; digest `dddddddddddddddd`"
+
+
+def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+    """Two parts, then a third with the first two from what was kept: as all of them at once."""
+    whole, out = carried
+    names = [word for name in ("fixed", "redrawn") for word in ("--part", name)]
+    common = ["reproduce", str(SMALL), "--page", str(tmp_path), "--out", str(out), "--data-dir", str(tmp_path)]
+    first = CliRunner().invoke(app, [*common, *names])
+    assert first.exit_code == 0, first.output
+    assert "not asked for" in (tmp_path / "small.md").read_text()
+    second = CliRunner().invoke(app, [*common, "--part", "pni", "--part", "ternary", "--with", str(tmp_path / "small.csv"), "--json"])
+    assert second.exit_code == 0, second.output
+    said = json.loads(second.stdout.splitlines()[-1])
+    assert said["verdict"] == whole.result.counts
+    kept = json.loads((tmp_path / "small.json").read_text())
+    assert kept["parts"]["fixed"]["made"]["seeds"] == "0-5"
+    assert kept["parts"]["pni"]["made"]["seeds"] == "0-5"
+    assert kept["clients"].keys() == {claim.says for claim in whole.study.claims if claim.part in ("fixed", "redrawn")}
+    page = (tmp_path / "small.md").read_text()
+    assert page.count("; digest `") == 2
+    assert "the paper's protocol" in page.lower()
+    assert "; the other parts from the scores that were kept." in page
+
+
+def test_unknown_parts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no part 'fixd': did you mean 'fixed'"):
+        CliRunner().invoke(app, ["reproduce", str(SMALL), "--part", "fixd", "--out", str(tmp_path)], catch_exceptions=False)

@@ -1,0 +1,73 @@
+"""The summary has every table and figure of the five papers, with a page or the one reason why there is none, and every study."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.reproduce import catalogue
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SUMMARY = (RESULTS / "README.md").read_text()
+ROMAN = ("I", "II", "III")
+ITEMS = [
+    *(("FedSim", f"Table {n}") for n in range(1, 8)),
+    *(("FedSim", f"Figure {n}") for n in range(1, 11)),
+    *(("FedEx", f"Table {n}") for n in range(1, 3)),
+    *(("FedEx", f"Figure {n}") for n in range(1, 4)),
+    *(("SimProx", f"Table {n}") for n in range(1, 5)),
+    *(("SimProx", f"Figure {n}") for n in range(1, 7)),
+    *(("FedGroup", f"Table {n}") for n in ROMAN),
+    *(("FedGroup", f"Figure {n}") for n in range(1, 6)),
+    *(("FeSEM", f"Table {n}") for n in range(1, 4)),
+    *(("FeSEM", f"Figure {n}") for n in range(1, 6)),
+]
+REASONS = ("no result: ", "not run: ", "data not to be had")
+
+
+@pytest.mark.parametrize(("paper", "item"), ITEMS)
+def test_every_table_and_figure_has_a_page_or_a_reason(paper: str, item: str) -> None:
+    rows = [line for line in SUMMARY.splitlines() if line.startswith(f"| {paper} | {item} |")]
+    assert len(rows) == 1
+    told = rows[0].strip("| ").split(" | ")[-1]
+    pages = [name for name in re.findall(r"\]\((\w+)\.md\)", told) if (RESULTS / f"{name}.csv").is_file()]
+    assert pages or told.startswith(REASONS)
+    studies = set(re.findall(r"`(\w+)`", told))
+    assert studies <= set(catalogue(RESULTS.parents[1] / "studies"))
+
+
+def test_every_study_is_on_the_summary() -> None:
+    """With its page where it has one, else among those that are written down only."""
+    (written,) = re.findall(r"Written down and without a page so far: (.*)\.\n", SUMMARY)
+    for name in catalogue(RESULTS.parents[1] / "studies"):
+        if (RESULTS / f"{name}.csv").is_file():
+            assert f"| [{name}]({name}.md) |" in SUMMARY
+        else:
+            assert f"`{name}`" in written
+
+
+def test_the_summary_opens_with_an_abstract_and_one_table() -> None:
+    opening = SUMMARY.split("## ")[0]
+    assert opening.startswith("# What holds\n\n**Abstract.** ")
+    assert "| paper | claim | ours | weight-matched control | fine-tuning | best number of groups |" in opening
+    assert "## Limits" in SUMMARY
+    assert "```bibtex" in SUMMARY.split("## How to cite")[1]
+
+
+def test_nothing_that_was_withdrawn_is_said_elsewhere() -> None:
+    """But in the paragraph that withdraws it."""
+    withdrawn = ("all significant", "random centres do as well", "uniform weights are all of")
+    root = RESULTS.parents[1]
+    for path in (root / "README.md", root / "CHANGELOG.md", *(root / "docs").rglob("*.md")):
+        paragraphs = [text for text in path.read_text().split("\n\n") if not text.startswith("Withdrawn")]
+        assert not [(path.name, words) for words in withdrawn for text in paragraphs if words in text]
+
+
+@pytest.mark.parametrize("place", ["studies", "docs", "src"])
+def test_papers_are_called_by_their_authors(place: str) -> None:
+    """FeSEM's paper is Long et al.'s, and FedGroup's title is not that of the later paper on EDC."""
+    for path in (RESULTS.parents[1] / place).rglob("*.[mtp][doy]*"):
+        if path.suffix in (".md", ".toml", ".py"):
+            text = path.read_text()
+            assert "FeSEM (Xie" not in text, path
+            assert "Decomposed Data-Driven" not in text, path

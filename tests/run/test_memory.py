@@ -1,0 +1,81 @@
+"""What lanes are reckoned to hold, by hand, and what is refused for it."""
+
+from typing import Any
+
+import pytest
+
+import coterie as ct
+from coterie.core.counted import sized
+from coterie.core.errors import UserError
+from coterie.core.plan import Plan
+from coterie.methods.catalogue import build
+from coterie.run.drive import waves
+from coterie.run.lanes import Lane, lanes_of
+from coterie.run.memory import check_memory, footprint, kept_by, least
+from coterie.testing import worlds
+
+MODEL = 18  # numbers of the small world's model, of five features and three classes
+
+
+def lane(method: str, **plan: Any) -> Lane:
+    return lanes_of([(method, build(method))], [0], worlds.world().problem, Plan(rounds=1, **plan))[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "plan", "models"),
+    [
+        ("fedavg", {}, 6),  # the whole roster is the cohort
+        ("fedavg", {"cohort": 2}, 2),
+        ("fesem(groups=2)", {"cohort": 2}, 6),  # its warm-up is by everybody
+        ("fesem(groups=2,warmup_by=cohort)", {"cohort": 2}, 2),
+        ("flhc", {"cohort": 2}, 6),
+        ("fedex", {"cohort": 2}, 6),
+        ("cfl", {"cohort": 2}, 6),
+        ("local", {"cohort": 2}, 2 + 6),
+        ("local(until=validation)", {"cohort": 2}, 6 + 12),
+        ("scaffold", {"cohort": 2}, 2 + 6),
+        ("moon", {"cohort": 2}, 2 + 6),
+        ("ditto", {"cohort": 2}, 2 + 6 + 6),
+        ("ditto", {"cohort": 2, "evaluate_clients": 3}, 2 + 6 + 3),
+        ("fedavg+finetune", {"cohort": 2, "evaluate_clients": 4}, 2 + 4),
+        ("scaffold+restarts(starts=3)", {"cohort": 2}, 2 + 18),
+    ],
+)
+def test_models_that_a_lane_cannot_do_without(method: str, plan: dict[str, int], models: int) -> None:
+    assert least(lane(method, **plan)) == 4 * MODEL * models
+
+
+def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
+    assert footprint(lane("fedavg", cohort=2)) == 4 * MODEL * (3 * 2 + 8)
+    assert footprint(lane("local", cohort=2)) == 4 * MODEL * (3 * 2 + 8 + 3 * 6)
+    assert kept_by(lane("local", cohort=2)) == 4 * MODEL * 6
+    methods = [(name, build(name)) for name in ("fedavg", "local")]
+    lanes = lanes_of(methods, [0, 1, 2], worlds.world().problem, Plan(rounds=1, cohort=2))
+    one = footprint(lanes[0]) + footprint(lanes[1])
+    assert [len(wave) for wave in waves(lanes, 2 * one)] == [4, 2]
+    assert [len(wave) for wave in waves(lanes, 2 * one - 1)] == [2, 2, 2]
+
+
+def test_what_cannot_fit_is_refused_in_a_sentence_that_names_the_method() -> None:
+    lanes = [lane("fedavg", cohort=2), lane("local", cohort=2)]
+    check_memory(lanes, room=4 * MODEL * 10)
+    with pytest.raises(UserError, match=r"One seed of this study holds 720 bytes .* 576 bytes of them for local, and 719 bytes of memory"):
+        check_memory(lanes, room=4 * MODEL * 10 - 1)
+
+
+def test_a_study_that_cannot_fit_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.run.memory.host_memory", lambda: 1000)
+    with pytest.raises(UserError, match="of memory are free"):
+        ct.study("local", data="synthetic(0,0,clients=3)", rounds=1)
+
+
+def test_sizes_in_words() -> None:
+    assert [sized(n) for n in (1, 720, 1500, 2.5e6, 640e6, 4.56e9, 12e12)] == [
+        "1 byte",
+        "720 bytes",
+        "1.5 kB",
+        "2.5 MB",
+        "640 MB",
+        "4.56 GB",
+        "12 TB",
+    ]
