@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.run.execution import Execution
 from coterie.run.spread.crew import Completed, Crew, Lost, News
-from coterie.run.spread.errand import Errand, Report, carry_out
+from coterie.run.spread.errand import Errand, WaveReport, carry_out
 from coterie.run.spread.place import Place
 
 
@@ -15,7 +15,7 @@ class CrewHere(Crew):
     def __init__(self, study: Any, size: int, loses: Callable[[int, int], bool] = lambda number, reports: False) -> None:
         self.study, self._size, self.loses = study, size, loses
         self.place, self.engine = Place.here(), study.engine(Execution(threads=1).settled())
-        self.busy: dict[int, Iterator[Place | Report]] = {}
+        self.busy: dict[int, Iterator[Place | WaveReport]] = {}
         self.begun: list[tuple[int, Errand]] = []
         self.reports: dict[int, int] = {}
         self.most = 0  # errands that were carried out at once
@@ -34,7 +34,7 @@ class CrewHere(Crew):
         number = next(iter(self.busy))
         told = self.busy.pop(number)
         news: News = next(told, None) or Completed()
-        if isinstance(news, Report):
+        if isinstance(news, WaveReport):
             if self.loses(number, self.reports.get(number, 0)):
                 return number, Lost("a test")
             self.reports[number] = self.reports.get(number, 0) + 1
@@ -49,6 +49,6 @@ class CrewHere(Crew):
         self.busy.clear()
         self.engine.close()
 
-    def _carry_out(self, errand: Errand) -> Iterator[Place | Report]:
+    def _carry_out(self, errand: Errand) -> Iterator[Place | WaveReport]:
         yield self.place
         yield from carry_out(self.study.lanes(), errand, self.engine)

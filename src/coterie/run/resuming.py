@@ -114,7 +114,7 @@ def resume_comparison(
 
 
 def _carried(execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None) -> Execution:
-    """As it was carried out, but for the threads, for batches in smaller pieces where that is said, and for who does it: workers may be gone."""
+    """As it was carried out, but for threads, for batches in smaller pieces where that is said, and for who does it now."""
     gpus = execution.gpus_per_wave if ray is not None else 0
     pieces = microbatch or execution.microbatch
     return replace(execution, threads=threads, microbatch=pieces, workers=workers, ray=ray, gpus_per_wave=gpus)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from coterie.run.spread.errand import Errand, Report
+from coterie.run.spread.errand import Errand, WaveReport
 from coterie.run.spread.place import Place
 
 
@@ -20,7 +20,7 @@ class Completed:
     """An errand has come to its end."""
 
 
-News = Place | Report | Completed | Lost  # in this order; a worker that is gone may come at any time
+News = Place | WaveReport | Completed | Lost  # in this order; a worker that is gone may come at any time
 
 
 class Crew(ABC):

@@ -15,7 +15,7 @@ from coterie.run.stretches import Stretch, stretches
 
 
 @dataclass(frozen=True)
-class Standing:
+class LaneStanding:
     """Where a lane stands: all that another process needs to go on with it."""
 
     key: LaneKey
@@ -25,7 +25,7 @@ class Standing:
     patience: Patience
 
     @classmethod
-    def of(cls, lane: Lane) -> "Standing":
+    def of(cls, lane: Lane) -> "LaneStanding":
         return cls(lane.key, lane.end, _packed(lane.state), _packed(lane.aloft), copy(lane.patience))
 
     def put(self, lane: Lane) -> Lane:
@@ -47,25 +47,25 @@ def _unpacked(data: bytes | None) -> State | None:
 class Errand:
     """A wave to be carried out."""
 
-    lanes: tuple[Standing, ...]
+    lanes: tuple[LaneStanding, ...]
     checkpoints: Checkpoints
     execution: Execution  # settled, with the threads of one worker
     routes: Mapping[str, str]  # that the study has taken so far
 
 
 @dataclass(frozen=True)
-class Report:
+class WaveReport:
     """A stretch of an errand, done: the driver writes it down, and its lanes stand where the worker's do."""
 
     stretch: Stretch
-    moved: tuple[Standing, ...]
+    moved: tuple[LaneStanding, ...]
 
 
-def carry_out(lanes: Sequence[Lane], errand: Errand, engine: Engine) -> Iterator[Report]:
+def carry_out(lanes: Sequence[Lane], errand: Errand, engine: Engine) -> Iterator[WaveReport]:
     """Carry out an errand with a study's lanes, stretch by stretch."""
     by_key = {lane.key: lane for lane in lanes}
     wave = [standing.put(by_key[standing.key]) for standing in errand.lanes]
     live = [lane for lane in wave if lane.status == RUNNING]
     for stretch in stretches(wave, engine, errand.checkpoints):
-        yield Report(stretch, tuple(map(Standing.of, live)))
+        yield WaveReport(stretch, tuple(map(LaneStanding.of, live)))
         live = [lane for lane in live if lane.status == RUNNING]

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.run.execution import Execution
 from coterie.run.spread.crew import Completed, Crew, Lost, News
-from coterie.run.spread.errand import Errand, Report, carry_out
+from coterie.run.spread.errand import Errand, WaveReport, carry_out
 from coterie.run.spread.place import Place
 from coterie.run.spread.ray_connection import connected, import_ray
 
@@ -86,7 +86,7 @@ class RayCrew(Crew):
             raise UserError(f"No machine of the Ray at {address} has {needs} for a wave: ask for less with --threads or --gpus-per-wave.")
 
 
-def _wave(study: Any, errand: Errand) -> Iterator[Place | Report]:
+def _wave(study: Any, errand: Errand) -> Iterator[Place | WaveReport]:
     """The task."""
     yield Place.here()
     with study.engine(errand.execution, errand.routes) as engine:

@@ -12,7 +12,7 @@ from coterie.run.execution import Execution
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane
 from coterie.run.spread.crew import Completed, Crew, Lost
-from coterie.run.spread.errand import Errand, Report, Standing
+from coterie.run.spread.errand import Errand, WaveReport, LaneStanding
 from coterie.run.spread.place import Place
 
 MOST_LOSSES = 3  # of workers, one after another, over the same stretch: it is the stretch, then
@@ -49,7 +49,7 @@ class Spreading:
             match news:
                 case Place():
                     news.check_like(here)
-                case Report():
+                case WaveReport():
                     losses[number] = 0
                     self._take(out[number], news)
                     if self.budget is not None and self.budget.over:
@@ -63,9 +63,9 @@ class Spreading:
                     waiting.appendleft((number, out.pop(number)))
 
     def _errand(self, wave: Sequence[Lane]) -> Errand:
-        return Errand(tuple(map(Standing.of, wave)), self.checkpoints, self.execution, dict(self.routes))
+        return Errand(tuple(map(LaneStanding.of, wave)), self.checkpoints, self.execution, dict(self.routes))
 
-    def _take(self, wave: Sequence[Lane], report: Report) -> None:
+    def _take(self, wave: Sequence[Lane], report: WaveReport) -> None:
         """Write a stretch down; from here on nothing of it can be lost."""
         lanes = {lane.key: lane for lane in wave}
         for standing in report.moved:
