@@ -2,13 +2,14 @@
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import coterie as ct
 from cli.test_commands import QUICK, coterie
 from coterie.cli.comparisons import _number
-from coterie.cli.stopping import _again
+from coterie.cli.stopping import _again, _told
 from coterie.core.settings import help_of
 from coterie.methods.catalogue import methods, wrappers
 from coterie.models.catalogue import models
@@ -50,3 +51,16 @@ def test_tracking_from_the_command_line(capfd: pytest.CaptureFixture[str], monke
     assert (tmp_path / "study-tensorboard" / "fedavg" / "seed 0").is_dir()
     code, _, err = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--track", "mlfow")
     assert (code, "did you mean 'mlflow'" in err) == (2, True)
+
+
+def test_what_is_stopped_before_it_wrote_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = SimpleNamespace(name="run", params=[SimpleNamespace(name="resume")])
+    for words, told in (
+        (["run", "fedavg", "--out", str(tmp_path / "none")], "Stopped before anything was written: run the same command again."),
+        (
+            ["run", "fedavg", f"--out={tmp_path}"],
+            f"Stopped. What was written is safe; go on with coterie run fedavg --out={tmp_path} --resume",
+        ),
+    ):
+        monkeypatch.setattr("sys.argv", ["coterie", *words])
+        assert _told(command) == told

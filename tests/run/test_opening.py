@@ -228,3 +228,25 @@ def test_a_resume_under_other_versions_is_said_aloud(tmp_path: Path) -> None:
     assert heard[0].startswith("The study goes on under vector units")
     assert heard[0] in (out / "log.txt").read_text()
     assert Evidence.open(out)
+
+
+def test_two_libraries_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's and SciPy's OpenBLAS have one prefix; which of them is loaded first says nothing about the machine."""
+    both = [
+        {
+            "user_api": "blas",
+            "prefix": "libscipy_openblas",
+            "internal_api": "openblas",
+            "version": version,
+            "filepath": f"/site/{owner}.libs/lib.so",
+        }
+        for owner, version in (("numpy", "0.3.31"), ("scipy", "0.3.30"))
+    ]
+    found = {}
+    for loaded in (both[:1], both, both[::-1]):
+        monkeypatch.setattr("coterie.run.environment.threadpool_info", lambda loaded=loaded: loaded)
+        found[len(found)] = environment()
+    assert (
+        found[1]["blas"] == found[2]["blas"] == {"numpy.libs": "openblas 0.3.31 (one kernel)", "scipy.libs": "openblas 0.3.30 (one kernel)"}
+    )
+    assert changes(found[0], found[1]) == changes(found[1], found[0]) == []

@@ -13,6 +13,8 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:
     from coterie.deploy.placing import Placing
 
+SURE = 0.8  # the share of halves from which on a place is not called unsure
+
 
 def place(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
@@ -63,7 +65,8 @@ def sentences(name: str, found: "Placing") -> list[str]:
     if found.same is None:
         told.append("There was no choice to make: the method has one model for everybody, or makes each client its own.")
     else:
-        told.append(f"{found.same} of {found.halves} random halves of these rows place it there too.")
+        unsure = ": the place is not sure, other rows of its own might well lead elsewhere" if found.same < SURE * found.halves else ""
+        told.append(f"{found.same} of {found.halves} random halves of these rows place it there too{unsure}.")
     if not found.judged:
         return [*told, "No row was kept aside, so nothing is said of how well it does: give --test 0.3."]
     return [*told, _expected(found)]

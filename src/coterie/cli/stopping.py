@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,8 @@ class StoppableCommands(TyperGroup):
 def _told(command: Any) -> str:
     """What is left of a command that was stopped: what can go on says how."""
     if command is not None and any(option.name == "resume" for option in command.params):
+        if (out := _folder(sys.argv[1:])) is not None and not Path(out).exists():
+            return "Stopped before anything was written: run the same command again."
         again = "--resume." if command.name == "launch" else _again(sys.argv[1:])
         return f"Stopped. What was written is safe; go on with {again}"
     if command is not None and command.name in ("reproduce", "resume"):
@@ -37,9 +40,19 @@ def _told(command: Any) -> str:
     return "Stopped."
 
 
+def _folder(words: list[str]) -> str | None:
+    """What --out names on the command line."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == "--out":
+            return following
+        if word.startswith("--out="):
+            return word.removeprefix("--out=")
+    return None
+
+
 def _again(words: list[str]) -> str:
     """The command that goes on. Where no folder was named on the command line, one may stand in the study file, or nothing was written."""
-    if not any(word == "--out" or word.startswith("--out=") for word in words):
+    if _folder(words) is None:
         return "--resume, if a folder was named with --out (or in the study file); without one nothing is kept."
     return f"coterie {shlex.join([*(word for word in words if word != '--resume'), '--resume'])}"
 

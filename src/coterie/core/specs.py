@@ -58,7 +58,10 @@ def parse(text: str) -> Spec:
             else:
                 kwargs[setting] = _read(value)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise UserError(f"Cannot read the settings of {text!r}: write them as in '{name}(setting=1, other=word)'.") from None
+        raise UserError(
+            f"Cannot read the settings of {text!r}: write them as in '{name}(setting=1, other=word)', with quotes "
+            "around a value that has spaces or signs in it: label='ill?'."
+        ) from None
     return Spec(name, tuple(args), kwargs)
 
 

@@ -183,7 +183,7 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: row {int(lacking.argmax())} has no value in the {role} column {column!r}.")
     labels = labels_of([frame[name].tolist() for name in roles.labels], roles.labels, task, where)
-    owners, names = coded([str(value) for value in frame[roles.client]]) if roles.client is not None else (None, ())
+    owners, names = coded([str(value).strip() for value in frame[roles.client]]) if roles.client is not None else (None, ())
     table = Table(
         y=labels.y,
         classes=labels.classes,

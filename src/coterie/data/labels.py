@@ -36,8 +36,19 @@ def labels_of(columns: Sequence[Sequence[Any]], names: Sequence[str], task: str,
     words = [str(value) for value in column]
     if task == "regression" or (task == "auto" and _asks_for_numbers(words, name, where)):
         return Labels(targets_of(words, name, where), (name,), "regression")
+    words = [word.strip() for word in words]
     found, numbers = np.unique(words, return_inverse=True)
+    _check_spelling(list(map(str, found)), name, where)
     return Labels(numbers.astype(np.int64), tuple(map(str, found)))
+
+
+def _check_spelling(classes: Sequence[str], name: str, where: str) -> None:
+    """Refuse two classes that differ only in capitals: one of them is a slip."""
+    seen: dict[str, str] = {}
+    for word in classes:
+        other = seen.setdefault(word.casefold(), word)
+        if other != word:
+            raise UserError(f"{where}: the label {name!r} holds both {other!r} and {word!r}: write them alike, or rename one.")
 
 
 def _asks_for_numbers(words: Sequence[str], name: str, where: str) -> bool:

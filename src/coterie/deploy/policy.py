@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedTrain", "SketchedGradient"]
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
-OWN_MODELS = ("cnn", "lstm", "mclr", "mlp", "rnn")  # Coterie's own; listed here so that reading a policy needs no torch
+# Coterie's own; listed here so that reading a policy needs no torch
+BUILT_MODELS = ("cnn", "densenet121", "efficientnet_lite0", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
+READING_MODELS = ("fusion", "text")  # which read a folder of the site, or the hub, that the server names: not unless the site says so
+OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
@@ -29,7 +32,7 @@ class Policy(PolicyTable):
     """What a site answers and what may leave it. Whatever a file does not say is as here."""
 
     asks: Annotated[tuple[AskName, ...], Field(strict=False)] = ASKS
-    models: Names = OWN_MODELS  # by name; somebody's own as package.module:Class
+    models: Names = BUILT_MODELS  # by name; somebody's own as package.module:Class
     rules: Names = OWN_RULES  # local rules, likewise
     maximum_rounds: Annotated[int, Field(ge=0)] = 1000
     minimum_samples: Annotated[int, Field(ge=1)] = 1  # a client that would answer from fewer is silent

@@ -118,6 +118,8 @@ def carried_out(
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
         request.plan.check(first.seen)
+        if first.seen < 2:
+            raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
         metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none

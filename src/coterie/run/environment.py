@@ -30,8 +30,14 @@ def environment() -> dict[str, Any]:
         "cores": cpu_count(),
         "packages": {name: _version(name) for name in PACKAGES},
         "vectors": torch.backends.cpu.get_cpu_capability(),
-        "blas": {pool["prefix"]: f"{pool['internal_api']} {pool['version']} ({pool.get('architecture', 'one kernel')})" for pool in pools},
+        "blas": {_owner(pool): f"{pool['internal_api']} {pool['version']} ({pool.get('architecture', 'one kernel')})" for pool in pools},
     }
+
+
+def _owner(pool: Mapping[str, Any]) -> str:
+    """Whose library it is: NumPy and SciPy bring one each, of one name."""
+    folder = Path(pool["filepath"]).parent.name
+    return folder if folder.endswith(".libs") else str(pool["prefix"])
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -75,15 +75,15 @@ class Result:
         self,
         rows: "pd.DataFrame",
         *,
-        client: str,
-        label: str,
+        client: str = "newcomer",
+        label: str | None = None,
         method: str | None = None,
         test: float = 0.3,
         seed: int | None = None,
         draw: int | None = None,
     ) -> Any:
         """Where a client that the study never knew belongs, by its own rows with their labels: its model, how well that does on a share
-        `test` of the rows that is kept aside, and how sure the place is."""
+        `test` of the rows that is kept aside, and how sure the place is. `label` is the study's own column unless given."""
         return import_module("coterie.deploy.placing_result").place_in_result(self, rows, client, label, method, test, seed, draw)
 
     def plot(self) -> Any:

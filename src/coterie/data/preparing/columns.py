@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_WORDS = 1000  # of one column: more are names, numbers of patients or sentences, which no indicator helps to learn from
+FEW_NAMES, NAMES = 30, 0.5  # words from which on, and the share of the rows, a column is taken for names of rows
+STRAY = 0.1  # the share of a column's cells up to which words among numbers are taken for slips
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,17 @@ class Columns:
             if is_numeric_dtype(frame[name]):
                 made.append(TableColumn(str(name)))
                 continue
+            _check_stray(frame[name].tolist(), str(name), where)
             if not onehot:
                 raise UserError(
                     f"{where}: column {str(name)!r} does not hold numbers: say categories=onehot, drop it with drop=, or name it as text=."
                 )
             words = sorted({str(cell).strip() for cell in frame[name].dropna()} - {""})
+            if len(words) > FEW_NAMES and len(words) > NAMES * len(frame):
+                raise UserError(
+                    f"{where}: column {str(name)!r} holds {len(words):,} different words in {len(frame):,} rows, as names do: indicators "
+                    "of them would say who is who; drop it with drop=, or name it as text=."
+                )
             if len(words) > MOST_WORDS:
                 raise UserError(
                     f"{where}: column {str(name)!r} holds {len(words):,} different words, too many for indicators: drop it with drop=, "
@@ -99,6 +107,27 @@ class Columns:
         return cls(
             tuple(TableColumn(str(each["name"]), None if each["words"] is None else tuple(map(str, each["words"]))) for each in told)
         )
+
+
+def _check_stray(cells: Sequence[Any], name: str, where: str) -> None:
+    """Refuse a word in a column that otherwise holds numbers: it would make words of all of them."""
+    found = [(row, str(cell).strip()) for row, cell in enumerate(cells) if cell is not None and cell == cell and str(cell).strip() != ""]
+    stray = [(row, word) for row, word in found if not _is_number(word)]
+    if stray and len(stray) <= STRAY * len(found):
+        row, word = stray[0]
+        more = f" ({len(stray) - 1} more)" if len(stray) > 1 else ""
+        raise UserError(
+            f"{where} has {word!r}, which is no number, in row {row}{more} of column {name!r}, whose other cells are: mend it, leave the "
+            "row out, or drop the column with drop=."
+        )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(cell: Any, row: int, name: str, where: str) -> float:
