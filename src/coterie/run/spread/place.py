@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from threadpoolctl import threadpool_info
-
 from coterie.core.errors import UserError
 from coterie.run.environment import changes, environment
 
@@ -22,7 +20,7 @@ class Place:
 
     @classmethod
     def here(cls) -> "Place":
-        return cls(socket.gethostname(), os.getpid(), environment() | {"compiled": _compiled_for(), "blas": _kernels()})
+        return cls(socket.gethostname(), os.getpid(), environment() | {"compiled": _compiled_for()})
 
     def check_like(self, driver: "Place") -> None:
         """Refuse a worker that computes otherwise than the driver: the digest would depend on who took which wave."""
@@ -35,12 +33,6 @@ class Place:
                 f"The worker on {self.host} does not compute as the driver on {driver.host} does: {', '.join(other)}. Use machines of one "
                 "kind with the same packages, or set OPENBLAS_CORETYPE, ATEN_CPU_CAPABILITY and NUMBA_CPU_FEATURES alike on all."
             )
-
-
-def _kernels() -> dict[str, str]:
-    """The kernels of each linear-algebra library, of which NumPy and SciPy bring one each; one that is not loaded yet is left out."""
-    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-    return {f"{pool['prefix']} {pool['version']}": pool.get("architecture", "one kernel") for pool in pools}
 
 
 def _compiled_for() -> str:

@@ -12,7 +12,7 @@ from coterie.run.execution import Execution
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane
 from coterie.run.spread.crew import Completed, Crew, Lost
-from coterie.run.spread.errand import Errand, WaveReport, LaneStanding
+from coterie.run.spread.errand import Errand, LaneStanding, WaveReport
 from coterie.run.spread.place import Place
 
 MOST_LOSSES = 3  # of workers, one after another, over the same stretch: it is the stretch, then
