@@ -1,6 +1,6 @@
 """A federation: clients whose train, validation and test parts are indices into shared arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -93,6 +93,7 @@ class Federation:
     task: Task = CLASSIFICATION
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
     unseen: int = 0  # the last so many clients take no part in training: they are served and scored, and nothing else
+    redraw: Callable[[int], "Federation"] | None = field(default=None, repr=False, compare=False)  # the same with another data seed
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -193,7 +194,8 @@ class Federation:
             world.check_apart()
 
     def with_(self, **changes: Any) -> "Federation":
-        return replace(self, **changes)
+        """The same with these changes; another draw would not have them, so that it cannot be had of what is changed."""
+        return replace(self, **{"redraw": None, **changes})
 
 
 def _shared(train: Parts, other: Parts, samples: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs, several
 from coterie.data.array_labels import array_labels
-from coterie.data.federation import INPUTS, Federation
+from coterie.data.federation import INPUTS, Federation, Samples
 from coterie.data.frames import ColumnRoles, listed, table_of
 from coterie.data.object_rows import LABEL, ObjectRows, Wanted, samples_of
 from coterie.data.own import TOLD, split_words
@@ -129,8 +130,14 @@ def _federation(table: Table, name: str, source: str, parts: Mapping[str, Any]) 
         raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least, unseen, data_seed.")
     check_table(table, f"The data of {name!r}")
     samples = replace(as_samples(name, table, {"source": source, **TOLD}), unseen=unseen)
-    made = natural(samples, **chosen, _data_seed=seed).with_(name=name)
-    return with_unseen(made, unseen) if unseen else made
+    draw = partial(_drawn, samples, chosen)
+    return draw(seed).with_(redraw=draw)
+
+
+def _drawn(samples: Samples, chosen: Mapping[str, Any], seed: int) -> Federation:
+    """One draw of the split."""
+    made = natural(samples, **chosen, _data_seed=seed).with_(name=samples.name)
+    return with_unseen(made, samples.unseen) if samples.unseen else made
 
 
 def _rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:

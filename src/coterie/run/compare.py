@@ -137,9 +137,9 @@ def _spelt(metric: str | ValueOf | None) -> str | None:
 
 
 def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
-    """The draws of what a spec names; one that is given as an object is the same in every draw."""
+    """The draws of what a spec names; an object that cannot be drawn again is the same in every draw."""
     if isinstance(data, Federation):
-        return Draws(lambda draw: data)
+        return Draws(lambda draw: data if data.redraw is None or draw == data.data_seed else data.redraw(draw))
     return Draws(partial(load, data, data_dir=data_dir))
 
 
