@@ -31,6 +31,7 @@ mutants: $(VENV)/.dev  ## break important lines one at a time: some test must no
 drill: $(VENV)/.dev  ## hundreds of attacks on studies, then real federations whose processes are killed, stopped and starved: tables of what happened
 	$(BIN)/python scripts/attack.py --trials 500
 	$(BIN)/python scripts/drill.py
+	$(BIN)/python scripts/ray_drill.py
 
 fuzz: $(VENV)/.dev  ## damaged and made-up files for every reader, for as long as MINUTES say
 	$(BIN)/python scripts/fuzz.py $(or $(MINUTES),5)

@@ -211,7 +211,7 @@ def test_what_is_on_its_way_survives_an_interruption(tmp_path: Path) -> None:
     ready = Study.prepare(WHOLE)
     whole = ready.run(out=tmp_path / "whole", execution=each).evidence
     for calls in (2, 9):
-        with ready._engine(each, None) as engine, pytest.raises(KeyboardInterrupt):
+        with ready.engine(each) as engine, pytest.raises(KeyboardInterrupt):
             ready.run(out=tmp_path / "cut", resume=True, execution=each, engine=Interrupted(engine, calls))
     again = Study.prepare(WHOLE).run(out=tmp_path / "cut", resume=True, execution=each).evidence
     assert digest(again) == digest(whole)

@@ -20,6 +20,7 @@ from coterie.cli import (
     plan,
     policy,
     predict,
+    ray,
     report,
     reproduce,
     resume,
@@ -73,3 +74,4 @@ app.command("join")(join.join)
 app.command("launch")(launch.launch)
 app.add_typer(federation.app, name="federation")
 app.add_typer(policy.app, name="policy")
+app.add_typer(ray.app, name="ray")

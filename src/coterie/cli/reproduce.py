@@ -36,6 +36,8 @@ def reproduce(
     ] = None,
     studies: Annotated[Path | None, typer.Option(help="Folder of study files; ./studies and Coterie's own unless given.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -61,6 +63,7 @@ def reproduce(
     folder = out or inside(Path(), "reproduced", study.name)
     console.print(bold(study.title), f"\n{study.paper}, {study.where}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
+    ways |= {"workers": workers, "ray": ray}
     outcome = (
         judge_again(study, from_, data_dir)
         if from_ is not None

@@ -26,6 +26,8 @@ def resume(
     draws: Annotated[int | None, typer.Option(help="Of a comparison: more draws of the data, as many as there should be.")] = None,
     data_dir: options.DataDir = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores unless given.")] = None,
+    workers: options.Workers = None,
+    ray: options.Ray = None,
     microbatch: Annotated[
         int | None, typer.Option(min=1, help="Samples of a batch that go through a large model at a time; as before unless given.")
     ] = None,
@@ -50,7 +52,10 @@ def resume(
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    watch, common = [ProgressBar(console)], {"data_dir": data_dir, "threads": threads, "microbatch": microbatch}
+    watch, common = (
+        [ProgressBar(console)],
+        {"data_dir": data_dir, "threads": threads, "microbatch": microbatch, "workers": workers, "ray": ray},
+    )
     more = More(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
     if (folder / REQUEST).is_file():
         again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]

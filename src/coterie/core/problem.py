@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from coterie.core.model import ModelSpec
 
 
+def _no_truth(round_: int) -> Ids | None:
+    """Of a federation whose true groups nobody knows. It has a name, so that a problem can be sent to another process."""
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A roster, a model and what evaluation can be asked for.
@@ -25,7 +30,7 @@ class Problem:
 
     model: "ModelSpec"
     roster_at: Callable[[int], Roster]  # the roster as a round finds it; clients are only ever added
-    truth_at: Callable[[int], Ids | None] = lambda round_: None
+    truth_at: Callable[[int], Ids | None] = _no_truth
     validation: bool = False  # whether clients have validation parts
     central: bool = False  # whether the server has a test set of its own
     task: Task = CLASSIFICATION

@@ -3,8 +3,9 @@
 A simulation holds all clients; a site of a real federation holds its own. Keys are made of client ids, so both draw alike.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,10 @@ class World:
         spec of a model that is an object."""
         spec = ModelSpec(model, federation.inputs or federation.input_shape, len(federation.classes), make)
         return cls(federation, spec, USUAL[federation.task.name] if loss is None else loss, attack)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: not what was found out on the way, some of it by the identity of objects here."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @cached_property
     def words(self) -> Words:

@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.inputs import InputShape
 from coterie.core.model import MakeModule
 from coterie.core.specs import Spec
 from coterie.models.catalogue import build_model
@@ -27,11 +29,31 @@ def given_model(model: GivenModel) -> tuple[str, MakeModule]:
         return model, build_model
     if isinstance(model, nn.Module):
         kept = deepcopy(model)
-        return _name(type(model)), lambda text, shape, outputs: taking(deepcopy(kept), shape)
+        return _name(type(model)), _CopiesOf(kept)
     if not callable(model):
         raise UserError(f"A model is a spec, a module, or a class or function that makes one, not a value of type {type(model).__name__}.")
     factory: Callable[..., Any] = model
-    return _name(factory), lambda text, shape, outputs: called(Spec(text), factory, shape, outputs)
+    return _name(factory), _MadeBy(factory)
+
+
+@dataclass(frozen=True, eq=False)
+class _CopiesOf:
+    """Makes copies of a module. A class and no closure, so that a study can be sent to another process."""
+
+    kept: nn.Module
+
+    def __call__(self, text: str, shape: InputShape, outputs: int) -> nn.Module:
+        return taking(deepcopy(self.kept), shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _MadeBy:
+    """Calls what makes modules."""
+
+    factory: Callable[..., Any]
+
+    def __call__(self, text: str, shape: InputShape, outputs: int) -> nn.Module:
+        return called(Spec(text), self.factory, shape, outputs)
 
 
 def _name(made: Any) -> str:

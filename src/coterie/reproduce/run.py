@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from coterie.core.errors import UserError, suggestion
@@ -14,7 +15,7 @@ from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.measured import Measured
 from coterie.reproduce.measures import MEASURES
 from coterie.run.callbacks import Callback
-from coterie.run.execution import Execution
+from coterie.run.execution import Execution, carried_by
 from coterie.run.study import Study
 
 NOT_ASKED = "not asked for"  # a part that the command left out
@@ -43,11 +44,13 @@ def run_parts(
     trust: bool = False,
     only: Sequence[str] = (),
     callbacks: Iterable[Callback] = (),
+    workers: int | None = None,
+    ray: str | None = None,
 ) -> list[PartRun]:
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
-    `only` names the parts to be run.
+    `only` names the parts to be run. `workers` or a `ray` cluster carry out waves side by side.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
@@ -55,10 +58,15 @@ def run_parts(
     check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
     found = []
+    carried = partial(carried_by, workers=workers, ray=ray)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
         why = part.why_not or ("" if not only or part.name in only else NOT_ASKED) or _lacking(study, part, anyway)
-        found.append(PartRun(part, why_not=why, settings=settings) if why else _run_part(study, part, settings, out, data_dir, watchers))
+        found.append(
+            PartRun(part, why_not=why, settings=settings)
+            if why
+            else _run_part(study, part, settings, carried(study.settings_of(part).execution), out, data_dir, watchers)
+        )
     return found
 
 
@@ -80,10 +88,15 @@ def _lacking(study: Reproduction, part: StudyPart, anyway: bool) -> str:
 
 
 def _run_part(
-    study: Reproduction, part: StudyPart, settings: Settings, out: Path, data_dir: Path | None, watchers: list[Callback]
+    study: Reproduction,
+    part: StudyPart,
+    settings: Settings,
+    execution: Execution,
+    out: Path,
+    data_dir: Path | None,
+    watchers: list[Callback],
 ) -> PartRun:
     draws = [replace(settings, seeds=(seed,), draws=(seed,)) for seed in settings.seeds] if part.redrawn else [settings]
-    execution = study.settings_of(part).execution
     last: list[Evidence] = []
     studies: list[Evidence] = []
     measured: list[Measured] = []

@@ -27,12 +27,24 @@ class Execution:
     checkpoint_every: int = setting(10, "Rounds between checkpoints.", least=1)
     checkpoint_gb: float = setting(50.0, "GB that a study's checkpoints write at most: beyond, they are further apart.", above=0)
     seeds_per_wave: int | None = setting(None, "Seeds run at once at most; as many as the memory holds unless given.", least=1)
+    workers: int | None = setting(None, "Processes of this machine that carry out waves side by side; with --ray, waves at once.", least=1)
+    ray: str | None = setting(None, "A Ray cluster that carries out waves: auto, or its address.")
+    gpus_per_wave: int = setting(0, "GPUs that a wave on Ray asks for: 0 or 1.", least=0, most=1)
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
+        if self.gpus_per_wave and self.ray is None:
+            raise UserError("--gpus-per-wave is for waves on Ray: name a cluster with --ray, or leave it away.")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether waves are carried out by other processes than the one that writes."""
+        return self.ray is not None or (self.workers or 1) > 1
 
     def settled(self) -> "Execution":
-        """With the device and the memory that are here."""
+        """With the device and the memory that are here; of GPUs that are elsewhere nothing is known here."""
+        if self.gpus_per_wave:
+            return replace(self, device="cuda" if self.device == "auto" else self.device, memory=self.memory or 2.0)
         from coterie.engines.free_memory import wave_memory  # here: the command line's help need not wait for torch
         from coterie.engines.make import resolve_device
 
@@ -49,3 +61,9 @@ class Execution:
             return cls(**tree)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+
+
+def carried_by(execution: Execution, *, workers: int | None = None, ray: str | None = None, gpus_per_wave: int | None = None) -> Execution:
+    """The execution with those workers that are said; how they are said in Python and on the command line alike."""
+    said = {"workers": workers, "ray": ray, "gpus_per_wave": gpus_per_wave}
+    return replace(execution, **{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from coterie.core.json_object import read_words
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import RUNNING, LaneKey, Progress, RoundRecord
 from coterie.evidence.source import Memory
@@ -30,6 +31,12 @@ class Keeper:
     @property
     def folder(self) -> Path | None:
         return self.writer.folder if self.writer is not None else None
+
+    @property
+    def routes(self) -> Mapping[str, str] | None:
+        """Those that the study has taken before, which a resumed one keeps to."""
+        stored = self.folder / "routes.json" if self.folder is not None else None
+        return read_words(stored) if stored is not None and stored.exists() else None
 
     def announce(self, checkpoints: Checkpoints, wave: Sequence[Lane], watchers: Sequence[Callback]) -> None:
         """Say, once, what checkpoints will write, where that is much."""

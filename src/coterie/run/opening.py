@@ -97,6 +97,9 @@ class Opening:
         for sentence in told:
             writer.log(sentence)
         begun = Execution.read(out / "execution.json")
+        begun = replace(
+            begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
+        )  # those that are there now
         kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch).settled()
         return Opened(writer, kept, found, tuple(told))
 

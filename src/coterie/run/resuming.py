@@ -51,6 +51,8 @@ def resume_study(
     more: More | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
@@ -72,7 +74,7 @@ def resume_study(
         study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
     except UserError as error:
         raise _not_by_itself(folder, error) from error
-    execution = _carried(Execution.read(folder / "execution.json"), threads, microbatch)
+    execution = _carried(Execution.read(folder / "execution.json"), threads, microbatch, workers, ray)
     return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
 
 
@@ -83,6 +85,8 @@ def resume_comparison(
     budget: float | None = None,
     data_dir: Path | None = None,
     threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     microbatch: int | None = None,
     trust: bool = False,
     callbacks: Iterable[Callback] = (),
@@ -105,13 +109,15 @@ def resume_comparison(
     more = more or More()
     designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
     request = replace(request, designs=designs, plan=more.plan(request.plan))
-    carried = replace(_carried(execution, threads, microbatch), seeds_per_wave=None)
+    carried = replace(_carried(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
     return carried_out(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
 
 
-def _carried(execution: Execution, threads: int | None, microbatch: int | None) -> Execution:
-    """As it was carried out, but for the threads, and for batches in smaller pieces where that is said."""
-    return replace(execution, threads=threads, microbatch=microbatch or execution.microbatch)
+def _carried(execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None) -> Execution:
+    """As it was carried out, but for threads, for batches in smaller pieces where that is said, and for who does it now."""
+    gpus = execution.gpus_per_wave if ray is not None else 0
+    pieces = microbatch or execution.microbatch
+    return replace(execution, threads=threads, microbatch=pieces, workers=workers, ray=ray, gpus_per_wave=gpus)
 
 
 def _not_by_itself(folder: Path, error: UserError) -> UserError:

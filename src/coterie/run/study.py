@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,6 @@ import pyarrow as pa
 
 from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
-from coterie.core.json_object import read_words
 from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.model import MakeModule
@@ -28,7 +28,7 @@ from coterie.engines.loss import Loss, loss_named, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import RUNNING, LaneKey, RoundRecord
+from coterie.evidence.record import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import roster_table
 from coterie.methods.catalogue import build, spec_of
@@ -38,8 +38,8 @@ from coterie.run.asynchrony import check_methods, check_speeds
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.checkpoints import Checkpoints
-from coterie.run.drive import drive, waves
-from coterie.run.execution import Execution
+from coterie.run.drive import waves
+from coterie.run.execution import Execution, carried_by
 from coterie.run.finishing import finished
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane, lanes_of
@@ -49,6 +49,8 @@ from coterie.run.options import plan_of
 from coterie.run.patience import check_stopping
 from coterie.run.progress import watchers_of
 from coterie.run.result import Carried, Result
+from coterie.run.spread.carrying import carry_elsewhere
+from coterie.run.stretches import all_ended, stretches
 
 GIB = 1 << 30
 MOST_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
@@ -160,18 +162,17 @@ class Study:
             _remember(lanes, Evidence.open(opened.writer.folder))
         keeper = Keeper(self, opened.writer if opened is not None else None)
         checkpoints = Checkpoints(execution, self.settings.plan.rounds, len(lanes))
-        with nullcontext(engine) if engine is not None else self._engine(execution, keeper.folder) as carrier:
+        elsewhere = engine is None and execution.elsewhere
+        with nullcontext(engine) if engine is not None or elsewhere else self.engine(execution, keeper.routes) as carrier:
             setup = self.setup_seconds + perf_counter() - began
             for watcher in watchers:
                 watcher.on_start(self.settings, len(lanes) * (self.settings.plan.rounds + 1), sum(lane.round_ + 1 for lane in lanes))
             began = perf_counter()
             try:
-                assert execution.memory is not None  # settled
-                for wave in waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave):
-                    if not _finished(wave, self.settings.plan.rounds):
-                        if budget is not None and not budget.begin_wave():
-                            break
-                        self._run_wave(wave, carrier, checkpoints, keeper, watchers, budget)
+                if carrier is None:
+                    carry_elsewhere(self, lanes, execution, checkpoints, keeper, watchers, budget)
+                else:
+                    self._run_waves(lanes, execution, carrier, checkpoints, keeper, watchers, budget)
             finally:
                 for watcher in watchers:
                     watcher.on_end()
@@ -186,36 +187,35 @@ class Study:
         options = {"own_seeds": self.settings.own_seeds, "keeps_answers": bool(self.worlds) and few, "real": not self.worlds}
         return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
 
-    def _run_wave(
+    def _run_waves(
         self,
-        wave: Sequence[Lane],
+        lanes: Sequence[Lane],
+        execution: Execution,
         engine: Engine,
         checkpoints: Checkpoints,
         keeper: Keeper,
         watchers: Sequence[Callback],
         budget: Clock | None,
     ) -> None:
-        """Advance a wave segment by segment. A segment is written when all its lanes have passed it."""
-        rounds = self.settings.plan.rounds
-        while not _finished(wave, rounds) and not (budget is not None and budget.over):
-            reached = min(lane.round_ for lane in wave if lane.status == RUNNING)
-            before = {lane.key: lane.round_ for lane in wave}
-            records: list[RoundRecord] = []
+        """Wave after wave, each segment by segment. A segment is written when all lanes of its wave have passed it."""
 
-            def watch(lane: Lane, record: RoundRecord, kept: list[RoundRecord] = records) -> None:
-                kept.append(record)
-                for watcher in watchers:
-                    watcher.on_round(lane, record)
+        def watch(lane: Lane, record: RoundRecord) -> None:
+            for watcher in watchers:
+                watcher.on_round(lane, record)
 
-            drive(wave, engine, 0, watch)  # once lanes have started, it is known how large their states are
-            keeper.announce(checkpoints, wave, watchers)
-            drive(wave, engine, checkpoints.last_round(wave, reached), watch)
-            keeper.keep(wave, before, records, engine.routes())
+        assert execution.memory is not None  # settled
+        for wave in waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave):
+            if all_ended(wave, self.settings.plan.rounds):
+                continue
+            if budget is not None and not budget.begin_wave():
+                break
+            for done in stretches(wave, engine, checkpoints, watch, partial(keeper.announce, checkpoints, wave, watchers)):
+                keeper.keep(wave, done.before, done.records, done.routes)
+                if budget is not None and budget.over:
+                    break
 
-    def _engine(self, execution: Execution, out: Path | None) -> Engine:
+    def engine(self, execution: Execution, pinned: Mapping[str, str] | None = None) -> Engine:
         """The engine, on the routes of the study that is resumed, with everything compiled that can be compiled ahead."""
-        stored = out / "routes.json" if out is not None else None
-        pinned = read_words(stored) if stored is not None and stored.exists() else None
         how = (execution.threads, pinned, execution.precision, execution.microbatch)
         engine = make_engine(self.worlds, execution.engine, execution.device, *how, holds=True)
         engine.prepare(self.settings.plan.local)
@@ -229,10 +229,6 @@ def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:
     for draw, method, seed, round_, score in rounds[["draw", "method", "seed", "round", "validation"]].itertuples(index=False):
         if evidence.settings.plan.evaluates_anyway(round_):
             by_key[LaneKey(int(draw), str(method), int(seed))].patience.seen(int(round_), float(score))
-
-
-def _finished(wave: Sequence[Lane], rounds: int) -> bool:
-    return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)
 
 
 def study(
@@ -250,6 +246,8 @@ def study(
     out: Path | str | None = None,
     resume: bool = False,
     execution: Execution | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     callbacks: Iterable[Callback] | None = None,
     **settings: Any,
 ) -> Result:
@@ -260,7 +258,8 @@ def study(
     apart.
     `settings` are those of `Plan` and `Local` by their names: rounds, cohort, epochs, batch_size, lr and the others. `plan` says all of
     them at once, `local` those of local training; what is said twice is refused. Where no lane reaches the end, `NothingFinishedError`
-    says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is.
+    says why and carries the result that there is. `callbacks` watch it; without any, a notebook shows how far it is. `workers` processes
+    of this machine, or the machines of a `ray` cluster ("auto" or its address), carry out waves side by side: the findings are the same.
 
     >>> import coterie as ct
     >>> result = ct.study([ct.FedAvg(), ct.FedProx(mu=1)], data="synthetic(0,0,clients=10)", rounds=2, seeds=range(2))
@@ -290,4 +289,5 @@ def study(
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)
-    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=execution, callbacks=watchers))
+    carried = carried_by(execution or Execution(), workers=workers, ray=ray)
+    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=carried, callbacks=watchers))
