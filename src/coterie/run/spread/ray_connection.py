@@ -66,7 +66,11 @@ def local_ray(workers: int) -> Iterator[str]:
     """A cluster of so many workers that only this machine can reach, for as long as it is held; its address."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine have no business there either
     ray = import_ray(one_machine=True)
-    _begin(ray, address="local", num_cpus=workers, include_dashboard=False, _node_ip_address=LOOPBACK)
+    try:
+        _begin(ray, address="local", num_cpus=workers, include_dashboard=False, _node_ip_address=LOOPBACK)
+    except Exception as error:  # Ray raises nothing more precise where its processes are too slow to come up
+        ray.shutdown()
+        raise UserError(f"Ray did not start ({str(error).strip().splitlines()[0]}): try again when this machine has less to do.") from error
     try:
         address = str(ray.get_runtime_context().gcs_address)
         if not is_here(address):
