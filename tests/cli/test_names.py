@@ -62,6 +62,8 @@ def test_every_command_prints_names_as_they_are(tmp_path: Path, coterie: Command
 def test_a_reproduction_prints_its_words_as_they_are(tmp_path: Path, coterie: Commands) -> None:
     (tmp_path / "table.toml").write_text(
         'title = "[/bold] title"\npaper = "[/p]"\nwhere = "[/w]"\nasks = "[/a]"\n'
+        'deviations = ["d"]\n'
+        'protocol = { section = "Table 1", split = "s", sizes = "s", rounds = "r", test_set = "t", optimiser = "o", metric = "m" }\n'
         '[study]\nmethods = ["fedavg", "local"]\ndata = "digits/iid(clients=4)"\nrounds = 1\n'
         '[[claims]]\nsays = "[/red] claim"\none = "fedavg"\ntwo = "local"\n'
     )

@@ -9,6 +9,8 @@ from cli.test_bundle_commands import Commands
 
 TABLE = (
     'title = "t"\npaper = "p"\nwhere = "w"\nasks = "a"\n'
+    'deviations = ["d"]\n'
+    'protocol = { section = "Table 1", split = "s", sizes = "s", rounds = "r", test_set = "t", optimiser = "o", metric = "m" }\n'
     '[study]\nmethods = ["fedavg", "local"]\ndata = "digits/iid(clients=4)"\nrounds = 1\n'
     '[[parts]]\nname = NAME\n[[claims]]\nsays = "s"\npart = NAME\none = "fedavg"\ntwo = "local"\n'
 )

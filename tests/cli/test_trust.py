@@ -203,6 +203,8 @@ def test_a_reproduction_runs_its_code_only_with_trust(coterie: Commands, here: P
     path = here / "table.toml"
     path.write_text(
         'title = "t"\npaper = "p"\nwhere = "w"\nasks = "a"\n'
+        'deviations = ["d"]\n'
+        'protocol = { section = "Table 1", split = "s", sizes = "s", rounds = "r", test_set = "t", optimiser = "o", metric = "m" }\n'
         f'[study]\nmethods = ["fedavg", "local"]\ndata = "{DATA}"\nmodel = "theirs:net"\nrounds = 1\n'
         '[[claims]]\nsays = "s"\none = "fedavg"\ntwo = "local"\n'
     )
