@@ -36,16 +36,17 @@ def distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, ...] 
 
 def separation(colours: Sequence[str]) -> float:
     """The distance in OKLab of the two that are most alike."""
-    lab = _oklab(np.array([_rgb(colour) for colour in colours]))
+    lab = _oklab(np.array([rgb(colour) for colour in colours]))
     apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
     return float(apart[~np.eye(len(lab), dtype=bool)].min(initial=np.inf))
 
 
 def _distance(lab: Doubles, colour: str) -> Doubles:
-    return np.asarray(np.linalg.norm(lab - _oklab(np.array([_rgb(colour)])), axis=1))
+    return np.asarray(np.linalg.norm(lab - _oklab(np.array([rgb(colour)])), axis=1))
 
 
-def _rgb(colour: str) -> list[int]:
+def rgb(colour: str) -> list[int]:
+    """Red, green and blue from 0 to 255, of a colour as pages write it."""
     return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Doubles
 from coterie.data.images import pillow
+from coterie.report.palette import rgb
 
 SIDE = 360  # pixels a side at most: a panel is not wider on the page
 
@@ -24,7 +25,7 @@ def shrunk(table: Doubles, most: int = SIDE) -> Doubles:
 
 def shades(table: Doubles, ramp: tuple[str, ...]) -> Array:
     """(h, w, 3) colours of values between 0 and 1, along a ramp of colours."""
-    anchors = np.array([_rgb(colour) for colour in ramp], dtype=np.float64)
+    anchors = np.array([rgb(colour) for colour in ramp], dtype=np.float64)
     places = np.linspace(0, 1, len(ramp))
     values = np.clip(table, 0, 1)
     return np.stack([np.interp(values, places, anchors[:, channel]) for channel in range(3)], axis=-1).round().astype(np.uint8)
@@ -32,7 +33,7 @@ def shades(table: Doubles, ramp: tuple[str, ...]) -> Array:
 
 def colours(table: Array, palette: tuple[str, ...], nobody: str) -> Array:
     """(h, w, 3) colours of group numbers; -1 is nobody's."""
-    anchors = np.array([_rgb(colour) for colour in (*palette, nobody)], dtype=np.uint8)
+    anchors = np.array([rgb(colour) for colour in (*palette, nobody)], dtype=np.uint8)
     return np.asarray(anchors[np.where(table >= 0, table % len(palette), len(palette))])
 
 
@@ -41,7 +42,3 @@ def data_url(image: Array) -> str:
     out = BytesIO()
     pillow().fromarray(image, "RGB").quantize(64).save(out, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
