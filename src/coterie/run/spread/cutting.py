@@ -16,11 +16,16 @@ def cut(lanes: Sequence[Lane], memory: int, seeds: int | None, places: int, *, w
     """
     pairs = len({(lane.key.draw, lane.seed) for lane in lanes})
     whole = list(waves(lanes, memory, seeds or max(1, ceil(pairs / (WAVES * places)))))
-    if whole_seeds or not whole or len(whole) >= places:
+    if whole_seeds or len(whole) >= places:
         return whole
-    each = ceil(places / len(whole))
-    return [wave[i * len(wave) // each : (i + 1) * len(wave) // each] for wave in whole for i in range(each) if _any(len(wave), i, each)]
+    parts = _parts([len(wave) for wave in whole], places)
+    return [wave[i * len(wave) // n : (i + 1) * len(wave) // n] for wave, n in zip(whole, parts, strict=True) for i in range(n)]
 
 
-def _any(count: int, i: int, each: int) -> bool:
-    return (i + 1) * count // each > i * count // each
+def _parts(sizes: Sequence[int], places: int) -> list[int]:
+    """Into how many parts each wave is cut, so that every place has one while lanes last and the largest part is as small as can be."""
+    parts = [1] * len(sizes)
+    for _ in range(min(places, sum(sizes)) - len(sizes)):
+        largest = max(range(len(sizes)), key=lambda i: sizes[i] / parts[i])
+        parts[largest] += 1
+    return parts
