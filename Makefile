@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format mutants drill fuzz locked bench docs pages clean
+.PHONY: demo test check format mutants drill fuzz hunt locked bench docs pages clean
 
 demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
@@ -35,6 +35,9 @@ drill: $(VENV)/.dev  ## hundreds of attacks on studies, then real federations wh
 
 fuzz: $(VENV)/.dev  ## damaged and made-up files for every reader, for as long as MINUTES say
 	$(BIN)/python scripts/fuzz.py $(or $(MINUTES),5)
+
+hunt: $(VENV)/.dev  ## every property of the suite on examples that were not tried yet, TIMES times over
+	for i in $$(seq $(or $(TIMES),5)); do $(BIN)/python -m pytest -n 2 -q --hypothesis-profile=hunt $$(grep -rl 'import.* given' tests) || exit 1; done
 
 locked: $(VENV)/bin/python  ## install exactly the files of the index whose hashes are in requirements.lock; then see that nothing lacks
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
