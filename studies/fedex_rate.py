@@ -13,7 +13,7 @@ from coterie.methods.catalogue import build
 from coterie.run.study import study
 from coterie.run.tuning import Tuned, choose_rates, grid_of
 
-RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
+RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 DRAW = 99
 DATA = "mnist/shards(test=0,validation=0.1)/official_test"
 
