@@ -1,24 +1,13 @@
 """How many test images of the papers' FEMNIST somebody trains on: counted by hand on small federations, and as the summary says it."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from study_scripts import script
+
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 study = script("femnist_overlap")

@@ -1,29 +1,17 @@
 """Natural-12: the page is what the small tables beside it give, and they are of what was declared."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from coterie.data.catalogue import SETS
+from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "natural.md").read_text(encoding="utf-8")
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 natural, natural_page = script("natural"), script("natural_page")
