@@ -57,7 +57,7 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
     if run.part.measure != "training":
         text += f", measured ({run.part.measure}), {seeds}."
     else:
-        text += f", {plan.rounds}{short} rounds, {_cohort(plan)} a round, {local.epochs} epochs, "
+        text += f", {plan.rounds}{short} rounds, {_cohort(plan)}, {local.epochs} epochs, "
         text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan.evaluate_every)}, {seeds}."
     return f"{text} Not run: {run.why_not}." if run.why_not else text
 
@@ -65,9 +65,9 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
 def _cohort(plan: Plan) -> str:
     """Who takes part; a window is a share of the clients unless their number is given."""
     if plan.selection == "uniform":
-        return f"{plan.cohort or 'all'} clients"
-    share = f"{plan.cohort} clients" if plan.cohort else f"{plan.window:.0%} of the clients"
-    return f"{share} (by {plan.selection})"
+        return f"{plan.cohort or 'all'} clients a round"
+    share = f"{plan.cohort} clients" if plan.cohort else f"{100 * plan.window:g} % of the clients"
+    return f"{share} a round (by {plan.selection})"
 
 
 def _rounds(every: int) -> str:
