@@ -34,13 +34,14 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
             write_inside(folder, f"{name}.json", kept_text(kept))
             if curves := curves_text(outcome.values):
                 write_inside(folder, f"{name}-curves.csv", curves)
-        path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
+        path = write_inside(folder, f"{name}.md", "\n".join(page_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path
 
 
-def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
+def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
+    """The page, verdict first."""
     study, result = outcome.study, outcome.result
     yield f"# {study.title}\n"
     yield f"{study.paper}, {study.where}. {study.asks}\n"

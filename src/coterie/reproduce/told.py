@@ -7,6 +7,10 @@ from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 
+OTHERS = (
+    "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
+)
+
 
 def judged_on(outcome: Reproduced) -> str:
     """What the accuracies are of; nothing where nothing was trained, since a measurement is no accuracy."""
@@ -29,7 +33,7 @@ def curves_told(outcome: Reproduced) -> str:
     lost = [run.part.name for run in trained if not (values[run.part.name].curves or values[run.part.name].means)]
     text += f" Of {_listed(lost)} no curves were kept." if lost else ""
     if any(_others(outcome, run) for run in trained):
-        text += " Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
+        text += f" {OTHERS}"
     return text
 
 
