@@ -22,6 +22,8 @@ ITEMS = [
     *(("FeSEM", f"Table {n}") for n in range(1, 4)),
     *(("FeSEM", f"Figure {n}") for n in range(1, 6)),
 ]
+QUOTED = re.compile(r"([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)(?=[,);])")  # an interval: its ends, within or at the end of brackets
+PRINTED = re.compile(r"\| [+-]?\d+\.\d+ \(([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)\) \|")
 REASONS = ("no result: ", "not run: ", "data not to be had")
 
 
@@ -52,6 +54,26 @@ def test_the_summary_opens_with_an_abstract_and_one_table() -> None:
     assert "| paper | claim | ours | weight-matched control | fine-tuning | best number of groups |" in opening
     assert "## Limits" in SUMMARY
     assert "```bibtex" in SUMMARY.split("## How to cite")[1]
+
+
+def not_on_a_page(text: str) -> list[str]:
+    """Intervals of a text that no page has, to the digits that are quoted and whichever way round the difference is told."""
+    pages = [path.read_text() for path in RESULTS.glob("*.md") if path.name != "README.md"]
+    ends = [(float(low), float(high)) for page in pages for low, high in PRINTED.findall(page)]
+    ends += [(-high, -low) for low, high in ends]
+    lost = []
+    for low, high in QUOTED.findall(text):
+        half = 0.5 / 10 ** len(low.partition(".")[2]) + 1e-9
+        if not any(abs(a - float(low)) <= half and abs(b - float(high)) <= half for a, b in ends):
+            lost.append(f"{low} to {high}")
+    return lost
+
+
+def test_every_interval_of_the_summary_is_on_a_page() -> None:
+    assert not_on_a_page(SUMMARY) == []
+    assert not_on_a_page("FedSim gains (+5.60 to +6.56), loses (-6.56 to -5.60), (5.6 to 6.6, 35 seeds); not (+5.60 to +6.66).") == [
+        "+5.60 to +6.66"
+    ]
 
 
 def test_nothing_that_was_withdrawn_is_said_elsewhere() -> None:
