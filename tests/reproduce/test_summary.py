@@ -93,3 +93,16 @@ def test_papers_are_called_by_their_authors(place: str) -> None:
             text = path.read_text()
             assert "FeSEM (Xie" not in text, path
             assert "Decomposed Data-Driven" not in text, path
+
+
+def test_papers_are_cited_alike_in_both_places() -> None:
+    """CITATION.cff has the five papers with the titles and authors of the summary's BibTeX."""
+    citation = (RESULTS.parents[1] / "CITATION.cff").read_text().split("references:")[1]
+    bibtex = SUMMARY.split("## How to cite")[1]
+    entries = [text for text in bibtex.split("\n@") if "2020ifca" not in text and "software" not in text and "title" in text]
+    papers = citation.split("- type: ")[1:]
+    assert len(papers) == len(entries) == 5
+    for paper, entry in zip(papers, entries, strict=True):
+        assert re.findall(r'title: "(.*)"', paper) == re.findall(r"title += \{(.*)\}", entry)
+        names = [name.strip('"') for name in re.findall(r"family-names: ([^,]+),", paper)]
+        assert names == [name.split(",")[0] for name in re.findall(r"author += \{(.*)\}", entry)[0].split(" and ")]
