@@ -44,6 +44,12 @@ def test_who_takes_part(study: dict[str, object], who: str) -> None:
     assert f", 20 rounds, {who} " in settings_told(outcome.study, run, outcome.values["p"])
 
 
+@pytest.mark.parametrize(("every", "often"), [(1, "round,"), (2, "2 rounds,"), (3, "3 rounds (7 in all: the last ten are these),")])
+def test_how_often_it_is_evaluated(every: int, often: str) -> None:
+    outcome, run = told(StudyPart(name="p"), scored(), evaluate_every=every)
+    assert f", evaluated every {often} " in settings_told(outcome.study, run, outcome.values["p"])
+
+
 def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
     outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="written down, not yet run")
     assert settings_told(outcome.study, run, outcome.values["p"]).endswith(

@@ -7,6 +7,7 @@ from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 
+TEN = 10  # rounds of the score last10
 OTHERS = (
     "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
 )
@@ -62,7 +63,7 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
         text += f", measured ({run.part.measure}), {seeds}."
     else:
         text += f", {plan.rounds}{short} rounds, {_cohort(plan)}, {local.epochs} epochs, "
-        text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan.evaluate_every)}, {seeds}."
+        text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan)}, {seeds}."
     return f"{text} Not run: {run.why_not}." if run.why_not else text
 
 
@@ -74,5 +75,8 @@ def _cohort(plan: Plan) -> str:
     return f"{share} a round (by {plan.selection})"
 
 
-def _rounds(every: int) -> str:
-    return "round" if every == 1 else f"{every} rounds"
+def _rounds(plan: Plan) -> str:
+    """How often; of fewer than ten evaluated rounds the last ten are all."""
+    every, count = plan.evaluate_every, -(-plan.rounds // plan.evaluate_every)
+    often = "round" if every == 1 else f"{every} rounds"
+    return often if count >= TEN else f"{often} ({count} in all: the last ten are these)"
