@@ -1,5 +1,7 @@
 """What a page says of how it was done: who took part, what was not run, which curves are missing, digits that show an interval."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-9", "round
 CLAIM = Claim(says="it", part="p", one="fedavg", two="local")
 
 
-def told(part: StudyPart, values: PartValues, claim: Claim = CLAIM, why_not: str = "", **study: object) -> tuple[Reproduced, PartRun]:
+def told(part: StudyPart, values: PartValues, claim: Claim = CLAIM, why_not: str = "", **study: Any) -> tuple[Reproduced, PartRun]:
     """A study of one part with these scores, and that part."""
     made = made_study({**STUDY, **study}, [part], [claim])
     run = PartRun(part, why_not=why_not, settings=made.settings_of(part).settings)
@@ -39,7 +41,7 @@ def scored(row: str = "fedavg") -> PartValues:
         ({"selection": "windows", "cohort": 4}, "4 clients a round (by windows),"),
     ],
 )
-def test_who_takes_part(study: dict[str, object], who: str) -> None:
+def test_who_takes_part(study: dict[str, Any], who: str) -> None:
     outcome, run = told(StudyPart(name="p"), scored(), **study)
     assert f", 20 rounds, {who} " in settings_told(outcome.study, run, outcome.values["p"])
 
@@ -99,6 +101,6 @@ def test_a_reason_that_several_parts_share_is_said_once() -> None:
         ({"two": "b", "paper": 7.32}, "+7.32", "+0.04 (+0.04 to +0.05)"),
     ],
 )
-def test_numbers_have_the_digits_that_they_need(claim: dict[str, object], theirs: str, ours: str) -> None:
+def test_numbers_have_the_digits_that_they_need(claim: dict[str, Any], theirs: str, ours: str) -> None:
     made = ClaimResult(Claim.model_validate({"says": "it", "one": "a", **claim}), "replicates", 0.0412, 0.0372, 0.0451, repetitions=10)
     assert cells(made)[1:3] == [theirs, ours]
