@@ -16,7 +16,7 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
 from coterie.core.settings import setting
 from coterie.core.states import Models, grown
-from coterie.grouping.similarity import cosines, gram
+from coterie.grouping.nearest import nearest_clients
 from coterie.methods.averaging import Weighting, averaged
 from coterie.methods.one_model import SharedModel
 
@@ -68,11 +68,10 @@ class NeighbourProx(SharedModel[Neighbourly]):
         anchors = np.repeat(state.models, len(cohort), axis=0)
         counts = np.zeros(len(cohort), dtype=np.int64)
         known = np.flatnonzero(state.seen)
-        alike = cosines(gram(ctx.layout.comparable(state.updates[known])))
-        np.fill_diagonal(alike, -np.inf)  # nobody is its own neighbour
-        for i, client in enumerate(cohort):
-            count = min(self.neighbours, len(known) - 1)
-            if state.seen[client] and count > 0:
-                near = known[np.argsort(-alike[np.searchsorted(known, client)], kind="stable")[:count]]
-                anchors[i], counts[i] = state.last[near].mean(axis=0, dtype=np.float64), count
+        here, count = np.flatnonzero(state.seen[cohort]), min(self.neighbours, len(known) - 1)
+        if count > 0 and len(here):
+            compared = ctx.layout.comparable(state.updates[known])
+            near = known[nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx)]
+            for i, others in zip(here, near, strict=True):
+                anchors[i], counts[i] = state.last[others].mean(axis=0, dtype=np.float64), count
         return anchors, counts
