@@ -135,10 +135,14 @@ class Evidence:
         kept for growing come only if asked for."""
         import pandas as pd
 
-        table = self.table(name, columns)
-        aside = [column for column in (ANSWERS, EXTRA) if columns is None and column in table.column_names]
-        frame: pd.DataFrame = table.drop_columns(aside).to_pandas()
-        frame["method"] = pd.Categorical(frame["method"], categories=list(self.settings.methods))
+        wanted = [column for column in self.columns(name) if column not in (ANSWERS, EXTRA)] if columns is None else columns
+        table = self.table(name, wanted)
+        at = table.column_names.index("method")
+        codes = [method_places(piece, self.settings.methods) for piece in table.column("method").chunks]
+        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=list(self.settings.methods))
+        table = table.drop_columns(["method"])
+        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
+        frame.insert(at, "method", method)
         return frame
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
