@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.tasks import TaskName
 from coterie.evidence import format1
+from coterie.evidence.class_names import class_names
 from coterie.evidence.planned import AbsencesAsPlanned, Place, Told, as_planned, told_of
 from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.roster_files import read_roster, roster_path
@@ -165,6 +166,10 @@ class Evidence:
     @cached_property
     def classes(self) -> int:
         return sum(name.startswith("actual_") for name in self.roster.column_names)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        return class_names(self.roster, self.classes)
 
     @cached_property
     def task(self) -> TaskName:
