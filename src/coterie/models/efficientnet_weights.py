@@ -1,4 +1,4 @@
-"""The released weights of EfficientNet-lite0, read from a file of tensors and given the names that they have here. No code of the file is run."""
+"""The released weights of EfficientNet-lite0, read from a file of tensors, under the names that they have here. None of its code is run."""
 
 import re
 from functools import lru_cache

@@ -39,7 +39,7 @@ HELP: Mapping[str, Mapping[str, str]] = {
     "efficientnet_lite0": {
         "stem": _IMAGES["stem"],
         "weights": "A file of the released weights, as studies/fetch_efficientnet.py fetches it; for colour images with pixels in 0 to 1.",
-        "train": "What is trained, sent, compared and averaged: all, or head (the logits; the other layers are frozen, with their weights).",
+        "train": "What is trained, sent, compared and averaged: all, or head (the logits; the other layers stay as they are).",
     },
     "fusion": {
         "text": "Width of a dense layer for rows of numbers, or the folder or hub name of an encoder for tokens.",

@@ -91,8 +91,8 @@ def fusion(
             raise UserError("Model 'fusion': a hidden layer in the head goes with train=head; leave head away.")
     if train != "all" and not (isinstance(text, str) and parse(image).kwargs.get("weights")):
         raise UserError(
-            f"Model 'fusion': train={train} freezes what was trained before: give an encoder, text=FOLDER, and an image network with weights, "
-            "image='efficientnet_lite0(weights=FILE)'."
+            f"Model 'fusion': train={train} freezes what was trained before: give an encoder, text=FOLDER, and an image network with "
+            "weights, image='efficientnet_lite0(weights=FILE)'."
         )
     if train == "head":
         body = SideBySide(reader, network, text_first=place == 1)
