@@ -76,6 +76,20 @@ def test_before_training_it_is_the_language_model_itself(folder: Path, gpt2: Pat
     assert -found.mean() == pytest.approx(float(loss), rel=1e-5)
 
 
+def test_a_few_blocks_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven blocks of six tokens to predict, eighteen logits each: all together where they are trained, else two at a time."""
+    tokens, sizes = torch.from_numpy(blocks(folder, 7)), []
+    module = build_model(f"lm({folder})", (LENGTH + 1,), 1).eval()
+    whole = module(tokens).detach()
+    monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", 2 * (LENGTH + 1) * len(VOCABULARY))
+    module.inner.register_forward_hook(lambda inner, inputs, outputs: sizes.append(len(outputs.logits)))  # type: ignore[operator, union-attr]
+    with torch.no_grad():
+        found = module(tokens)
+    module(tokens)
+    assert sizes == [2, 2, 2, 1, 7]
+    assert torch.allclose(found, whole, atol=1e-6)
+
+
 SETTINGS = {"train=lora,rank=2": "vectorised", "train=head": "vectorised", "train=all": "loop"}
 
 
