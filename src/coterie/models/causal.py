@@ -1,5 +1,6 @@
 """Pretrained language models, through `transformers`: a folder, a GGUF file or a hub name; blocks of tokens in, log-likelihoods out."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache, partial
 from typing import Any
@@ -12,11 +13,19 @@ from coterie.core.errors import UserError
 from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
 
 WHO = "Model 'lm'"
+MOST_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
 
 
 def log_likelihoods(logits: Tensor, tokens: Tensor) -> Tensor:
     """(n, T) how likely each token is, by the logits (n, T, V) of the place before it."""
     return -cross_entropy(logits.flatten(0, -2), tokens.flatten().long(), reduction="none").view(tokens.shape)
+
+
+def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int) -> Tensor:
+    """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained, and so no weights are stacked."""
+    if torch.is_grad_enabled():
+        return read(blocks)
+    return torch.cat([read(piece) for piece in blocks.split(max(1, MOST_LOGITS // (vocabulary * blocks.shape[1])))])
 
 
 class NextTokens(nn.Module):
@@ -29,6 +38,9 @@ class NextTokens(nn.Module):
         self.fills_device, self.inner = whole, inner
 
     def forward(self, blocks: Tensor) -> Tensor:
+        return in_pieces(self._read, blocks, int(self.inner.config.vocab_size))  # type: ignore[union-attr, arg-type]
+
+    def _read(self, blocks: Tensor) -> Tensor:
         logits = self.inner(input_ids=blocks[:, :-1].long(), use_cache=False).logits
         return log_likelihoods(logits, blocks[:, 1:])
 
@@ -55,6 +67,9 @@ class OutputLayer(nn.Module):
         self.bias = None if own.bias is None else nn.Parameter(own.bias.detach().clone())
 
     def forward(self, rows: Tensor) -> Tensor:
+        return in_pieces(self._read, rows, len(self.weight))
+
+    def _read(self, rows: Tensor) -> Tensor:
         return log_likelihoods(nn.functional.linear(rows[..., :-1], self.weight, self.bias), rows[..., -1])
 
 
