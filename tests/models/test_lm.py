@@ -82,7 +82,7 @@ def test_a_few_blocks_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     module = build_model(f"lm({folder})", (LENGTH + 1,), 1).eval()
     whole = module(tokens).detach()
     monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", 2 * (LENGTH + 1) * len(VOCABULARY))
-    module.inner.register_forward_hook(lambda inner, inputs, outputs: sizes.append(len(outputs.logits)))  # type: ignore[operator, union-attr]
+    module.inner.register_forward_hook(lambda inner, inputs, outputs: sizes.append(len(outputs.logits)))  # type: ignore[union-attr]
     with torch.no_grad():
         found = module(tokens)
     module(tokens)
@@ -150,6 +150,7 @@ def test_a_clients_score_is_its_mean_token_and_perplexity_that_of_all(folder: Pa
         np.testing.assert_allclose(reply.answers[client].view(np.float32)[: len(own)], each.mean(1), rtol=1e-5)
         both = np.log(0.5 * np.exp(said[0][own]) + 0.5 * np.exp(said[1][own]))  # experts are averaged in probabilities
         assert mixed.sums[client, 1] == pytest.approx(both.mean(1).sum(), rel=1e-5)
+        assert mixed.loss[client] == pytest.approx(-both.mean(), rel=1e-5)
         every.append(each)
     score = credits_of(reply, world.federation.task).sum() / reply.sizes.sum()
     assert np.exp(-score) == pytest.approx(np.exp(-np.concatenate(every).mean()), rel=1e-6)

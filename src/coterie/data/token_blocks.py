@@ -45,7 +45,8 @@ def blocks_of(streams: Sequence[Sequence[int]], length: int) -> Blocks:
     """(n, length + 1) the blocks of some texts, one after the other."""
     stream = np.fromiter((token for tokens in streams for token in tokens), np.int32)
     count = max(len(stream) - 1, 0) // length
-    return stream[np.arange(count)[:, None] * length + np.arange(length + 1)]
+    found: Blocks = stream[np.arange(count)[:, None] * length + np.arange(length + 1)]
+    return found
 
 
 def block_table(texts: Sequence[str], owners: Ints, part: Ints, names: Sequence[str], tokenizer: str, length: int) -> Table:

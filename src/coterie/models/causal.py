@@ -25,7 +25,7 @@ def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int)
     """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained, and so no weights are stacked."""
     if torch.is_grad_enabled():
         return read(blocks)
-    return torch.cat([read(piece) for piece in blocks.split(max(1, MOST_LOGITS // (vocabulary * blocks.shape[1])))])
+    return torch.cat([read(piece) for piece in torch.split(blocks, max(1, MOST_LOGITS // (vocabulary * blocks.shape[1])))])
 
 
 class NextTokens(nn.Module):

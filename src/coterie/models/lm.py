@@ -44,7 +44,7 @@ def lm(
 @torch.no_grad()
 def _head(folder: str, inner: nn.Module) -> FrozenBody:
     """The output layer over a frozen body, refused where something else stands between the two or after them."""
-    own, body = inner.get_output_embeddings(), inner.base_model  # type: ignore[operator, union-attr]
+    own, body = inner.get_output_embeddings(), inner.base_model  # type: ignore[operator]
     if isinstance(own, nn.Linear) and isinstance(body, nn.Module):
         made = FrozenBody(HiddenStates(body), OutputLayer(own))
         blocks = torch.arange(8, device=own.weight.device).view(2, 4) % own.out_features
