@@ -107,6 +107,16 @@ def test_equal_values_have_no_trend() -> None:
     assert ruling([Claim(says="it", kind="trend", parts=["x", "y", "z"], one="a")], parts).results[0].outcome == "inconclusive"
 
 
+def test_rounding_is_no_trend() -> None:
+    """Eleven equal parts of a hundred draws: what a product sums to in the last digit was shown to rise."""
+    numbers = np.random.default_rng(0).normal(12.7, 1.5, 100).round(4)
+    names = [f"alpha {k}" for k in range(11)]
+    parts = {name: values(a=numbers) for name in names}
+    for sign in ("+", "-"):
+        found = ruling([Claim(says="it", kind="trend", parts=names, one="a", sign=sign)], parts).results[0]
+        assert (found.outcome, found.ours) == ("inconclusive", 0.0)
+
+
 @pytest.mark.parametrize(("paper", "expected"), [(75.0, "replicates"), (76.0, "inconclusive")])
 def test_rounds_are_tested_together(paper: float, expected: str) -> None:
     claim = Claim(says="it", kind="rounds", one="a", two="b", paper=paper)

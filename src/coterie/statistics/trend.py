@@ -21,4 +21,6 @@ def rises(values: Doubles, points: Sequence[float] | None = None) -> Doubles:
     if len(at) != len(values) or len(at) < 2 or not (np.diff(at) > 0).all():
         raise ValueError("a trend needs two or more points in rising order, one for each row of values")
     off = at - at.mean()
-    return np.asarray(np.tensordot(off / (off**2).sum() * (at[-1] - at[0]), np.asarray(values, dtype=np.float64), axes=1))
+    numbers = np.asarray(values, dtype=np.float64)
+    # The contrast sums to zero, so the first value may be taken off: a run of equal values then has no change, not one of rounding.
+    return np.asarray(np.tensordot(off / (off**2).sum() * (at[-1] - at[0]), numbers - numbers[0], axes=1))
