@@ -20,6 +20,12 @@ from coterie.reproduce.rules import FEWEST, RULES, SHOWN
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.score_tables import frame_of, score_lines
 from coterie.reproduce.values import PartValues
+from coterie.reproduce.weight_files import weights_text
+
+WEIGHTS = (
+    "*Flatness* is the largest over the smallest weight, mean over rounds; *by samples* is how a weight grows with a client's samples, "
+    "both relative to their means: 1 is FedAvg by samples, 0 uniform weights, and below 0 small clients count for more."
+)
 
 
 def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
@@ -35,6 +41,8 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
             write_inside(folder, f"{name}.json", kept_text(kept))
             if curves := curves_text(outcome.values):
                 write_inside(folder, f"{name}-curves.csv", curves)
+            if weights := weights_text(outcome.values):
+                write_inside(folder, f"{name}-weights.csv", weights)
         path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
@@ -56,6 +64,8 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
         yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
     if has_csv:
         yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + _curves_told(outcome)
+        if any(own.weights for own in outcome.values.values()):
+            yield f"Weights of every round: [{study.name}-weights.csv]({study.name}-weights.csv). {WEIGHTS}"
     yield from _protocol(study)
     yield "\nWhat differs from the paper:\n"
     yield from (f"- {sentence}" for sentence in study.deviations)
