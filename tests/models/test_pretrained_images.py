@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
-from coterie.core.asks import Losses, Train
+from coterie.core.asks import Ask, Losses, Train
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs
 from coterie.core.local import Local
@@ -85,7 +85,7 @@ def test_frozen_layers_are_computed_once_and_never_sent(file: Path, tmp_path: Pa
     world = World.of(images(), f"efficientnet_lite0(weights={file},train=head)")
     assert [name for name, _ in sent(world.model.module())] == ["head.layers.0.weight", "head.layers.0.bias"]
     start, clients = world.model.initial(0)(), np.arange(2)
-    asks = (Train(clients, start, Local(epochs=2, batch_size=2, lr=0.1)), Losses(clients, start))
+    asks: tuple[Ask[Any], ...] = (Train(clients, start, Local(epochs=2, batch_size=2, lr=0.1)), Losses(clients, start))
     with LoopEngine(world, threads=1) as loop, BatchedEngine(world) as fast:
         for name, ask in zip(("vectors", "losses"), asks, strict=True):
             expected, found = (engine.run([Stamped(ask, seed=0, round_=1)])[0] for engine in (loop, fast))

@@ -48,6 +48,13 @@ HELP: Mapping[str, Mapping[str, str]] = {
         "head": "Width of a hidden layer in the head; 0 leaves it out.",
         **_ADAPTERS,
     },
+    "lm": {
+        "folder": "A folder of a pretrained language model, a GGUF file or a folder of one, or a name on the Hugging Face hub.",
+        "train": "What is trained, sent, compared and averaged: lora (adapters), head (the output layer) or all.",
+        **_ADAPTERS,
+        "spread": "Deviation of B in new adapters. With 0 all compute the same until trained, and IFCA cannot tell its models apart.",
+        "dropout": "Share of signals left out while the model is trained; other than 0, clients train one by one.",
+    },
     "text": {
         "encoder": "A folder of a pretrained encoder, or its name on the Hugging Face hub.",
         "head": "Width of a hidden layer in the head; 0 leaves it out.",

@@ -50,7 +50,8 @@ class PaddedAtTheEnd(nn.Conv2d):
         for side, kernel, stride in zip(x.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):  # the last side first
             needed = max((-(-side // stride) - 1) * stride + kernel - side, 0)
             zeros += [needed // 2, needed - needed // 2]
-        return self._conv_forward(pad(x, zeros), self.weight, self.bias)
+        made: Tensor = self._conv_forward(pad(x, zeros), self.weight, self.bias)
+        return made
 
 
 def padded_at_the_end(module: nn.Module) -> None:
