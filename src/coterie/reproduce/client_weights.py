@@ -1,7 +1,7 @@
 """Who counted how much: the weights that a method gave its clients in every round, beside the samples they trained on."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -41,9 +41,10 @@ def weights_of(evidence: Evidence, methods: Sequence[str]) -> dict[str, dict[int
     sizes = {draw: roster["train"].to_numpy() for draw, roster in evidence.rosters.items()}
     found: dict[str, dict[int, list[WeighedRound]]] = {}
     own = table[table["method"].isin(list(methods)) & (table["model"] == 0) & ~table["kept"]]
-    for (draw, method, seed, round_), rows in own.groupby(["draw", "method", "seed", "round"], observed=True):
-        one = WeighedRound(int(round_), sizes[draw][rows["source"].to_numpy()].astype(np.int64), rows["weight"].to_numpy(np.float64))
-        found.setdefault(str(method), {}).setdefault(int(seed), []).append(one)
+    for name, rows in own.groupby(["draw", "method", "seed", "round"], observed=True):
+        draw, method, seed, round_ = cast("tuple[int, str, int, int]", name)
+        one = WeighedRound(round_, sizes[draw][rows["source"].to_numpy()].astype(np.int64), rows["weight"].to_numpy(np.float64))
+        found.setdefault(method, {}).setdefault(seed, []).append(one)
     return found
 
 
