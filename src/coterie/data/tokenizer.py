@@ -31,10 +31,10 @@ def tokenizer_at(where: str) -> Any:
     kind = transformers_of("A tokenizer").AutoTokenizer
     if (folder := Path(where).expanduser()).is_dir() and not tokenizer_files(where):
         raise UserError(f"Folder {str(folder)!r} holds no tokenizer ({', '.join(FILES[:2])} or vocab.txt): fetch it beside the weights.")
-    place_, file = gguf_file("A tokenizer", where)
+    home, file = gguf_file("A tokenizer", where)
     options = {} if file is None else {"gguf_file": file}
     with quietly():
-        return found("A tokenizer", place_, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here, **options))
+        return found("A tokenizer", home, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here, **options))
 
 
 def tokenizer_files(where: str) -> list[Path]:
