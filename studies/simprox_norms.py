@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import softmax
 
 from coterie.evidence.reader import Evidence, json_notes
-from coterie.reproduce.client_weights import weights_of
+from coterie.reproduce.client_weights import client_weights_of
 
 METHOD = "simprox"
 
@@ -26,7 +26,7 @@ def main() -> None:
         for place in sorted({settings.parent for settings in folder.rglob("settings.json")}):
             evidence = Evidence.open(place)
             moved = {(key.seed, round_): np.array(norms) for key, round_, norms in json_notes(evidence, "norms") if key.method == METHOD}
-            for seed, rounds in weights_of(evidence, [METHOD])[METHOD].items():
+            for seed, rounds in client_weights_of(evidence, [METHOD])[METHOD].items():
                 for one in rounds:
                     norms = moved[seed, one.round_]
                     if len(norms) > 2:

@@ -35,7 +35,7 @@ def weighed_methods(claims: Iterable[Claim]) -> list[str]:
     return list(dict.fromkeys(claim.one for claim in claims if claim.score in ABOUT_WEIGHTS))
 
 
-def weights_of(evidence: Evidence, methods: Sequence[str]) -> dict[str, dict[int, list[WeighedRound]]]:
+def client_weights_of(evidence: Evidence, methods: Sequence[str]) -> dict[str, dict[int, list[WeighedRound]]]:
     """By method and seed, the rounds of those that make one model of their clients' and nothing else."""
     table = evidence.frame("mixing")
     sizes = {draw: roster["train"].to_numpy() for draw, roster in evidence.rosters.items()}

@@ -20,7 +20,7 @@ from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes
 from coterie.reproduce.by_class import F1, f1_of
-from coterie.reproduce.client_weights import WeighedRound, by_samples, weighed_methods, weights_of
+from coterie.reproduce.client_weights import WeighedRound, by_samples, client_weights_of, weighed_methods
 from coterie.reproduce.file import Claim
 from coterie.reproduce.on_clients import over_test_clients
 from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
@@ -128,7 +128,7 @@ def _add_rounds(values: PartValues, records: Records, scope: Scope, target: floa
 
 def _add_weights(values: PartValues, evidence: Evidence, methods: Sequence[str]) -> None:
     """The weights of these methods' clients, and how they follow samples."""
-    for method, seeds in weights_of(evidence, methods).items() if methods else ():
+    for method, seeds in client_weights_of(evidence, methods).items() if methods else ():
         for seed in seeds.keys() & values.curves.get(method, {}).keys():  # that reached the end
             values.weights.setdefault(method, {})[seed] = seeds[seed]
             values.add(method, "by_samples", seed, by_samples(seeds[seed]))
