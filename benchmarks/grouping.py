@@ -16,8 +16,11 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Floats, Ids
 from coterie.grouping.clusterers import agglomerative, spectral
+from coterie.grouping.cuts import cut_of_cosines
 from coterie.grouping.many import points
+from coterie.grouping.many.cuts import cut_of_many
 from coterie.grouping.many.means import kmeans_of_many
+from coterie.grouping.many.neighbours import nearest_in_blocks, nearest_in_cells
 from coterie.grouping.many.points import short_points
 from coterie.grouping.many.spectra import spectral_of_many
 from coterie.grouping.many.trees import tree_of_many
@@ -36,12 +39,15 @@ EXACT: dict[str, Grouping] = {
     "k-means (FeSEM, FedSim)": lambda rows: kmeans_exactly(rows),
     "spectral (FedEx)": lambda rows: spectral((1 + cosines(gram(rows))) / 2, GROUPS, rng()),
     "Ward's tree (FL+HC)": lambda rows: agglomerative(distances(gram(rows)), groups=GROUPS, linkage="ward"),
+    "cut in two (CFL)": lambda rows: cut_of_cosines(cosines(gram(rows)), "single").leaves.astype(np.int64),
 }
 OF_MANY: dict[str, Grouping] = {
     "k-means (FeSEM, FedSim)": lambda rows: kmeans_of_many(short_points(rows, None, rng()), GROUPS, rng(), 10),
     "spectral (FedEx)": lambda rows: spectral_of_many(short_points(rows, None, rng(), centred=False, unit=True), GROUPS, rng()),
     "Ward's tree (FL+HC)": lambda rows: tree_of_many(short_points(rows, None, rng()), rng(), groups=GROUPS, linkage="ward"),
+    "cut in two (CFL)": lambda rows: cut_of_many(rows, np.zeros(PARAMETERS, np.float32), rng(), "single").leaves.astype(np.int64),
 }
+NEIGHBOURS = 3
 
 
 def kmeans_exactly(rows: Floats) -> Ids:
@@ -63,6 +69,19 @@ def made(clients: int, noise: float) -> tuple[Floats, Ids]:
     return rows, truth
 
 
+def neighbours(rows: Floats, truth: Ids, compare: bool) -> None:
+    """NeighbourProx's neighbours of everybody in cells, and, where it is told to, beside those of all pairs."""
+    everybody, began = np.arange(len(rows)), time.perf_counter()
+    found, _ = nearest_in_cells(rows, everybody, NEIGHBOURS, rng())
+    took, own = time.perf_counter() - began, f"of the own group {np.mean(truth[found] == truth[:, None]):.3f}"
+    if compare:
+        began = time.perf_counter()
+        exact = nearest_in_blocks(rows, everybody, NEIGHBOURS)
+        took_all, share = time.perf_counter() - began, np.mean((found[:, :, None] == exact[:, None]).any(axis=1))
+        own = f"{own}, of the nearest {share:.3f}; all pairs {took_all:.1f} s"
+    row("neighbours (NeighbourProx)", f"{took:.1f} s", " " + own)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agreement", type=int, default=5000, help="clients that both forms group; 0: none")
@@ -82,6 +101,7 @@ def main() -> None:
             scores = [adjusted_rand_score(*pair) for pair in ((labels[0], truth), (labels[1], truth), (labels[0], labels[1]))]
             row(name, *(f"{s:.2f}" for s in seconds), *(f"{s:.3f}" for s in scores))
             verdict(f"agreement of {name}", scores[2], 0.98, least=True, unit="")
+        neighbours(rows, truth, compare=True)
     for clients in given.clients:
         heading(f"{clients} clients of {PARAMETERS} parameters, {points.LANDMARKS} landmarks")
         rows, truth = made(clients, given.noise)
@@ -91,6 +111,8 @@ def main() -> None:
             took = time.perf_counter() - began
             row(name, f"{took:.1f} s", f"ARI {adjusted_rand_score(found, truth):.3f}")
             verdict(f"{name}, {clients} clients", took, 10.0 if clients <= 100_000 else 120.0, least=False, unit=" s")
+        if clients <= 100_000:
+            neighbours(rows, truth, compare=False)
 
 
 if __name__ == "__main__":

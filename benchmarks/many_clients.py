@@ -23,17 +23,36 @@ from coterie.data.federation import Federation, Parts
 
 METHODS = (
     "fedavg",
+    "fedprox",
+    "fedsgd",
+    "fedatt",
+    "simagg",
+    "feddane",
+    "robust",
+    "feddist",
+    "feddws",
     "fedsim(clusters=5)",
     "simprox",
     "ifca(groups=5)",
+    "hypocluster(groups=5)",
     "fedgroup(groups=5)",
+    "fedgrouprox(groups=5)",
+    "rcc(groups=5)",
+    "rac(groups=5)",
     "fesem(groups=5)",
+    "fesem(groups=5,assign_on=sketch)",
+    "fesem_ma(groups=5)",
     "fedex(groups=5)",
     "flhc(groups=5,warmup=1)",
+    "cfl",
     "fedavg+finetune",
     "local",
+    "scaffold",
+    "neighbourprox",
+    "ditto",
+    "moon",
 )
-CLIENTS = (1000, 10_000, 100_000)
+CLIENTS = (1000, 10_000, 100_000, 1_000_000)
 FEATURES, CLASSES, GROUPS = 60, 10, 5
 TRAIN, TEST = 8, 2  # samples of each client
 BLOCK = 10_000  # clients drawn at a time

@@ -4,13 +4,15 @@ from math import isnan
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from analysis.made_records import AVG, GROUP, by_hand, flat
+from coterie.analysis import groups
 from coterie.analysis.findings import findings_of
-from coterie.analysis.groups import agreement
+from coterie.analysis.groups import informations, rand_indices
 from coterie.analysis.scores import scope_of, scores_of
-from coterie.core.rng import generator, key
 
 
 def test_groups_are_judged() -> None:
@@ -28,13 +30,25 @@ def test_groups_are_judged() -> None:
     assert findings_of(by_hand({AVG: flat(50)})).methods[AVG].grouping is None
 
 
-def test_agreement_is_scikit_learns_and_leaves_out_clients_without_a_group() -> None:
-    rng = generator(key(0, "agreement"))
-    for size in (1, 2, 30):
-        one, two = rng.integers(0, 4, (2, size))
-        assert agreement(one, two) == pytest.approx(adjusted_rand_score(one, two))
-    assert agreement(np.array([0, 1, -1]), np.array([1, 0, 1])) == 1
-    assert isnan(agreement(np.array([-1, 0]), np.array([0, -1])))
+groupings = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 5), min_size=n, max_size=n)] * 2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(groupings, max_size=6), st.integers(1, 60))
+def test_indices_of_many_pairs_are_scikit_learns_of_each(lists: list[tuple[list[int], list[int]]], together: int) -> None:
+    pairs = [(np.array(one), np.array(two)) for one, two in lists]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "TOGETHER", together)  # however they are taken together
+        rand, information = rand_indices(pairs), informations(pairs)
+    assert rand.tolist() == pytest.approx([adjusted_rand_score(*pair) for pair in pairs])
+    assert information.tolist() == pytest.approx([normalized_mutual_info_score(*pair) for pair in pairs], abs=1e-9)
+
+
+def test_clients_that_are_in_no_group_are_left_out_of_an_index() -> None:
+    for score in (rand_indices, informations):
+        found = score([(np.array([0, 1, -1]), np.array([1, 0, 1])), (np.array([-1, 0]), np.array([0, -1]))])
+        assert found[0] == pytest.approx(1)
+        assert isnan(found[1])
 
 
 def test_clients_in_no_group_are_not_a_group() -> None:

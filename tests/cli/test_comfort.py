@@ -64,3 +64,13 @@ def test_what_is_stopped_before_it_wrote_says_so(tmp_path: Path, monkeypatch: py
     ):
         monkeypatch.setattr("sys.argv", ["coterie", *words])
         assert _told(command) == told
+
+
+def test_a_study_of_ten_rounds_or_fewer_has_no_column_of_its_last_ten(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", "fedavg", "--data", "digits/iid(clients=4)", "--max-steps", "1", "--engine", "loop", "--rounds")
+    _, ten, _ = coterie(capfd, monkeypatch, *words, "10")
+    _, eleven, _ = coterie(capfd, monkeypatch, *words, "11")
+    assert "last 10" not in " ".join(ten.split())
+    assert "mean of the last 10 rounds and of all rounds" in " ".join(eleven.split())

@@ -50,6 +50,11 @@ def test_a_study_goes_on_without_a_word(coterie: Commands) -> None:
     assert list(made["methods"]) == ["fedavg", "fedprox"]
     assert coterie("digest", "study") == whole
     assert "fedprox" in coterie("resume", "study")  # complete: only shown
+    coterie("report", "study")
+    assert "coterie report" not in coterie("resume", "study")
+    assert "report.html is older than these results: draw it again with coterie report study" in coterie(
+        "resume", "study", "--seeds", "0-2"
+    )
     assert "holds no study" in coterie.refused("resume", "nothing")
     assert "--budget is for comparisons" in coterie.refused("resume", "study", "--budget", "1")
 

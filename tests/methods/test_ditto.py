@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.asks import Gradient, Trained
+from coterie.core.own_rows import OwnRows
 from coterie.methods.catalogue import build
 from coterie.methods.ditto import OWN, Ditto, Personal
 from coterie.testing import worlds
@@ -16,7 +17,7 @@ FULL = replace(PLAN, cohort=None, local=PLAN.local.but(epochs=1, batch_size=None
 
 
 def own(history: Any, round_: int) -> Any:
-    return history.states[round_].own
+    return history.states[round_].own.everybodys()
 
 
 def test_the_shared_model_is_fedavgs_exactly() -> None:
@@ -50,7 +51,7 @@ def test_held_so_strongly_that_it_forgets_itself() -> None:
 def test_not_held_at_all_it_is_local_training() -> None:
     """With full batches there is nothing to shuffle, and a client's own model never hears of the others'."""
     ditto, local = play(build("ditto(lam=0)"), plan=FULL, rounds=3), play(build("local(until=participation)"), plan=FULL, rounds=3)
-    np.testing.assert_allclose(own(ditto, 3), local.states[-1].models, atol=1e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(own(ditto, 3), local.states[-1].own.everybodys(), atol=1e-6)  # type: ignore[attr-defined]
 
 
 def test_its_own_model_may_take_more_epochs() -> None:
@@ -61,7 +62,7 @@ def test_its_own_model_may_take_more_epochs() -> None:
 
 def test_who_never_took_part_is_served_the_shared_model() -> None:
     d = 2
-    state = Personal(np.zeros((1, d), np.float32), np.zeros((2, d), np.float32), np.zeros(2, np.bool_))
+    state = Personal(np.zeros((1, d), np.float32), OwnRows.nobody(2, np.zeros(d, np.float32)), np.zeros(2, np.bool_))
     ctx = context([1, 1, 1])  # the third has joined since
     reply = Trained(np.array([1]), np.full((1, d), 4, np.float32), np.array([1]), np.array([1]), more=np.full((1, 1, d), 7, np.float32))
     after, (ask,) = dialogue(Ditto().round(state, ctx), reply)

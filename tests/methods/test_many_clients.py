@@ -8,8 +8,18 @@ from sklearn.metrics import adjusted_rand_score
 import coterie as ct
 
 DATA = "digits/rotated(clients=24,groups=2)"
-SWITCHES = ("grouping.principal", "grouping.clusterers", "grouping.similarity", "methods.flhc", "methods.experts", "methods.simprox")
-GROUPED = ["fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)"]
+SWITCHES = (
+    "grouping.principal",
+    "grouping.clusterers",
+    "grouping.similarity",
+    "grouping.pulls",
+    "grouping.nearest",
+    "methods.flhc",
+    "methods.experts",
+    "methods.simprox",
+)
+CUT = "cfl(eps1=9,eps2=0,gamma=0.4)"
+GROUPED = ["fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)", CUT]
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,9 +28,9 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.methods.centre_distances.MANY", 10)
 
 
-def noted(result: ct.Result, method: str) -> list[int]:
+def noted(result: ct.Result, method: str, name: str = "landmarks") -> list[int]:
     notes = result.evidence.frame("notes")
-    own = notes[(notes["method"] == method) & (notes["name"] == "landmarks")]
+    own = notes[(notes["method"] == method) & (notes["name"] == name)]
     return [json.loads(value) for value in own["value"]]
 
 
@@ -49,6 +59,21 @@ def test_weights_are_those_of_the_exact_form(method: str, monkeypatch: pytest.Mo
     weights = [result.evidence.frame("mixing").sort_values("source")["weight"].tolist() for result in (exact, found)]
     assert weights[0] == pytest.approx(weights[1], rel=1e-6)  # everybody is a landmark here: nothing is lost
     assert noted(found, method) == [2048]
+
+
+@pytest.mark.parametrize("pairs", [1 << 27, 0])
+def test_neighbours_are_those_of_all_pairs(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study("neighbourprox(gamma=0.5)", data=DATA, rounds=3, epochs=1, cohort=16, seeds=[0])
+
+    exact = run()
+    many(monkeypatch)
+    monkeypatch.setattr("coterie.grouping.nearest.PAIRS", pairs)
+    monkeypatch.setattr("coterie.grouping.many.neighbours.OPENED", 9)  # all cells: what is found then is exact
+    found = run()
+    assert found.rounds["loss"].tolist() == exact.rounds["loss"].tolist()
+    assert noted(found, "neighbourprox(gamma=0.5)") == ([] if pairs else [4, 4])
+    assert noted(found, "neighbourprox(gamma=0.5)", "compared_with") == ([16, 21] if pairs else [])
 
 
 def test_a_client_that_comes_later_joins_by_the_same_cosine(monkeypatch: pytest.MonkeyPatch) -> None:

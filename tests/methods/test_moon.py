@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from coterie.core.asks import Train
+from coterie.core.own_rows import OwnRows
 from coterie.engines.loss import cross_entropy
 from coterie.engines.rule_step import RuleStep
 from coterie.methods.catalogue import build
@@ -67,21 +68,21 @@ def test_a_network_has() -> None:
 
 
 def test_a_client_is_contrasted_with_the_model_it_trained_last() -> None:
-    state = Remembered(np.zeros((1, 2), np.float32), np.zeros((3, 2), np.float32))
+    state = Remembered(np.zeros((1, 2), np.float32), OwnRows.nobody(3, np.zeros(2, np.float32)))
     ctx = context([1, 1, 2])
     first, (ask,) = dialogue(Moon().round(state, ctx), trained([0, 2], [[2, 0], [0, 4]], [1, 1]))
     assert ask.extra[PREVIOUS].tolist() == [[0, 0]] * 3
-    assert first.last.tolist() == [[2, 0], [0, 0], [0, 4]]
+    assert first.last.everybodys().tolist() == [[2, 0], [0, 0], [0, 4]]
     assert first.models.tolist() == [[1, 2]]
     second, (ask,) = dialogue(Moon().round(first, context([1, 1, 2], round_=2)), trained([1], [[1, 1]], [1]))
     assert ask.extra[PREVIOUS].tolist() == [[2, 0], [0, 0], [0, 4]]
-    assert second.last.tolist() == [[2, 0], [1, 1], [0, 4]]
+    assert second.last.everybodys().tolist() == [[2, 0], [1, 1], [0, 4]]
     same, _ = dialogue(Moon().round(second, ctx), emptied(trained([0], [[0, 0]], [1])))
     assert same is second
 
 
 def test_newcomers_are_contrasted_with_the_shared_model() -> None:
-    state = Remembered(np.ones((1, 2), np.float32), np.zeros((2, 2), np.float32))
+    state = Remembered(np.ones((1, 2), np.float32), OwnRows.nobody(2, np.zeros(2, np.float32)))
     ask = next(Moon().round(state, context([1, 1, 1])))
     assert isinstance(ask, Train)
     assert ask.extra[PREVIOUS].tolist() == [[0, 0], [0, 0], [1, 1]]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import UserError
+from coterie.core.own_rows import OwnRows
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.neighbour_prox import Neighbourly, NeighbourProx
 from coterie.testing.by_hand import context, dialogue, emptied, trained
@@ -17,8 +18,8 @@ FIRST = trained(CLIENTS, [[1, 0], [5, 1], [0, 2], [1, 8]], [1, 1, 1, 1])
 
 
 def state() -> Neighbourly:
-    nothing = np.zeros((4, 2), np.float32)
-    return Neighbourly(np.zeros((1, 2), np.float32), nothing, nothing, np.zeros(4, np.bool_))
+    nothing = OwnRows.nobody(4, np.zeros(2, np.float32))
+    return Neighbourly(np.zeros((1, 2), np.float32), nothing, nothing)
 
 
 def test_anchors_by_hand() -> None:
@@ -45,12 +46,12 @@ def test_a_client_not_heard_before_trains_freely() -> None:
 
 def test_last_models_are_kept_by_client() -> None:
     first, _ = dialogue(NeighbourProx().round(state(), context([1] * 4)), FIRST.of(np.array([1, 3])))
-    assert first.seen.tolist() == [False, True, False, True]
-    assert first.last[3].tolist() == [1, 8]
+    assert first.last.has.tolist() == [False, True, False, True]
+    assert first.last.everybodys()[3].tolist() == [1, 8]
     np.testing.assert_allclose(first.models, [[3, 4.5]])
     second, _ = dialogue(NeighbourProx().round(first, context([1] * 4, round_=2)), trained([3], [[3, 5.5]], [1]))
-    assert second.last[1].tolist() == [5, 1]
-    np.testing.assert_allclose(second.updates[3], [0, 1])  # from the model received, (3, 4.5)
+    assert second.last.everybodys()[1].tolist() == [5, 1]
+    np.testing.assert_allclose(second.updates.everybodys()[3], [0, 1])  # from the model received, (3, 4.5)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])

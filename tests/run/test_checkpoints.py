@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from coterie.core.local import Local
+from coterie.core.own_rows import OwnRows
 from coterie.core.plan import Plan
 from coterie.core.states import flatten, from_bytes, to_bytes
 from coterie.engines import free_memory
 from coterie.engines.free_memory import host_memory, wave_memory
 from coterie.evidence import Evidence, digest
 from coterie.evidence.settings import Settings
-from coterie.methods.local_only import Alone
+from coterie.methods.local_only import Alone, LocalOnly
 from coterie.run import checkpoints
 from coterie.run.callbacks import Callback
 from coterie.run.checkpoints import Checkpoints
@@ -43,24 +44,25 @@ class Heard(Callback):
 
 def alone(seed: int = 0) -> Alone:
     models = np.random.default_rng(seed).normal(size=(8, 650)).astype(np.float32)
-    return Alone(models, models, np.zeros(8), np.zeros(8, np.int64), models[:1].copy())
+    own = OwnRows.nobody(8, models[0].copy()).put(np.arange(8), models)
+    return Alone(own, own, np.zeros(8), np.zeros(8, np.int64))
 
 
 def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
     state = alone()
     arrays, _ = flatten(state)
-    assert sum(array.nbytes for array in arrays.values()) == 4 * 650 * 9 + 128
+    assert sum(array.nbytes for array in arrays.values()) == 4 * 650 * 9 + 192
     again = from_bytes(to_bytes(state))
-    assert again.best is again.models
-    np.testing.assert_array_equal(again.models, state.models)
-    apart = replace(state, best=state.models.copy())  # another array, though the numbers are the same
+    assert again.best.rows is again.own.rows
+    np.testing.assert_array_equal(again.own.rows, state.own.rows)
+    apart = replace(state, best=replace(state.own, rows=state.own.rows.copy()))  # another array, though the numbers are the same
     assert len(flatten(apart)[0]) == len(arrays) + 1
 
 
 def wave_of(count: int) -> list[Lane]:
-    """Lanes whose states have 23,528 bytes each."""
+    """Lanes whose states have 23,592 bytes each."""
     problem = worlds.world().problem
-    lanes = lanes_of([("local", None)], range(count), problem, Plan(rounds=30))  # type: ignore[list-item]
+    lanes = lanes_of([("local", LocalOnly())], range(count), problem, Plan(rounds=30))
     for lane in lanes:
         lane.state = alone(lane.seed)
     return lanes
@@ -72,10 +74,10 @@ def wave_of(count: int) -> list[Lane]:
         (2, 50.0, -1, 10),
         (2, 50.0, 10, 20),
         (2, 50.0, 29, 30),
-        (2, 3 * 47_056e-9, 0, 10),  # three checkpoints fit, as many as there are
-        (2, 2.5 * 47_056e-9, 0, 15),  # two fit
-        (2, 2.5 * 47_056e-9, 15, 30),
-        (4, 2.5 * 47_056e-9, 0, 30),  # of twice as many lanes one, in waves of two
+        (2, 3 * 47_184e-9, 0, 10),  # three checkpoints fit, as many as there are
+        (2, 2.5 * 47_184e-9, 0, 15),  # two fit
+        (2, 2.5 * 47_184e-9, 15, 30),
+        (4, 2.5 * 47_184e-9, 0, 30),  # of twice as many lanes one, in waves of two
         (2, 1e-9, 0, 30),  # there is always one
     ],
 )
@@ -89,16 +91,25 @@ def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypat
     assert planned.told(wave, tmp_path) is None
     monkeypatch.setattr(checkpoints, "GB", 10**4)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
-    said = f"Checkpoints will write at most 28.2 GB to {tmp_path}: 3 of 9.4 GB, less what does not change between them."
+    said = f"Checkpoints will write at most 28.3 GB to {tmp_path}: 3 of 9.4 GB, less what does not change between them."
     assert planned.told(wave, tmp_path) == said
     tight = replace(planned, execution=Execution(checkpoint_gb=20.0))
     assert "2 of 9.4 GB" in str(tight.told(wave, tmp_path))
     assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.told(wave, tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
-    short = "Up to 28.2 GB lie there at a time, and only 28.0 are free: choose another --out, or fewer seeds."
+    short = "Up to 28.3 GB lie there at a time, and only 28.0 are free: choose another --out, or fewer seeds."
     assert short in str(planned.told(wave, tmp_path))
     many = Checkpoints(Execution(checkpoint_every=3), 30, 4)  # ten, of which two, whatever else lies in their files, and a draft
-    assert "Up to 47.1 GB lie there at a time" in str(many.told(wave, tmp_path))
+    assert "Up to 47.2 GB lie there at a time" in str(many.told(wave, tmp_path))
+
+
+def test_models_of_clients_that_have_yet_to_take_part_count_from_the_beginning() -> None:
+    wave = wave_of(1)
+    nobody = OwnRows.nobody(6, np.zeros(18, np.float32))
+    wave[0].state = Alone(nobody, nobody, np.zeros(6), np.zeros(6, np.int64))
+    planned = Checkpoints(Execution(checkpoint_gb=432e-9), 30, 1)  # six models of 18 numbers: one checkpoint fits, no more
+    assert planned.last_round(wave, 0) == 30
+    assert replace(planned, execution=Execution(checkpoint_gb=864e-9)).last_round(wave, 0) == 15
 
 
 def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +117,7 @@ def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: py
     plain = Study.prepare(SETTINGS).run(out=tmp_path / "plain", execution=LOOP, callbacks=[heard])
     assert heard.sentences == []
     monkeypatch.setattr(checkpoints, "GB", 10**3)
-    bounded = replace(LOOP, checkpoint_gb=40.0, seeds_per_wave=1)
+    bounded = replace(LOOP, checkpoint_gb=30.0, seeds_per_wave=1)
     found = Study.prepare(SETTINGS).run(out=tmp_path / "bounded", execution=bounded, callbacks=[heard])
     assert len(heard.sentences) == 1
     assert "they are 6 rounds apart" in heard.sentences[0]

@@ -18,7 +18,7 @@ MODEL = 18  # numbers of the small world's model, of five features and three cla
 
 
 def lane(method: str, **plan: Any) -> Lane:
-    return lanes_of([(method, build(method))], [0], worlds.world().problem, Plan(rounds=1, **plan))[0]
+    return lanes_of([(method, build(method))], [0], worlds.world().problem, Plan(**{"rounds": 1, **plan}))[0]
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,16 @@ def lane(method: str, **plan: Any) -> Lane:
         ("flhc", {"cohort": 2}, 6),
         ("fedex", {"cohort": 2}, 6),
         ("cfl", {"cohort": 2}, 6),
-        ("local", {"cohort": 2}, 2 + 6),
+        ("local", {"cohort": 2}, 2 + 2),  # one round: no more than two will have taken part
+        ("local", {"cohort": 2, "rounds": 2}, 2 + 4),
+        ("local", {"cohort": 2, "rounds": 9}, 2 + 6),
         ("local(until=validation)", {"cohort": 2}, 6 + 12),
-        ("scaffold", {"cohort": 2}, 2 + 6),
-        ("moon", {"cohort": 2}, 2 + 6),
-        ("ditto", {"cohort": 2}, 2 + 6 + 6),
-        ("ditto", {"cohort": 2, "evaluate_clients": 3}, 2 + 6 + 3),
+        ("scaffold", {"cohort": 2, "rounds": 9}, 2 + 6),
+        ("moon", {"rounds": 9}, 6 + 6),
+        ("ditto", {"cohort": 2, "rounds": 2}, 2 + 4),
+        ("neighbourprox", {"cohort": 2, "rounds": 2}, 2 + 8),
         ("fedavg+finetune", {"cohort": 2, "evaluate_clients": 4}, 2 + 4),
-        ("scaffold+restarts(starts=3)", {"cohort": 2}, 2 + 18),
+        ("scaffold+restarts(starts=3)", {"cohort": 2, "rounds": 9}, 2 + 18),
     ],
 )
 def test_models_that_a_lane_cannot_do_without(method: str, plan: dict[str, int], models: int) -> None:
@@ -47,8 +49,8 @@ def test_models_that_a_lane_cannot_do_without(method: str, plan: dict[str, int],
 
 def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
     assert footprint(lane("fedavg", cohort=2)) == 4 * MODEL * (3 * 2 + 8)
-    assert footprint(lane("local", cohort=2)) == 4 * MODEL * (3 * 2 + 8 + 3 * 6)
-    assert kept_by(lane("local", cohort=2)) == 4 * MODEL * 6
+    assert footprint(lane("local", cohort=2, rounds=3)) == 4 * MODEL * (3 * 2 + 8 + 3 * 6)
+    assert kept_by(lane("local", cohort=2, rounds=3)) == 4 * MODEL * 6
     methods = [(name, build(name)) for name in ("fedavg", "local")]
     lanes = lanes_of(methods, [0, 1, 2], worlds.world().problem, Plan(rounds=1, cohort=2))
     one = footprint(lanes[0]) + footprint(lanes[1])
@@ -57,7 +59,7 @@ def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
 
 
 def test_what_cannot_fit_is_refused_in_a_sentence_that_names_the_method() -> None:
-    lanes = [lane("fedavg", cohort=2), lane("local", cohort=2)]
+    lanes = [lane("fedavg", cohort=2), lane("local", cohort=2, rounds=3)]
     check_memory(lanes, room=4 * MODEL * 10)
     with pytest.raises(UserError, match=r"One seed of this study holds 720 bytes .* 576 bytes of them for local, and 719 bytes of memory"):
         check_memory(lanes, room=4 * MODEL * 10 - 1)

@@ -3,8 +3,10 @@
 import os
 import pickle
 import signal
+import struct
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.spread import carrying
+from coterie.run.spread import carrying, local_crew
+from coterie.run.spread.crew import Lost
 from coterie.run.spread.cutting import cut
 from coterie.run.spread.freight import ALIGNED, load_freight, unload_freight
 from coterie.run.spread.place import Place
@@ -268,6 +271,16 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
     assert not psutil.pid_exists(watcher.killed)
     assert any(f"the process {watcher.killed} ended (-9)" in sentence for sentence in told.notices)
     assert not [child for child in psutil.Process().children() if "coterie.run.spread.worker" in child.cmdline()]
+
+
+def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() -> None:
+    with load_freight({}) as freight:
+        process = local_crew._Process(freight)
+    process.close()
+    process.line, theirs = Pipe()
+    os.write(theirs.fileno(), struct.pack("!i", 1000) + b"the beginning")  # a message of a thousand bytes, as `Connection` writes it
+    theirs.close()
+    assert process.receive() == Lost(f"the process {process.process.pid} ended (-9)")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-
-from coterie.analysis.groups import agreement
+from coterie.analysis import metrics
+from coterie.analysis.groups import rand_indices
 from coterie.core.arrays import Array
 
 
@@ -23,11 +22,6 @@ def group_agreement(labels: Array | Sequence[Array], *, same_clients: bool) -> G
 
     Where the partition is redrawn, client 3 of one draw is not client 3 of the next: nothing can be said between draws.
     """
-    seeds = [agreement(one, two) for draw in labels for one, two in combinations(draw, 2)]
-    draws = [agreement(one, two) for first, second in combinations(labels, 2) for one in first for two in second] if same_clients else []
-    return GroupAgreement(_mean(seeds), _mean(draws))
-
-
-def _mean(values: list[float]) -> float:
-    known = np.array(values)[np.isfinite(values)] if values else np.zeros(0)
-    return float(known.mean()) if len(known) else float("nan")
+    seeds = [pair for draw in labels for pair in combinations(draw, 2)]
+    draws = [(one, two) for first, second in combinations(labels, 2) for one in first for two in second] if same_clients else []
+    return GroupAgreement(float(metrics.mean(rand_indices(seeds))), float(metrics.mean(rand_indices(draws))))

@@ -10,7 +10,7 @@ from coterie.analysis import metrics
 from coterie.analysis.draws import DrawRecords, StudyDraws
 from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.group_agreement import GroupAgreement, group_agreement
-from coterie.analysis.groups import against_truth, agreement, lanes_of_groups, mutual_information
+from coterie.analysis.groups import against_truth, informations, lanes_of_groups, rand_indices
 from coterie.analysis.records import Cluster
 from coterie.analysis.roles import assigned, groups_asked, known
 from coterie.core.arrays import Array, Doubles, Ints
@@ -76,8 +76,8 @@ def grouping_of(study: StudyDraws, label: str) -> Grouping | None:
     else:
         collapsed = [_count(cluster) == 1 for draw in draws for lane in draw.lanes for cluster in lane] if asked > 1 else []
     return Grouping(
-        ari=over([against_truth(draw.own.records, draw.lanes, agreement) for draw in draws]) if truth else None,
-        nmi=over([against_truth(draw.own.records, draw.lanes, mutual_information) for draw in draws]) if truth else None,
+        ari=over([against_truth(draw.own.records, draw.lanes, rand_indices) for draw in draws]) if truth else None,
+        nmi=over([against_truth(draw.own.records, draw.lanes, informations) for draw in draws]) if truth else None,
         silhouette=over(silhouette) if noted else None,
         used=over([np.array([_mean([_count(cluster) for cluster in lane]) for lane in draw.lanes]) for draw in draws]),
         between_rounds=_between_rounds(draws) if lasting else float("nan"),
@@ -95,7 +95,7 @@ def _draws(study: StudyDraws, label: str) -> Iterator[_DrawGroups]:
 
 def _between_rounds(draws: list[_DrawGroups]) -> float:
     cubes = [draw.own.records.groups[draw.label][draw.seeds, : draw.own.scope.last + 1] for draw in draws]  # (S', T + 1, N) each
-    return _mean([agreement(a, b) for cube in cubes for lane in cube for a, b in pairwise(lane)])
+    return float(metrics.mean(rand_indices([pair for cube in cubes for lane in cube for pair in pairwise(lane)])))
 
 
 def _count(cluster: Cluster) -> int:

@@ -4,13 +4,13 @@ Counts are arrays (..., C) by class: `hits` (right), `predicted` and `actual`. A
 was neither present nor predicted, the accuracy of a client without test samples, the AUROC of a client with one class.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Ints
 
-Agreement = Callable[[Array, Array], float]  # of two groupings of the same clients, -1 for one in no group
+Agreement = Callable[[Sequence[tuple[Array, Array]]], Doubles]  # (P,) of pairs of groupings of the same clients, -1 for one in no group
 OverClients = Callable[[Doubles, Ints], Doubles]  # right answers (..., N) and test samples (N,) -> a score (...)
 
 

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from coterie.analysis.remarks import remarks_of
 from coterie.analysis.score_names import SCORES
+from coterie.analysis.scores import LAST
 from coterie.cli.console import PlainConsole
 from coterie.run.result import Result
 
@@ -13,8 +14,8 @@ PERCENT: dict[str, str] = {"final": "final", "±": "±", **{name: told.title for
 OTHERS: dict[str, str] = {name: told.title for name, told in PRINTED.items() if not told.percent}
 PLAIN = OTHERS | {"seeds": "seeds", "MB/round": "MB/round"}
 CAPTION = (
-    "{} on every client's own test part, with the model it is served: after the last round (± over seeds), mean of the "
-    "last 10 rounds and of all rounds, and of the worst-served client."
+    "{} on every client's own test part, with the model it is served: after the last round (± over seeds), {}, and of the "
+    "worst-served client."
 )
 UNSEEN = "Unseen: after the last round, of the clients that took no part; they are in no other column."
 
@@ -36,9 +37,11 @@ def print_result(result: Result, console: PlainConsole) -> None:
 def result_table(result: Result) -> Table:
     """The methods of a study side by side."""
     frame = result.table()
-    frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame]]
+    short = result.evidence.settings.plan.rounds <= LAST  # then the last ten are all of them
+    frame = frame[[name for name in [*PERCENT, *PLAIN] if name in frame and not (short and name == "last10")]]
     measure = result.measure
-    caption = CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100)
+    means = "mean of all rounds" if short else f"mean of the last {LAST} rounds and of all rounds"
+    caption = CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100, means)
     told = f"{caption} {UNSEEN}" if "unseen" in frame else caption
     table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)

@@ -1,6 +1,7 @@
 """`coterie resume`: go on with what a folder holds, without saying again what it is."""
 
 import json
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,7 @@ def resume(
         again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
         comparison = with_trust(lambda trusted: again(trust=trusted), trust)
         print_comparison(comparison, console)
+        _tell_of_old_page(folder, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
         return _end(results_of(comparison))
@@ -74,6 +76,7 @@ def resume(
         one = partial(resume_study, path, more=more, callbacks=watch, **common)  # type: ignore[arg-type]
         results.append(with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
         _tell(path, results[-1], console)
+    _tell_of_old_page(folder, console)
     if as_json:
         print(json.dumps(results[0].as_json(str(studies[0]))))
     return _end(results)
@@ -86,6 +89,13 @@ def _tell(path: Path, result: "Result", console: "PlainConsole") -> None:
     settings = result.evidence.settings
     console.print(bold(settings.data), f", {settings.model}, in {path}", sep="")
     print_result(result, console)
+
+
+def _tell_of_old_page(folder: Path, console: "PlainConsole") -> None:
+    """A page that was drawn before the last segment was written does not show it."""
+    page = folder / "report.html"
+    if page.is_file() and any(segments.stat().st_mtime > page.stat().st_mtime for segments in folder.rglob("segments")):
+        console.print(f"{page} is older than these results: draw it again with coterie report {shlex.quote(str(folder))}", soft_wrap=True)
 
 
 def _end(results: "list[Result]") -> None:

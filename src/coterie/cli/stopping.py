@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 from coterie.cli.endings import StoppedError
+from coterie.cli.noticing import notices_as_lines
 
 
 def stop_on_terminate() -> None:
@@ -18,11 +19,12 @@ def stop_on_terminate() -> None:
 
 
 class StoppableCommands(TyperGroup):
-    """Commands whose interruption is told. Typer alone would turn it into an exit without a word."""
+    """Commands whose interruption and notices are told. Typer alone would turn an interruption into an exit without a word."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with notices_as_lines():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise StoppedError(_told(command)) from None

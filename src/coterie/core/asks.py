@@ -129,6 +129,10 @@ class Evaluated(Reply):
         if self.sums is None:  # a classification
             object.__setattr__(self, "sums", np.zeros((len(self.clients), 0)))
 
+    def narrow(self) -> "Evaluated":
+        """The same in half the memory, for as long as it waits to be written: counts of one client's samples are below 2^31."""
+        return replace(self, **{name: getattr(self, name).astype(np.int32) for name in ("hits", "predicted", "actual")})
+
     @property
     def sizes(self) -> Ints:
         return np.asarray(self.sums[:, 0] if self.sums.shape[1] else self.actual.sum(1), dtype=np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 class Holdings:
     """Models at a time, beside those of the round's cohort and the few that are shared. A lower bound, not a promise."""
 
-    kept: float = 0.0  # for each client of the roster, in the state, from round to round and in every checkpoint
+    kept: float = 0.0  # for each client that has taken part, in the state, from round to round and in every checkpoint
     everybody: bool = False  # whether some round has all clients train at once
     served: float = 0.0  # for each client that is evaluated: a model of its own, or one that it trains to be placed
 

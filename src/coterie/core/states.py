@@ -57,6 +57,10 @@ def unflatten(arrays: Mapping[str, Array], tree: Any) -> Any:
         return trees.from_tree(arrays, tree, State._known)
     except trees.UnknownKindError as error:
         raise UserError(f"The checkpoint holds a state {str(error)!r} that no known method has: import the method first.") from error
+    except TypeError as error:
+        raise UserError(
+            f"The checkpoint holds a state of another version of {tree['state']!r}: go on with that version, or run the study anew."
+        ) from error
 
 
 def to_bytes(state: State) -> bytes:

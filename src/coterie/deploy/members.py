@@ -16,6 +16,7 @@ from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
 from coterie.core.roster import Roster
 from coterie.deploy.messages import SiteCard
+from coterie.evidence.class_names import with_class_names
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Members:
     def table(self) -> pa.Table:
         """As evidence holds a roster."""
         counts = np.array([member.actual for member in self.members], dtype=np.int32)
-        return pa.table(
+        roster = pa.table(
             {
                 "id": pa.array([member.id for member in self.members], pa.string()),
                 "train": np.array([member.train for member in self.members], dtype=np.int32),
@@ -77,6 +78,7 @@ class Members:
                 **{f"actual_{c}": counts[:, c] for c in range(len(self.classes))},
             }
         )
+        return with_class_names(roster, self.classes)
 
     def write(self, path: Path) -> None:
         """Keep it for the next part of the run."""

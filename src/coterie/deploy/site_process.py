@@ -97,7 +97,7 @@ def work(line: Connection, kit: Path) -> None:
     while True:
         try:
             data = line.recv_bytes()
-        except EOFError:
+        except (EOFError, OSError):  # an OSError where the other end was killed in the middle of a message
             return
         try:
             site = site or Site(kit)

@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.tasks import TaskName
 from coterie.evidence import format1
+from coterie.evidence.class_names import class_names
 from coterie.evidence.planned import AbsencesAsPlanned, Place, Told, as_planned, told_of
 from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.roster_files import read_roster, roster_path
@@ -134,10 +135,14 @@ class Evidence:
         kept for growing come only if asked for."""
         import pandas as pd
 
-        table = self.table(name, columns)
-        aside = [column for column in (ANSWERS, EXTRA) if columns is None and column in table.column_names]
-        frame: pd.DataFrame = table.drop_columns(aside).to_pandas()
-        frame["method"] = pd.Categorical(frame["method"], categories=list(self.settings.methods))
+        wanted = [column for column in self.columns(name) if column not in (ANSWERS, EXTRA)] if columns is None else columns
+        table = self.table(name, wanted)
+        at = table.column_names.index("method")
+        codes = [method_places(piece, self.settings.methods) for piece in table.column("method").chunks]
+        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=list(self.settings.methods))
+        table = table.drop_columns(["method"])
+        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
+        frame.insert(at, "method", method)
         return frame
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
@@ -161,6 +166,10 @@ class Evidence:
     @cached_property
     def classes(self) -> int:
         return sum(name.startswith("actual_") for name in self.roster.column_names)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        return class_names(self.roster, self.classes)
 
     @cached_property
     def task(self) -> TaskName:

@@ -28,6 +28,7 @@ from coterie.core.asks import Evaluated
 from coterie.core.plain import as_json, plain
 from coterie.core.tasks import CLASSIFICATION, FIXED, Task, credits_of
 from coterie.data.federation import Federation
+from coterie.evidence.class_names import with_class_names
 from coterie.evidence.held import held_by_client
 from coterie.evidence.record import Cost, RoundRecord
 
@@ -95,7 +96,7 @@ def roster_table(federation: Federation) -> pa.Table:
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
         columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
-    return pa.table(columns | held)
+    return with_class_names(pa.table(columns | held), federation.classes)
 
 
 def _rounds(records: Sequence[RoundRecord], task: Task) -> pa.Table:

@@ -18,6 +18,7 @@ from coterie.core.threads import one_thread
 from coterie.grouping.many.means import kmeans_of_many
 from coterie.grouping.many.points import LANDMARKS, MANY
 from coterie.grouping.similarity import distances, gaussian
+from coterie.grouping.starts import best_of_starts
 
 Clusterer = Literal["kmeans", "spectral", "agglomerative"]
 Linkage = Literal["single", "complete", "average", "ward"]
@@ -68,9 +69,12 @@ def kmeans(points: Doubles, k: int, rng: np.random.Generator, restarts: int = 10
         return np.arange(k, dtype=np.int64)
     if len(points) > MANY:
         return canonical(kmeans_of_many(points, k, rng, restarts))
+    state = _state(rng)
     with one_thread():  # with several, sums are added up in the order in which the threads finish
-        fitted = KMeans(k, n_init=restarts, random_state=_state(rng)).fit(points)
-    return canonical(fitted.labels_.astype(np.int64))
+        found = best_of_starts(points, k, restarts, state)
+        if found is None:
+            found = KMeans(k, n_init=restarts, random_state=state).fit(points).labels_.astype(np.int64)
+    return canonical(found)
 
 
 def spectral(affinity: Doubles, k: int, rng: np.random.Generator) -> Ids:

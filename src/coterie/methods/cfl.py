@@ -18,9 +18,9 @@ from coterie.core.method import Context, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import grown
-from coterie.grouping.clusterers import bipartition
 from coterie.grouping.controls import controlled, largest
-from coterie.grouping.similarity import cosines, gram
+from coterie.grouping.cuts import Parting
+from coterie.grouping.pulls import pull_of
 from coterie.methods.averaging import Weighting, weights_of
 from coterie.methods.grouped import GroupedMethod, Groups, lowest_loss, within_groups
 
@@ -71,23 +71,21 @@ class CFL(GroupedMethod[Branches]):
 
     def _look(self, state: Branches, j: int, trained: Trained, weights: Doubles, ctx: Context) -> Branches:
         """Group j after its updates have been looked at: as it was, or cut in two (its model comes later)."""
-        inner = gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models[j : j + 1]))  # of the updates
-        share = weights / weights.sum()
-        mean, longest = float(np.sqrt(max(share @ inner @ share, 0.0))), float(np.sqrt(inner.diagonal().max()))
+        sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models[j : j + 1])
+        mean, longest, cut = pull_of(sent, origin, weights / weights.sum(), ctx)
         state = replace(state, scale=max(state.scale, mean))
         unit = state.scale if self.relative else 1.0
         ctx.note(f"mean_update {j}", mean / unit if unit else 0.0)
         ctx.note(f"longest_update {j}", longest / unit if unit else 0.0)
         if not (mean < self.eps1 * unit and longest > self.eps2 * unit):  # Alg. 1: stationary, and not for everybody
             return state
-        return self._split(state, j, trained.clients, cosines(inner), ctx)
+        return self._split(state, j, trained.clients, cut(self.linkage), ctx)
 
-    def _split(self, state: Branches, j: int, clients: Ids, alike: Doubles, ctx: Context) -> Branches:
+    def _split(self, state: Branches, j: int, clients: Ids, cut: Parting, ctx: Context) -> Branches:
         """Two groups out of one: the cut with the smallest largest cosine across it (single linkage), Alg. 1, line 5."""
-        parts = bipartition(alike, self.linkage)
+        parts, across = cut
         if not parts.any():
             return state
-        across = float(alike[np.ix_(parts, ~parts)].max())
         ctx.note(f"cross_cosine {j}", across)
         if np.sqrt(max(1.0 - across, 0.0) / 2) <= self.gamma:  # the paper's gamma_max
             return state

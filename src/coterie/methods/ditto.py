@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Floats, Ids
+from coterie.core.arrays import Bools, Ids
 from coterie.core.asks import Train
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
+from coterie.core.own_rows import OwnRows
 from coterie.core.rules import MODEL, LocalRule, Step
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
@@ -52,7 +53,7 @@ class Beside(LocalRule):
 class Personal(Models):
     """The shared model, and each client's own."""
 
-    own: Floats  # (n, d) v_k; the common start until a client has taken part
+    own: OwnRows  # (n, d) v_k; the common start until a client has taken part
     seen: Bools  # (n,)
 
 
@@ -66,23 +67,23 @@ class Ditto(SharedModel[Personal]):
 
     @property
     def holdings(self) -> Holdings:
-        return Holdings(kept=1.0, served=1.0)
+        return Holdings(kept=1.0)
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Personal]:
         model = init()[None, :]
-        return done(Personal(model, np.repeat(model, len(ctx.roster), axis=0), np.zeros(len(ctx.roster), dtype=np.bool_)))
+        return done(Personal(model, OwnRows.nobody(len(ctx.roster), model[0]), np.zeros(len(ctx.roster), dtype=np.bool_)))
 
     def round(self, state: Personal, ctx: Context) -> Round[Personal]:
-        own = np.array(grown(state.own, len(ctx.roster), state.models[0]))
+        own = state.own.grown(len(ctx.roster), state.models[0])
         seen = np.array(grown(state.seen, len(ctx.roster), False))
         cohort = ctx.cohort()
         local = ctx.local.but(rule=Beside(lam=self.lam, own_epochs=self.own_epochs))
-        trained = yield from Train(cohort, state.models, local, extra={OWN: own[cohort]}, kept=(OWN,))
-        own[trained.clients], seen[trained.clients] = trained.more[:, 0], True
-        return Personal(averaged(state, trained, self.weighting, ctx).models, own, seen) if len(trained) else state
+        trained = yield from Train(cohort, state.models, local, extra={OWN: own.of(cohort)}, kept=(OWN,))
+        if not len(trained):
+            return state
+        seen[trained.clients] = True
+        return Personal(averaged(state, trained, self.weighting, ctx).models, own.put(trained.clients, trained.more[:, 0]), seen)
 
     def serve(self, state: Personal, clients: Ids, ctx: Context) -> Round[Serving]:
-        seen = np.flatnonzero(grown(state.seen, len(ctx.roster), False)[clients])
-        rows = np.zeros(len(clients), dtype=np.int64)
-        rows[seen] = 1 + np.arange(len(seen))
-        return done(Serving(clients, np.concatenate([state.models, state.own[clients[seen]]]), rows))
+        n = len(ctx.roster)
+        return done(state.own.grown(n).serving(clients, state.models, grown(state.seen, n, False)))

@@ -5,29 +5,30 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
+from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.core.asks import Evaluate, Train
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round, done
+from coterie.core.own_rows import OwnRows
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.states import Models, grown
+from coterie.core.states import State, grown
 
 
 @dataclass(frozen=True)
-class Alone(Models):
-    """Each client's model, and, for early stopping, its best validation loss and how long ago that was."""
+class Alone(State):
+    """Each client's model, the common start until it has trained; for early stopping, its best, and how long ago that was."""
 
-    best: Floats  # (n, d) the model served
+    own: OwnRows
+    best: OwnRows  # what is served
     losses: Doubles  # (n,) validation loss of the best
     stale: Ints  # (n,) trainings since
-    common: Floats  # (1, d) the start, for clients that come later
 
     def everybody(self, n: int) -> "Alone":
-        """With a row for each of n clients: the roster may have grown."""
-        models, best = (grown(rows, n, self.common) for rows in (self.models, self.best))
-        return Alone(models, best, grown(self.losses, n, np.inf), grown(self.stale, n, 0), self.common)
+        """With a place for each of n clients: the roster may have grown."""
+        own = self.own.grown(n)
+        return Alone(own, own if self.best is self.own else self.best.grown(n), grown(self.losses, n, np.inf), grown(self.stale, n, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +50,20 @@ class LocalOnly(Method[Alone]):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
         n = len(ctx.roster)
-        models = np.repeat(init()[None, :], n, axis=0)
-        return done(Alone(models, models, np.full(n, np.inf), np.zeros(n, dtype=np.int64), models[:1]))
+        own = OwnRows.nobody(n, init())
+        return done(Alone(own, own, np.full(n, np.inf), np.zeros(n, dtype=np.int64)))
 
     def round(self, state: Alone, ctx: Context) -> Round[Alone]:
         state = state.everybody(len(ctx.roster))
         clients, epochs = self._who(state, ctx)
-        trained = yield from Train(clients, state.models, ctx.local, start=clients, epochs=epochs, alone=True)
+        models = np.concatenate([state.own.common[None, :], state.own.of(clients)])
+        trained = yield from Train(clients, models, ctx.local, start=1 + np.arange(len(clients)), epochs=epochs, alone=True)
         if not len(trained):
             return state
-        models = state.models.copy()
-        models[trained.clients] = trained.vectors
+        own = state.own.put(trained.clients, trained.vectors)
         if self.until != "validation":
-            return replace(state, models=models, best=models)
-        return (yield from self._keep_best(state, models, trained.clients))
+            return replace(state, own=own, best=own)
+        return (yield from self._keep_best(state, own, trained.clients))
 
     def _who(self, state: Alone, ctx: Context) -> tuple[Ids, Ints | None]:
         """The clients that train in this round, and for how many epochs where that is not the plan's number."""
@@ -74,16 +75,16 @@ class LocalOnly(Method[Alone]):
         left = self.epochs - (ctx.round_ - 1) * ctx.local.epochs
         return (available if left > 0 else available[:0]), np.full(len(available), min(left, ctx.local.epochs))
 
-    def _keep_best(self, state: Alone, models: Floats, clients: Ids) -> Round[Alone]:
+    def _keep_best(self, state: Alone, own: OwnRows, clients: Ids) -> Round[Alone]:
         """Early stopping: keep the model with the lowest validation loss so far. Each client judges only its own model."""
-        best, losses, stale = state.best.copy(), state.losses.copy(), state.stale.copy()
-        judged = yield from Evaluate(Serving(clients, models, clients), "validation", alone=True)
+        losses, stale = state.losses.copy(), state.stale.copy()
+        judged = yield from Evaluate(Serving(clients, own.of(clients), np.arange(len(clients))), "validation", alone=True)
         # A client without validation samples has no loss (nan): it goes on, and its latest model is its best.
         better = judged.clients[~(judged.loss >= state.losses[judged.clients])]
         stale[judged.clients] += 1
-        best[better], stale[better] = models[better], 0
+        stale[better] = 0
         losses[judged.clients] = np.fmin(judged.loss, state.losses[judged.clients])
-        return replace(state, models=models, best=best, losses=losses, stale=stale)
+        return replace(state, own=own, best=state.best.put(better, own.of(better)), losses=losses, stale=stale)
 
     def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(Serving(clients, state.everybody(len(ctx.roster)).best, clients))
+        return done(state.everybody(len(ctx.roster)).best.serving(clients, state.own.common[None, :]))

@@ -8,16 +8,14 @@ dense layer; the paper's projection head, two dense layers that it adds to the n
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from coterie.core.arrays import Floats
 from coterie.core.asks import Train
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
+from coterie.core.own_rows import OwnRows
 from coterie.core.rules import LocalRule, Step
 from coterie.core.settings import setting
-from coterie.core.states import Models, grown
+from coterie.core.states import Models
 from coterie.methods.averaging import Weighting, averaged
 from coterie.methods.one_model import SharedModel
 
@@ -53,7 +51,7 @@ class Contrast(LocalRule):
 class Remembered(Models):
     """The shared model, and the model that each client trained last; the common start before it has."""
 
-    last: Floats  # (n, d)
+    last: OwnRows  # (n, d)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +68,14 @@ class Moon(SharedModel[Remembered]):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Remembered]:
         model = init()[None, :]
-        return done(Remembered(model, np.repeat(model, len(ctx.roster), axis=0)))
+        return done(Remembered(model, OwnRows.nobody(len(ctx.roster), model[0])))
 
     def round(self, state: Remembered, ctx: Context) -> Round[Remembered]:
-        last = np.array(grown(state.last, len(ctx.roster), state.models[0]))
+        last = state.last.grown(len(ctx.roster), state.models[0])
         cohort = ctx.cohort()
         local = ctx.local.but(rule=Contrast(mu=self.mu, temperature=self.temperature)) if self.mu else ctx.local
-        extra = {PREVIOUS: last[cohort]} if self.mu else {}
+        extra = {PREVIOUS: last.of(cohort)} if self.mu else {}
         trained = yield from Train(cohort, state.models, local, extra=extra, kept=(PREVIOUS,))  # Alg. 1: clients keep their last model
-        last[trained.clients] = trained.vectors
-        return Remembered(averaged(state, trained, self.weighting, ctx).models, last) if len(trained) else state
+        if not len(trained):
+            return state
+        return Remembered(averaged(state, trained, self.weighting, ctx).models, last.put(trained.clients, trained.vectors))

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Floats, Ids
+from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Train
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
+from coterie.core.own_rows import OwnRows
 from coterie.core.settings import setting
-from coterie.core.states import Models, grown
-from coterie.grouping.similarity import cosines, gram
+from coterie.core.states import Models
+from coterie.grouping.nearest import nearest_clients
 from coterie.methods.averaging import Weighting, averaged
 from coterie.methods.one_model import SharedModel
 
@@ -25,9 +26,8 @@ from coterie.methods.one_model import SharedModel
 class Neighbourly(Models):
     """The shared model, and the last that was heard of each client."""
 
-    last: Floats  # (n, d) its last model
-    updates: Floats  # (n, d) its last model less the one it had received: what clients are compared by
-    seen: Bools  # (n,)
+    last: OwnRows  # (n, d) its last model
+    updates: OwnRows  # (n, d) its last model less the one it had received: what clients are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,35 +44,31 @@ class NeighbourProx(SharedModel[Neighbourly]):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Neighbourly]:
         model = init()[None, :]
-        nothing = np.zeros((len(ctx.roster), model.shape[1]), dtype=np.float32)
-        return done(Neighbourly(model, nothing, nothing, np.zeros(len(ctx.roster), dtype=np.bool_)))
+        nothing = OwnRows.nobody(len(ctx.roster), np.zeros_like(model[0]))
+        return done(Neighbourly(model, nothing, nothing))
 
     def round(self, state: Neighbourly, ctx: Context) -> Round[Neighbourly]:
-        last, updates = (np.array(grown(rows, len(ctx.roster), 0.0)) for rows in (state.last, state.updates))
-        seen = np.array(grown(state.seen, len(ctx.roster), False))
+        last, updates = (rows.grown(len(ctx.roster)) for rows in (state.last, state.updates))
         cohort = ctx.cohort()
-        anchors, counts = self._anchors(Neighbourly(state.models, last, updates, seen), cohort, ctx)
+        anchors, counts = self._anchors(Neighbourly(state.models, last, updates), cohort, ctx)
         drawn = bool(counts.any()) and self.gamma > 0  # the gradient of Eq. 4's sum is 2 gamma |N(i)| (w - mean of w_j)
         mus = 2.0 * self.gamma * counts.astype(np.float64)
         trained = yield from Train(cohort, state.models, ctx.local, anchors=anchors if drawn else None, mus=mus if drawn else None)
         ctx.note("with_neighbours", int(np.count_nonzero(counts)))
         if not len(trained):
             return state
-        last[trained.clients] = trained.vectors
-        updates[trained.clients] = trained.vectors - state.models[0]
-        seen[trained.clients] = True
-        return Neighbourly(averaged(state, trained, self.weighting, ctx).models, last, updates, seen)
+        last, updates = last.put(trained.clients, trained.vectors), updates.put(trained.clients, trained.vectors - state.models[0])
+        return Neighbourly(averaged(state, trained, self.weighting, ctx).models, last, updates)
 
     def _anchors(self, state: Neighbourly, cohort: Ids, ctx: Context) -> tuple[Floats, Ids]:
         """(m, d) the mean of each client's neighbours' last models, and (m,) how many they are; none before it has been seen itself."""
         anchors = np.repeat(state.models, len(cohort), axis=0)
         counts = np.zeros(len(cohort), dtype=np.int64)
-        known = np.flatnonzero(state.seen)
-        alike = cosines(gram(ctx.layout.comparable(state.updates[known])))
-        np.fill_diagonal(alike, -np.inf)  # nobody is its own neighbour
-        for i, client in enumerate(cohort):
-            count = min(self.neighbours, len(known) - 1)
-            if state.seen[client] and count > 0:
-                near = known[np.argsort(-alike[np.searchsorted(known, client)], kind="stable")[:count]]
-                anchors[i], counts[i] = state.last[near].mean(axis=0, dtype=np.float64), count
+        known = np.flatnonzero(state.last.has)
+        here, count = np.flatnonzero(state.last.has[cohort]), min(self.neighbours, len(known) - 1)
+        if count > 0 and len(here):
+            compared = ctx.layout.comparable(state.updates.of(known))
+            near = known[nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx)]
+            for i, others in zip(here, near, strict=True):
+                anchors[i], counts[i] = state.last.of(others).mean(axis=0, dtype=np.float64), count
         return anchors, counts

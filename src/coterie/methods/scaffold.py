@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats
+from coterie.core.arrays import Doubles
 from coterie.core.asks import Train
 from coterie.core.errors import UserError
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round, done
-from coterie.core.states import Models, grown
+from coterie.core.own_rows import OwnRows
+from coterie.core.states import Models
 from coterie.methods.averaging import averaged
 from coterie.methods.one_model import SharedModel
 
@@ -23,7 +24,7 @@ class Controlled(Models):
     """The shared model and the control variates: the clients' own, and their mean."""
 
     mean: Doubles  # (d,) c
-    own: Floats  # (n, d) c_k, zero until a client has taken part
+    own: OwnRows  # (n, d) c_k, zero until a client has taken part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +41,24 @@ class Scaffold(SharedModel[Controlled]):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Controlled]:
         model = init()[None, :]
-        return done(Controlled(model, np.zeros(model.shape[1]), np.zeros((len(ctx.roster), model.shape[1]), dtype=np.float32)))
+        return done(Controlled(model, np.zeros(model.shape[1]), OwnRows.nobody(len(ctx.roster), np.zeros_like(model[0]))))
 
     def round(self, state: Controlled, ctx: Context) -> Round[Controlled]:
         local = ctx.local
         if local.optimizer != "sgd" or local.momentum or local.mu:
             raise UserError("SCAFFOLD reads gradients off a client's way, so it needs plain SGD: no Adam, momentum or proximal term.")
-        own = np.array(grown(state.own, len(ctx.roster), 0.0))  # newcomers begin at zero
+        own = state.own.grown(len(ctx.roster))  # newcomers begin at zero
         cohort = ctx.cohort()
-        linear = (state.mean - own[cohort]).astype(np.float32)  # line 10: g + c - c_k
+        linear = (state.mean - own.of(cohort)).astype(np.float32)  # line 10: g + c - c_k
         trained = yield from Train(cohort, state.models, local, linear=linear if linear.any() else None)
         if not len(trained):
             return state
         moved = state.models[0].astype(np.float64) - trained.vectors  # (m, d) w_t - w_k
         slopes = moved / (np.maximum(trained.steps, 1) * local.lr)[:, None]
-        before = own[trained.clients].astype(np.float64)
+        before = own.of(trained.clients).astype(np.float64)
         after = np.where(ctx.layout.compared, before - state.mean + slopes, 0.0)  # line 12 (II); statistics have no gradient
-        own[trained.clients] = after
         mean = state.mean + (after - before).sum(axis=0) / len(ctx.roster)  # line 17: c += |S|/N * mean change
         ctx.note("control_norm", float(np.linalg.norm(mean)))
-        return Controlled(averaged(state, trained, "uniform", ctx).models, mean, own)  # line 16
+        return Controlled(
+            averaged(state, trained, "uniform", ctx).models, mean, own.put(trained.clients, after.astype(np.float32))
+        )  # line 16

@@ -72,10 +72,11 @@ def _two_classes(subject: Subject) -> list[ReportTable]:
     for name, title in (("sensitivity", "sensitivity"), ("specificity", "specificity"), ("auroc", "AUC")):
         columns += [Column(title, points(name)), *([Column("95 % interval", span(f"{name}_low", f"{name}_high"))] if again else [])]
     actual = subject.findings.records.evidence.actual
-    second = f"{int(actual[:, 1].sum()):,} of {int(actual.sum()):,} test samples are of the second class"
+    other, told = subject.findings.records.evidence.class_names
+    share = f"{int(actual[:, 1].sum()):,} of {int(actual.sum()):,} test samples are of class {told!r}"
     caption = (
-        f"After the last round, in percent; {second}. Sensitivity: how many of these are recognised; specificity: how many of the others; "
-        "AUC: how often a sample of the second class scores above one of the first, mean over the clients that have both. "
+        f"After the last round, in percent; {share}. Sensitivity: how many of these are recognised; specificity: how many of the others; "
+        f"AUC: how often a sample of class {told!r} scores above one of {other!r}, mean over the clients that have both. "
         + ("Intervals are over draws." if again else "One split: how sure these are is not known.")
     )
     return [ReportTable(subject.id("two-classes"), caption, pd.DataFrame(rows), tuple(columns))]

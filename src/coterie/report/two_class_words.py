@@ -15,7 +15,8 @@ def two_class_words(subject: Subject, finding: Finding) -> list[str]:
     if isnan(own.sensitivity.mean + own.specificity.mean):  # nobody has one of the classes, or no run reached the end
         return []
     name = subject.baseline.name
-    tells = f"Of 100 samples of the second class it recognises {100 * own.sensitivity.mean:.0f} ({name} {100 * base.sensitivity.mean:.0f})"
-    alarms = f"of 100 of the first it takes {100 - 100 * own.specificity.mean:.0f} for the second ({100 - 100 * base.specificity.mean:.0f})"
+    other, told = subject.findings.records.evidence.class_names
+    tells = f"Of 100 samples of class {told!r} it recognises {100 * own.sensitivity.mean:.0f} ({name} {100 * base.sensitivity.mean:.0f})"
+    alarms = f"of 100 of {other!r} it takes {100 - 100 * own.specificity.mean:.0f} for {told!r} ({100 - 100 * base.specificity.mean:.0f})"
     area = f"; AUC {100 * own.auroc.mean:.1f} against {100 * base.auroc.mean:.1f}" if not isnan(own.auroc.mean) else ""
     return [f"{tells}; {alarms}{area}."]

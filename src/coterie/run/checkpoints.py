@@ -14,6 +14,7 @@ from coterie.core.states import flatten
 from coterie.evidence.kept import KEPT_STATES
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
+from coterie.run.memory import kept_by
 
 GB = 10**9
 WORTH_SAYING = 1.0  # GB in all
@@ -56,7 +57,12 @@ class Checkpoints:
         return max(self.execution.checkpoint_every, ceil(self.rounds / fitting) if self.rounds else 1)
 
     def _gigabytes(self, wave: Sequence[Lane]) -> float:
-        """The states of all lanes, if those of the others are as large as this wave's."""
-        states = [state for lane in wave for state in (lane.state, lane.aloft) if state is not None]
-        arrays = [array for state in states for array in flatten(state)[0].values()]
-        return sum(array.nbytes for array in arrays) / GB * self.lanes / len(wave)
+        """The states of all lanes, if those of the others are as large as this wave's; models of clients that will have taken part
+        count from the beginning."""
+        return sum(max(_size(lane), kept_by(lane)) for lane in wave) / GB * self.lanes / len(wave)
+
+
+def _size(lane: Lane) -> int:
+    """Bytes of a lane's state as it is."""
+    states = [state for state in (lane.state, lane.aloft) if state is not None]
+    return sum(array.nbytes for state in states for array in flatten(state)[0].values())

@@ -215,7 +215,7 @@ class Lane:
         if self.hostile is not None:
             yield from self._measure_attack(ctx, serving)
         if self.problem.validation:
-            measured["validated"] = yield from Evaluate(serving, "validation")
+            measured["validated"] = (yield from Evaluate(serving, "validation")).narrow()
         named = self.method.central(state) if self.problem.central else None
         if named is not None and not self.problem.task.counts_classes and isinstance(panel := named.serving.combiner, ByRow):
             named = panel.without_classes(named)
@@ -252,7 +252,7 @@ class Lane:
         self._measurement = ask
         reply = yield from ask
         self._measurement = None
-        return reply
+        return reply.narrow()
 
 
 def _largest(ask: Ask[Any]) -> int:

@@ -25,8 +25,10 @@ def least(lane: Lane) -> int:
 
 
 def kept_by(lane: Lane) -> int:
-    """Bytes of models that its state holds for the clients: what a checkpoint of it takes on disk."""
-    return int(FLOAT * lane.problem.layout.size * len(lane.problem.roster) * lane.method.holdings.kept)
+    """Bytes of models that its state holds at the end for clients that took part: what a checkpoint of it takes on disk."""
+    clients = len(lane.problem.roster)
+    asked = clients if lane.method.holdings.everybody else min(clients, (lane.plan.cohort or clients) * lane.plan.rounds)
+    return int(FLOAT * lane.problem.layout.size * asked * lane.method.holdings.kept)
 
 
 def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:

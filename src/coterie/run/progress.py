@@ -38,6 +38,7 @@ class ProgressBar(Callback):
         self.on_end()
         self.began = self.spoke = monotonic()
         self.total, self.done, self.before = total_rounds, done_rounds, done_rounds
+        self.steps, self.scores = 0, {}  # of what was shown before: another study, or another part of a comparison
         if self.console.is_jupyter:
             self.notebook = NotebookBar()
         elif self.console.is_terminal:

@@ -114,9 +114,12 @@ class Result:
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""
-        ids = {draw: np.asarray(self.evidence.of_draw(draw).ids, dtype=object) for draw in self.evidence.settings.draws}
-        named = [ids[draw][client] for draw, client in zip(frame["draw"], frame["client"], strict=True)]
-        frame.insert(list(frame.columns).index("client") + 1, "id", named)
+        import pandas as pd
+
+        ids = [self.evidence.of_draw(draw).ids for draw in self.evidence.settings.draws]
+        begins = pd.Series(np.cumsum([0, *map(len, ids)])[:-1], index=list(self.evidence.settings.draws))
+        place = begins.loc[frame["draw"]].to_numpy() + frame["client"].to_numpy()
+        frame.insert(list(frame.columns).index("client") + 1, "id", pd.Series([one for own in ids for one in own]).array.take(place))
         return frame
 
     @property

@@ -42,12 +42,12 @@ def gradient(sizes: tuple[int, ...], flat: Doubles, x: Doubles, y: Ints) -> tupl
     return result, margin
 
 
-def train_one(job: FusedJob, i: int) -> tuple[Doubles, int, float]:
+def train_one(job: FusedJob, i: int, precision: Any = np.float64) -> tuple[Doubles, int, float]:
     """The trained model, the steps taken, and the nearest approach to a kink."""
     samples = job.indices[job.offsets[i] : job.offsets[i + 1]]
-    w = job.models[job.start[i]].astype(np.float64)
-    anchor = w.copy() if job.anchors is None else job.anchors[i].astype(np.float64)
-    linear = 0.0 if job.linear is None else job.linear[i].astype(np.float64)
+    w = job.models[job.start[i]].astype(precision)
+    anchor = w.copy() if job.anchors is None else job.anchors[i].astype(precision)
+    linear = precision(0) if job.linear is None else job.linear[i].astype(precision)
     buffer, taken, nearest = np.zeros_like(w), 0, np.inf
     for epoch in range(job.epochs[i]):
         key = rng.fold(job.keys[i : i + 1], np.array([epoch], np.uint64))[0]
@@ -56,10 +56,10 @@ def train_one(job: FusedJob, i: int) -> tuple[Doubles, int, float]:
             if taken == job.max_steps[i]:
                 return w, taken, nearest
             batch = order[at : at + job.batch_size[i]]
-            g, margin = gradient(job.sizes, w, job.x[batch].astype(np.float64), job.y[batch])
-            g = g + job.mu[i] * (w - anchor) + linear + job.weight_decay[i] * w
-            buffer = job.momentum[i] * buffer + g
-            w = w - job.lr[i] * buffer
+            g, margin = gradient(job.sizes, w, job.x[batch].astype(precision), job.y[batch])
+            g = g + precision(job.mu[i]) * (w - anchor) + linear + precision(job.weight_decay[i]) * w
+            buffer = precision(job.momentum[i]) * buffer + g
+            w = w - precision(job.lr[i]) * buffer
             taken, nearest = taken + 1, min(nearest, margin)
     return w, taken, nearest
 
@@ -68,16 +68,27 @@ def train_one(job: FusedJob, i: int) -> tuple[Doubles, int, float]:
 # loops may part (torch's own does, by as much), and such a training says nothing about the kernel.
 NEAR_A_KINK = 3e-7
 
+# A training farther off than this is asked whether rounding explains it: some trainings double every error within a few steps, and
+# then this very loop in float32 ends far away, too, though rounding may fall better for one of the two.
+ASKED = 1e-5
+AS_FAR = 30.0
+
 
 def errors(job: FusedJob, vectors: Floats, steps: Ints) -> list[float]:
-    """Each training's largest deviation, relative to its largest weight, but for those near a kink. The steps must agree exactly."""
+    """Each deviation, relative to the largest weight, but of trainings near a kink or chaotic. The steps must agree exactly."""
     found = []
     for i, vector in enumerate(vectors):
         expected, taken, margin = train_one(job, i)
         assert steps[i] == taken
         if margin > NEAR_A_KINK:
-            found.append(float(np.abs(vector - expected).max() / np.abs(expected).max()))
+            error = _distance(vector, expected)
+            if error <= ASKED or error > AS_FAR * _distance(train_one(job, i, np.float32)[0], expected):
+                found.append(error)
     return found
+
+
+def _distance(vector: Array, expected: Doubles) -> float:
+    return float(np.abs(vector - expected).max() / np.abs(expected).max())
 
 
 def random_job(seed: int, sizes: tuple[int, ...], samples: list[int], **settings: Array | Any) -> FusedJob:

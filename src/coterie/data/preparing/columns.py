@@ -1,5 +1,6 @@
 """The columns of a table as columns of numbers: those that hold numbers as they are, those that hold words as indicators."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,14 @@ import numpy as np
 
 from coterie.core.arrays import Array, Doubles
 from coterie.core.errors import UserError
+from coterie.core.notices import Notice
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_WORDS = 1000  # of one column: more are names, numbers of patients or sentences, which no indicator helps to learn from
 FEW_NAMES, NAMES = 30, 0.5  # words from which on, and the share of the rows, a column is taken for names of rows
+SHOWN = 3  # words that a notice names
 STRAY = 0.1  # the share of a column's cells up to which words among numbers are taken for slips
 
 
@@ -29,17 +32,28 @@ class TableColumn:
         return (self.name,) if self.words is None else tuple(f"{self.name}={word}" for word in self.words)
 
     def encode(self, cells: Sequence[Any], where: str) -> Doubles:
-        """(n, features) with nan at gaps of numbers. A gap among words, and a word that was not there when it was fitted, has none set."""
+        """(n, features) with nan at gaps of numbers. A gap among words has none set; nor has a word new since training, which is told."""
         gaps = [cell is None or cell != cell or str(cell).strip() == "" for cell in cells]
         if self.words is not None:
             places = {word: place for place, word in enumerate(self.words)}
             made = np.zeros((len(cells), len(self.words)))
-            for row, (cell, gap) in enumerate(zip(cells, gaps, strict=True)):
-                if not gap and (place := places.get(str(cell).strip())) is not None:
-                    made[row, place] = 1.0
+            found = {row: str(cell).strip() for row, (cell, gap) in enumerate(zip(cells, gaps, strict=True)) if not gap}
+            for row, word in found.items():
+                if word in places:
+                    made[row, places[word]] = 1.0
+            if strange := [word for word in found.values() if word not in places]:
+                self._tell_of_strangers(strange, len(cells), where)
             return made
         values = [np.nan if gap else _number(cell, row, self.name, where) for row, (cell, gap) in enumerate(zip(cells, gaps, strict=True))]
         return np.array(values, dtype=np.float64).reshape(-1, 1)
+
+    def _tell_of_strangers(self, words: Sequence[str], rows: int, where: str) -> None:
+        kinds = list(dict.fromkeys(words))
+        named = ", ".join(map(repr, kinds[:SHOWN])) + (f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else "")
+        sentence = (
+            f"{where}: {len(words)} of {rows} rows hold {named} in column {self.name!r}, which training did not know: taken for gaps."
+        )
+        warnings.warn(sentence, Notice, stacklevel=4)
 
 
 @dataclass(frozen=True)

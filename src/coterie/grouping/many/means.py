@@ -23,4 +23,5 @@ def kmeans_of_many(points: Doubles, k: int, rng: np.random.Generator, restarts: 
 def nearest_of_many(points: Doubles, centres: Doubles) -> Ids:
     """(n,) the nearest centre of each point, a piece of the points at a time."""
     squares = np.einsum("ij,ij->i", centres, centres)
-    return by_rows(lambda block: (squares - 2 * block.astype(np.float64) @ centres.T).argmin(axis=1), points).astype(np.int64)
+    found = by_rows(lambda block: (squares - 2 * block.astype(np.float64) @ centres.T).argmin(axis=1), points, width=len(centres))
+    return found.astype(np.int64)

@@ -21,6 +21,11 @@ def landmarks(n: int, rng: np.random.Generator, most: int = LANDMARKS) -> Ints:
     return np.sort(rng.permutation(n)[:most]) if n > most else np.arange(n)
 
 
+def affordable(columns: int) -> int:
+    """How many landmarks of so many numbers each fit what is held."""
+    return max(FEWEST, min(LANDMARKS, HELD // max(columns, 1)))
+
+
 def short_points(
     vectors: Floats,
     origin: Floats | None,
@@ -35,7 +40,7 @@ def short_points(
     Centred, this is PCA as `similarity.coordinates` does it, with the landmarks' mean and directions. `variance` keeps the fewest that hold
     that share of the landmarks'. What lies in further directions is lost: for groups that are apart it is noise.
     """
-    some = landmarks(len(vectors), rng, max(FEWEST, min(LANDMARKS, HELD // max(vectors.shape[1], 1))))
+    some = landmarks(len(vectors), rng, affordable(vectors.shape[1]))
     sample = laid_out(vectors[some], origin, unit)
     floor = float(np.max(np.einsum("ij,ij->i", sample, sample), initial=0.0))
     middle: Doubles = sample.mean(axis=0) if centred else np.zeros(sample.shape[1])
@@ -54,9 +59,12 @@ def laid_out(rows: Floats, origin: Floats | None, unit: bool = False) -> Doubles
     return made
 
 
-def by_rows(work: Callable[[Any], Array], vectors: Floats | Doubles) -> Array:
-    """What `work` makes of the rows, a piece of them at a time; pieces are of one shape, so bits depend on no number of cores."""
-    together = max(1, PIECE // max(vectors.shape[1], 1))
+def by_rows(work: Callable[[Any], Array], vectors: Floats | Doubles, width: int = 1) -> Array:
+    """What `work` makes of the rows, a piece of them at a time; pieces are of one shape, so bits depend on no number of cores.
+
+    `width` is how many numbers it makes of a row on its way, where these are more than the row has.
+    """
+    together = max(1, PIECE // max(vectors.shape[1], width))
     with one_thread():
         pieces = in_order(lambda at: work(vectors[at : at + together]), range(0, len(vectors), together), cores())
         return np.concatenate(list(pieces))

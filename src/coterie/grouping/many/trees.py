@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Ids
+from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.grouping.clusterers import Linkage, agglomerative, canonical
 from coterie.grouping.many.means import nearest_of_many
 from coterie.grouping.many.points import landmarks
@@ -21,9 +21,16 @@ def tree_of_many(
         threshold = threshold * float(np.sqrt(len(some) / len(points)))
     sample = points[some]
     labels = agglomerative(distances(sample @ sample.T), groups=groups, threshold=threshold, linkage=linkage)
+    return canonical(with_landmarks(points, some, labels, linkage))
+
+
+def with_landmarks(points: Doubles, some: Ints, labels: Ids, linkage: Linkage) -> Ids:
+    """(n,) everybody's label from those of the landmarks `some`: the nearest middle's, or, with single linkage, the nearest landmark's."""
+    sample = points[some]
     if linkage == "single":
-        return canonical(labels[nearest_of_many(points, sample)])
-    middles = np.stack([sample[labels == j].mean(axis=0) for j in range(int(labels.max()) + 1)])
-    found = nearest_of_many(points, middles)
+        found = labels[nearest_of_many(points, sample)]
+    else:
+        middles = np.stack([sample[labels == j].mean(axis=0) for j in range(int(labels.max()) + 1)])
+        found = nearest_of_many(points, middles)
     found[some] = labels
-    return canonical(found)
+    return found

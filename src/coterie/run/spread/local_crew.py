@@ -70,13 +70,13 @@ class _Process:
         theirs.close()
 
     def send(self, errand: Errand) -> None:
-        with suppress(ConnectionError):  # it is gone, as `receive` will find
+        with suppress(OSError):  # it is gone, as `receive` will find
             self.line.send(errand)
 
     def receive(self) -> Any:
         try:
             return self.line.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # an OSError where it was killed in the middle of a message
             return Lost(f"the process {self.process.pid} ended ({self.process.wait()})")
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def work_for(line: Connection, freight: int) -> None:
 def _next(line: Connection) -> Errand | None:
     try:
         errand: Any = line.recv()
-    except (EOFError, ConnectionError):
+    except (EOFError, OSError):
         return None
     return errand if isinstance(errand, Errand) else None
 

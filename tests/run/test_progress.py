@@ -1,0 +1,35 @@
+"""What a progress bar says where there is no terminal, of several studies one after the other."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from coterie.run import progress
+from coterie.run.progress import ProgressBar
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    now = {"seconds": 100.0}
+    monkeypatch.setattr(progress, "monotonic", lambda: now["seconds"])
+    return now
+
+
+def test_a_second_study_tells_its_own_speed_and_scores(clock: dict[str, Any]) -> None:
+    said = io.StringIO()
+    bar = ProgressBar(Console(file=said, width=300))
+    for label, steps in (("fedavg", 4000), ("fedsim", 500)):
+        bar.begin(total_rounds=4, done_rounds=0)
+        for round_ in (1, 2):
+            clock["seconds"] += 20
+            bar.advance(label, seed=0, round_=round_, steps=steps, score=0.5)
+        bar.on_end()
+    lines = said.getvalue().splitlines()
+    speeds = [line.split(", ")[-2] for line in lines]
+    assert speeds == ["200 steps/s", "200 steps/s", "25 steps/s", "25 steps/s"]  # 4000 or 500 steps in 20 seconds each
+    assert "fedavg 50.0%" in lines[1]
+    assert "fedavg" not in lines[3]
+    assert lines[3].endswith("about 40 s left")
+    assert "2 of 4 rounds" in lines[3]
