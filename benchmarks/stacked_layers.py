@@ -120,13 +120,15 @@ def measure(layer: Layer, device: str) -> tuple[dict[str, float], float]:
 
     def called(weights: Own, x: Tensor) -> Tensor:
         found = functional_call(module, weights, (x,))
-        return found[0] if isinstance(found, tuple) else found
+        outputs: Tensor = found[0] if isinstance(found, tuple) else found
+        return outputs
 
     def mapped() -> Tensor:
         with as_mappable():
-            return vmap(called)(own, x)
+            found: Tensor = vmap(called)(own, x)
+            return found
 
-    ways = {
+    ways: dict[str, Callable[[], Tensor]] = {
         "mapped": mapped,
         "by hand": lambda: layer.by_hand(own, x),
         "one by one": lambda: torch.stack([called({name: w[i] for name, w in own.items()}, x[i]) for i in range(TRAININGS)]),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from coterie.core.arrays import Floats, Ints
+from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.engines.dense import Spread
 from coterie.engines.dense_arrays import Judged
@@ -89,5 +89,5 @@ def _with_answers(ask: Evaluate, work: Work, judged: Judged) -> Evaluated:
     return evaluate(ask, federation, _never, work.judged(), lambda model, rows: judged)
 
 
-def _never(*_: object) -> Judged:
+def _never(model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
     raise AssertionError("of one model that is judged already, no probabilities are asked for")

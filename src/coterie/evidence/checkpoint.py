@@ -153,12 +153,13 @@ def _placed(
     fresh: list[Bytes] = []
     new: dict[tuple[LaneKey, bytes], Location] = {}
     end = 0
-    for (key, piece), digest, place in zip(contents, checkpoint.digests, found, strict=True):
-        if place is None or place.segment in given_up:
-            place = new.get((key, digest))
-            if place is None:
-                place = new[key, digest] = Location(number, end)
-                fresh.append(piece)
-                end += piece.nbytes
-        checkpoint.places.append(place)
+    for (key, piece), digest, before in zip(contents, checkpoint.digests, found, strict=True):
+        if before is not None and before.segment not in given_up:
+            checkpoint.places.append(before)
+            continue
+        if (key, digest) not in new:
+            new[key, digest] = Location(number, end)
+            fresh.append(piece)
+            end += piece.nbytes
+        checkpoint.places.append(new[key, digest])
     return fresh

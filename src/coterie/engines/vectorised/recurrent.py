@@ -52,7 +52,7 @@ def _plain(x: Tensor, memory: Any, weights: Any, biases: Any, layers: Any, dropo
     """Whether the call is one on whole tensors (of packed words the weights come a place later) without dropout and projections."""
     if not isinstance(biases, bool) or (dropout and train):
         return False
-    return len(weights) == layers * (2 if both else 1) * (4 if biases else 2)
+    return bool(len(weights) == layers * (2 if both else 1) * (4 if biases else 2))
 
 
 def _called_cell(cell: Cell, x: Tensor, memory: Any, w_x: Tensor, w_h: Tensor, b_x: Tensor | None = None, b_h: Tensor | None = None) -> Any:
@@ -81,7 +81,8 @@ def _called_layers(
         directions = []
         for back in range(2 if both else 1):
             place = layer * (2 if both else 1) + back
-            w_x, w_h, b_x, b_h = (*weights[place * each : (place + 1) * each], None, None)[:4]
+            w_x, w_h, *added = weights[place * each : (place + 1) * each]
+            b_x, b_h = added if biases else (None, None)
             # as rows: mapped, a product of words by words would spread the weights over all of them
             gates = linear(signal.flatten(0, 1), w_x, b_x).reshape(*signal.shape[:2], -1)
             states, end = _walk(cell, gates, tuple(m[place] for m in held), w_h, b_h, back=bool(back))
