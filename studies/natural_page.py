@@ -33,7 +33,7 @@ WHAT = {
     "states": "states: a day of many births?",
     "carriers": "airlines: late?",
     "exercises": "people: which exercise?",
-    "readers": "readers: which opinion?",
+    "readers": "readers: does the sentence tell a spoiler?",
     "tweeters": "tweeters: glad or sad?",
     "writers of digits": "writers: which digit?",
     "writers of letters": "writers: which letter or digit?",

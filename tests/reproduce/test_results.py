@@ -1,15 +1,17 @@
 """The pages of results say what their scores say: every claims table and verdict is made again from the files beside it."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from coterie.reproduce import find, read_reproduction
 from coterie.reproduce.again import judge_again
-from coterie.reproduce.page import verdict_lines
+from coterie.reproduce.page import page_lines, verdict_lines
 from coterie.reproduce.reproduced import Reproduced
 
 ROOT = Path(__file__).parents[2]
+WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies|$)", re.MULTILINE)
 RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith("-curves"))
 
 
@@ -22,6 +24,15 @@ def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     outcome, page = again(scores), scores.with_suffix(".md").read_text()
     assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(verdict_lines(outcome)) + "\n" in page
     assert f"| [{scores.stem}]({scores.stem}.md) |" in (ROOT / "docs" / "results" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
+def test_a_page_says_what_its_study_file_says_today(scores: Path) -> None:
+    """All of it but the command and the dates: `coterie reproduce NAME --from docs/results/NAME.csv --page docs/results` writes it anew."""
+    page = scores.with_suffix(".md").read_text()
+    figures = re.findall(r"\]\(([\w-]+\.svg)\)", page)
+    made = "\n".join(page_lines(again(scores), figures, "", has_csv=True)) + "\n"
+    assert WHEN.sub("", page) == WHEN.sub("", made)
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)

@@ -22,6 +22,8 @@ ITEMS = [
     *(("FeSEM", f"Table {n}") for n in range(1, 4)),
     *(("FeSEM", f"Figure {n}") for n in range(1, 6)),
 ]
+QUOTED = re.compile(r"([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)(?=[,);])")  # an interval: its ends, within or at the end of brackets
+PRINTED = re.compile(r"\| [+-]?\d+\.\d+ \(([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)\) \|")
 REASONS = ("no result: ", "not run: ", "data not to be had")
 
 
@@ -54,6 +56,26 @@ def test_the_summary_opens_with_an_abstract_and_one_table() -> None:
     assert "```bibtex" in SUMMARY.split("## How to cite")[1]
 
 
+def not_on_a_page(text: str) -> list[str]:
+    """Intervals of a text that no page has, to the digits that are quoted and whichever way round the difference is told."""
+    pages = [path.read_text() for path in RESULTS.glob("*.md") if path.name != "README.md"]
+    ends = [(float(low), float(high)) for page in pages for low, high in PRINTED.findall(page)]
+    ends += [(-high, -low) for low, high in ends]
+    lost = []
+    for low, high in QUOTED.findall(text):
+        half = 0.5 / 10 ** len(low.partition(".")[2]) + 1e-9
+        if not any(abs(a - float(low)) <= half and abs(b - float(high)) <= half for a, b in ends):
+            lost.append(f"{low} to {high}")
+    return lost
+
+
+def test_every_interval_of_the_summary_is_on_a_page() -> None:
+    assert not_on_a_page(SUMMARY) == []
+    assert not_on_a_page("FedSim gains (+5.60 to +6.56), loses (-6.56 to -5.60), (5.6 to 6.6, 35 seeds); not (+5.60 to +6.66).") == [
+        "+5.60 to +6.66"
+    ]
+
+
 def test_nothing_that_was_withdrawn_is_said_elsewhere() -> None:
     """But in the paragraph that withdraws it."""
     withdrawn = ("all significant", "random centres do as well", "uniform weights are all of")
@@ -71,3 +93,16 @@ def test_papers_are_called_by_their_authors(place: str) -> None:
             text = path.read_text()
             assert "FeSEM (Xie" not in text, path
             assert "Decomposed Data-Driven" not in text, path
+
+
+def test_papers_are_cited_alike_in_both_places() -> None:
+    """CITATION.cff has the five papers with the titles and authors of the summary's BibTeX."""
+    citation = (RESULTS.parents[1] / "CITATION.cff").read_text().split("references:")[1]
+    bibtex = SUMMARY.split("## How to cite")[1]
+    entries = [text for text in bibtex.split("\n@") if "2020ifca" not in text and "software" not in text and "title" in text]
+    papers = citation.split("- type: ")[1:]
+    assert len(papers) == len(entries) == 5
+    for paper, entry in zip(papers, entries, strict=True):
+        assert re.findall(r'title: "(.*)"', paper) == re.findall(r"title += \{(.*)\}", entry)
+        names = [name.strip('"') for name in re.findall(r"family-names: ([^,]+),", paper)]
+        assert names == [name.split(",")[0] for name in re.findall(r"author += \{(.*)\}", entry)[0].split(" and ")]

@@ -58,7 +58,7 @@ class Featured:
     def _features(self, text: str, body: nn.Module, x: Array) -> Floats:
         key = (text, id(x))
         if key not in self._made:
-            how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}"
+            how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}{getattr(body, 'told', '')}"
             self._made[key] = x, kept(body, x, how, lambda: computed(body, x, self.device, self.precision))
         return self._made[key][1]
 

@@ -175,7 +175,9 @@ class Evidence:
     def task(self) -> TaskName:
         """What is predicted, by what the roster tells of test parts."""
         names = self.roster.column_names
-        return "regression" if "target_squares" in names else "multilabel" if "samples" in names else "classification"
+        if "samples" not in names:
+            return "classification"
+        return "regression" if "target_squares" in names else "multilabel" if "actual_0" in names else "next-token"
 
     @cached_property
     def tested(self) -> Ints:

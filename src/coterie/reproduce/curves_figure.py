@@ -34,7 +34,8 @@ def curves_chart(alt: Any, outcome: Reproduced) -> Any:
     colour = alt.Color("line:N", scale=scale, title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3))
     whose = [name for name in WHOSE if name in set(data["whose"])]
     dashes = alt.Scale(domain=whose, range=[WHOSE[name] for name in whose])
-    dash = alt.StrokeDash("whose:N", scale=dashes, title=None, legend=alt.Legend() if len(whose) > 1 else None)
+    long = alt.Legend(symbolSize=900, symbolStrokeWidth=2)  # long enough for a dash and its gap to be seen
+    dash = alt.StrokeDash("whose:N", scale=dashes, title=None, legend=long if len(whose) > 1 else None)
     ends = alt.Scale(nice=False, zero=False)
     base = alt.Chart(data).encode(x=alt.X("round:Q", title="round", scale=ends), color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy %", scale=ends), y2="high:Q")
@@ -48,8 +49,8 @@ def curves_chart(alt: Any, outcome: Reproduced) -> Any:
 
 
 def _frames(outcome: Reproduced) -> Iterator[pd.DataFrame]:
-    drawn = {run.part.name: run for run in outcome.runs if _rows(outcome.study, run, outcome.values[run.part.name])}
-    rows = {name: _rows(outcome.study, run, outcome.values[name]) for name, run in drawn.items()}
+    drawn = {run.part.name: run for run in outcome.runs if drawn_rows(outcome.study, run, outcome.values[run.part.name])}
+    rows = {name: drawn_rows(outcome.study, run, outcome.values[name]) for name, run in drawn.items()}
     alone = len({row for found in rows.values() for row in found}) == 1
     for name, run in drawn.items():
         panel, _, last = name.rpartition(" ") if alone else (_panel(run), "", "")
@@ -63,13 +64,17 @@ def _panel(run: PartRun) -> str:
     return run.part.name if run.settings is None else f"{run.part.name}: {run.settings.data}, {run.settings.model}"
 
 
-def _rows(study: Reproduction, run: PartRun, values: PartValues) -> list[str]:
+def drawn_rows(study: Reproduction, run: PartRun, values: PartValues) -> list[str]:
     """Whose curves are drawn: the methods', or the models' on the server's own test set where the part's claims are about those."""
-    central = any(" | " in claim.one for claim in study.claims if run.part.name in (claim.parts or [claim.part]))
     named = dict.fromkeys([*values.curves, *values.means])
     if len(values.rounds) < FEWEST and not values.means:
         return []
-    return [row for row in named if (" | " in row) == central] or list(named)
+    return [row for row in named if (" | " in row) == wants_central(study, run)] or list(named)
+
+
+def wants_central(study: Reproduction, run: PartRun) -> bool:
+    """Are a part's claims about models on the server's own test set?"""
+    return any(" | " in claim.one for claim in study.claims if run.part.name in (claim.parts or [claim.part]))
 
 
 def _lines(values: PartValues, row: str) -> Iterator[pd.DataFrame]:

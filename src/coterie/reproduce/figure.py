@@ -41,10 +41,11 @@ def _differences(alt: Any, result: StudyResult) -> Any:
     ]
     if not rows:
         return None
-    base = alt.Chart(pd.DataFrame(rows)).encode(y=alt.Y("claim:N", sort=None, title=None, axis=alt.Axis(labelLimit=520)))
+    base = alt.Chart(pd.DataFrame(rows)).encode(y=alt.Y("claim:N", sort=None, title=None, axis=alt.Axis(labelLimit=900)))
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
-    title, ours, theirs = "points: ● ours with 95 % interval, ◆ the paper", OKABE_ITO["blue"], OKABE_ITO["vermillion"]
-    span = base.mark_rule(strokeWidth=2, color=ours).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    title, ours, theirs = "difference: ● ours with 95 % interval, ◆ the paper", OKABE_ITO["blue"], OKABE_ITO["vermillion"]
+    ends = alt.Scale(nice=False, padding=8)
+    span = base.mark_rule(strokeWidth=2, color=ours).encode(x=alt.X("low:Q", title=title, scale=ends), x2="high:Q")
     mean = base.mark_point(filled=True, size=60, color=ours, opacity=1).encode(x="ours:Q")
     paper = base.mark_point(filled=True, shape="diamond", size=70, color=theirs, opacity=1).encode(x="theirs:Q")
     return (zero + span + mean + paper).properties(width=420, background="white")

@@ -17,7 +17,7 @@ def why_variant(study: Reproduction, claim: Claim, runs: Sequence[PartRun], repe
     found = [claim.variant]
     for run in (run for run in runs if run.part.name in names):
         found += [UNSAID if run.part.variant is None else run.part.variant, _cut_short(study, run, repetitions)]
-    return "; ".join(dict.fromkeys(filter(None, found)))
+    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each said once
 
 
 def _cut_short(study: Reproduction, run: PartRun, repetitions: int) -> str:

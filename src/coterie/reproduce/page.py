@@ -17,9 +17,8 @@ from coterie.reproduce.protocol import FIELDS
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import HEADER, cells, markdown
 from coterie.reproduce.rules import FEWEST, RULES, SHOWN
-from coterie.reproduce.run import PartRun
 from coterie.reproduce.score_tables import frame_of, score_lines
-from coterie.reproduce.values import PartValues
+from coterie.reproduce.told import curves_told, judged_on, settings_told
 
 
 def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
@@ -35,13 +34,14 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
             write_inside(folder, f"{name}.json", kept_text(kept))
             if curves := curves_text(outcome.values):
                 write_inside(folder, f"{name}-curves.csv", curves)
-        path = write_inside(folder, f"{name}.md", "\n".join(_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
+        path = write_inside(folder, f"{name}.md", "\n".join(page_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
     return path
 
 
-def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
+def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
+    """The page, verdict first."""
     study, result = outcome.study, outcome.result
     yield f"# {study.title}\n"
     yield f"{study.paper}, {study.where}. {study.asks}\n"
@@ -51,11 +51,11 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
         yield f"\n![{study.title}]({figure})"
     yield from score_lines(outcome)
     yield "\n## How\n"
-    yield f"{_when(outcome, command)} Accuracies are in percent, differences in points, on every client's own test part."
+    yield f"{_when(outcome, command)}{judged_on(outcome)}"
     if any(" | " in row for values in outcome.values.values() for row in values.rows):
         yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
     if has_csv:
-        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + _curves_told(outcome)
+        yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + curves_told(outcome)
     yield from _protocol(study)
     yield "\nWhat differs from the paper:\n"
     yield from (f"- {sentence}" for sentence in study.deviations)
@@ -66,7 +66,7 @@ def _lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: b
     yield "\nSettings of each part:\n"
     kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, "")
     for run in outcome.runs:
-        text = _settings(study, run, outcome.values[run.part.name])
+        text = settings_told(study, run, outcome.values[run.part.name])
         known = kept.parts.get(run.part.name)
         yield text if run.why_not or known is None else f"{text} {made_text(known.made or seeds_and_draws(run))}."
 
@@ -100,42 +100,8 @@ def _protocol(study: Reproduction) -> Iterator[str]:
         yield from (f"- {sentence}" for sentence in study.protocol.unsaid)
 
 
-def _curves_told(outcome: Reproduced) -> str:
-    """Where the curves are, and what is in them."""
-    name, values = outcome.study.name, outcome.values.values()
-    if not any(own.curves or own.means for own in values):
-        return "; curves were not kept."
-    kinds = [
-        "of every seed" if any(own.curves for own in values) else "",
-        "means, read off the figure" if any(own.means for own in values) else "",
-    ]
-    kinds += ["the paper's own"] if any(own.theirs for own in values) else []
-    return f"; curves ({', '.join(filter(None, kinds))}): [{name}-curves.csv]({name}-curves.csv)."
-
-
 def _when(outcome: Reproduced, command: str) -> str:
     today = date.today().isoformat()
     if outcome.kept is None or not outcome.again:
         return f"`{command}`, {today}{'; the other parts from the scores that were kept' if outcome.kept else ''}."
     return f"`{outcome.kept.command}`, {outcome.kept.date}; judged again from the scores of every seed, {today}: nothing was run anew."
-
-
-def _settings(study: Reproduction, run: PartRun, values: PartValues) -> str:
-    intended, settings = study.settings_of(run.part).settings, run.settings
-    assert settings is not None
-    local, plan = settings.plan.local, settings.plan
-    short = f" of {intended.plan.rounds}" if plan.rounds < intended.plan.rounds else ""
-    counts = {len(found) for found in values.numbers.values()} or {len(settings.seeds)}
-    fewer = f" of {len(intended.seeds)}" if min(counts) < len(intended.seeds) else ""
-    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-    seeds += f"{fewer} seeds" + (", data redrawn for each" if run.part.redrawn else " on one data set")
-    text = f"- **{run.part.name}**: `{settings.data}`, `{settings.model}`"
-    if run.part.measure != "training":
-        return f"{text}, measured ({run.part.measure}), {seeds}."
-    text += f", {plan.rounds}{short} rounds, {plan.cohort or 'all'} clients a round, {local.epochs} epochs, "
-    text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan.evaluate_every)}, {seeds}."
-    return f"{text} Not run: {run.why_not}." if run.why_not else text
-
-
-def _rounds(every: int) -> str:
-    return "round" if every == 1 else f"{every} rounds"

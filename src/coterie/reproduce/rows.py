@@ -7,6 +7,7 @@ from coterie.core.counted import counted
 from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.rules import FEWEST
 
+SHARES = ("ari", "r2", "similarity", "silhouette", "normalised")  # of 1: two digits would hide their intervals
 HEADER = ("theirs", "ours (95 % interval)", "over", "p", "outcome")  # after what the claim says
 
 
@@ -16,6 +17,8 @@ def cells(result: ClaimResult) -> list[str]:
     theirs = f"{claim.paper:{form}}" if claim.paper is not None else {1: "above 0", -1: "below 0", 0: "0"}[claim.direction]
     if claim.kind in ("at_least", "at_most", "rounds"):
         theirs = f"{'≤' if claim.kind == 'at_most' else '≥'} {claim.paper:g}"
+    if claim.kind == "level":
+        theirs = f"{claim.paper:g}"
     if claim.kind == "level" or (claim.kind == "difference" and claim.direction == 0):
         theirs += f" ± {claim.within:g}"
     if claim.control and claim.paper is None and claim.direction:
@@ -31,8 +34,11 @@ def cells(result: ClaimResult) -> list[str]:
 
 
 def _form(result: ClaimResult) -> str:
+    digits = 3 if result.claim.score in SHARES else 2
     if result.claim.kind in ("difference", "trend"):
-        return "+.2f"
+        return f"+.{digits}f"
+    if digits == 3:
+        return ".3f"
     return ".1f" if result.claim.kind in ("rounds", "level") else ".2f"
 
 
