@@ -139,10 +139,10 @@ class Evidence:
         table = self.table(name, wanted)
         at = table.column_names.index("method")
         codes = [method_places(piece, self.settings.methods) for piece in table.column("method").chunks]
-        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=list(self.settings.methods))
+        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=pd.Index(self.settings.methods))
         table = table.drop_columns(["method"])
         frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
-        frame.insert(at, "method", method)
+        frame.insert(at, "method", pd.Series(method, index=frame.index))
         return frame
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
