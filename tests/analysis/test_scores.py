@@ -54,7 +54,7 @@ def test_a_run_that_diverged_has_no_score_at_all() -> None:
     scope = scope_of(records)
     assert (scope.seeds.tolist(), scope.last) == ([0, 1, 2], 4)
     found = scores_of(records, scope, 1)
-    assert set(found) == set(SCORES) - {"auroc", "mae", "rmse", "unseen"}
+    assert set(found) == set(SCORES) - {"auroc", "mae", "rmse", "perplexity", "unseen"}
     for name, values in found.items():
         assert np.isfinite(values).tolist() == [True, False, True], name
     assert all(np.isfinite(values).all() for values in scores_of(records, scope, 0).values() if not np.isnan(values).all())

@@ -6,12 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from coterie.evidence import Evidence, digest
+from coterie.evidence.restore import restore
+from coterie.run.aloft import Aloft
+from coterie.run.execution import Execution
+from coterie.run.study import study
 
 COMMAND = [
     *(sys.executable, "-c", "from coterie.cli import main; main()"),
@@ -20,9 +25,16 @@ COMMAND = [
 ]
 
 
-def start(out: Path, *more: str) -> "subprocess.Popen[str]":
+ASYNCHRONOUS = [
+    *(sys.executable, "-c", "from coterie.cli import main; main()"),
+    *("run", "fedavg", "simprox", "--data", "digits/rotated(clients=8,groups=4)", "--rounds", "24", "--engine", "loop", "--lr", "0.1"),
+    *("--checkpoint-every", "2", "--asynchronous", "2", "--concurrency", "6", "--speeds", "lognormal(1.0)"),
+]
+
+
+def start(out: Path, *more: str, command: Sequence[str] = COMMAND) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*COMMAND, "--out", str(out), *more],
+        [*command, "--out", str(out), *more],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -35,9 +47,9 @@ def segments(out: Path) -> int:
     return len([p for p in folder.iterdir() if not p.name.startswith(".")]) if folder.exists() else 0
 
 
-def interrupt(out: Path, number: int, after: float, *more: str) -> int:
+def interrupt(out: Path, number: int, after: float, *more: str, command: Sequence[str] = COMMAND) -> int:
     """Start (or resume), wait for one more segment and a random while, then send the signal; the exit code."""
-    process = start(out, *more)
+    process = start(out, *more, command=command)
     have = segments(out)
     while process.poll() is None and segments(out) <= have:
         time.sleep(0.01)
@@ -70,3 +82,27 @@ def test_a_killed_run_resumes_to_the_same_digest(number: signal.Signals, times: 
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert digest(Evidence.open(out)) == uninterrupted
+
+
+def test_a_killed_run_with_clients_at_work_resumes_to_the_same_digest(tmp_path: Path) -> None:
+    """Answers that were on their way when the process was killed come when they would have come."""
+    out = tmp_path / "cut"
+    assert interrupt(out, signal.SIGKILL, 0.05, command=ASYNCHRONOUS) == -9
+    stood, _ = restore(out)
+    flown = [lane.aloft for lane in stood.values() if isinstance(lane.aloft, Aloft)]
+    assert flown
+    assert all(len(each) > 0 for each in flown)  # clients were at work, and what they will send is in the checkpoint
+    process = start(out, "--resume", command=ASYNCHRONOUS)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    whole = study(
+        ["fedavg", "simprox"],
+        data="digits/rotated(clients=8,groups=4)",
+        rounds=24,
+        execution=Execution(engine="loop"),
+        lr=0.1,
+        asynchronous=2,
+        concurrency=6,
+        speeds="lognormal(1.0)",
+    )
+    assert digest(Evidence.open(out)) == digest(whole.evidence)

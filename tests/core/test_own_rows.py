@@ -15,7 +15,7 @@ D = 3
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.lists(st.tuples(st.sampled_from(["put", "grow", "grow filled"]), st.integers(0, 1000)), max_size=8))
 def test_they_are_a_table_with_a_row_for_everybody(clients: int, steps: list[tuple[str, int]]) -> None:
-    common = np.float32([1, 2, 3])
+    common = np.array([1, 2, 3], np.float32)
     sparse, dense = OwnRows.nobody(clients, common), np.repeat(common[None], clients, axis=0)
     owners: set[int] = set()
     for what, seed in steps:
@@ -46,8 +46,8 @@ def test_they_are_a_table_with_a_row_for_everybody(clients: int, steps: list[tup
 
 
 def test_whose_row_counts_can_be_said() -> None:
-    rows = OwnRows.nobody(3, np.zeros(1, np.float32)).put(np.array([0, 2]), np.float32([[5], [7]]))
-    serving = rows.serving(np.arange(3), np.float32([[9]]), own=np.array([False, False, True]))
+    rows = OwnRows.nobody(3, np.zeros(1, np.float32)).put(np.array([0, 2]), np.array([[5], [7]], np.float32))
+    serving = rows.serving(np.arange(3), np.array([[9]], np.float32), own=np.array([False, False, True]))
     assert serving.models[serving.rows].tolist() == [[9], [9], [7]]
 
 

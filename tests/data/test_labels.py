@@ -121,7 +121,7 @@ def test_newcomers_come_in_the_units_of_the_others() -> None:
     new = new.with_(ids=tuple(f"new-{i}" for i in range(6)))
     both = with_newcomers(known, new)
     np.testing.assert_allclose(both.task.in_units(both.y[len(known.y) :]), new.task.in_units(new.y), atol=1e-4)
-    with pytest.raises(UserError, match="they are a multilabel, the others a regression"):
+    with pytest.raises(UserError, match="they are a multilabel task, the others a regression"):
         with_newcomers(known, linear("multilabel", clients=2, labels=1).with_(ids=("p", "q"), classes=("target",)))
 
 

@@ -1,5 +1,6 @@
 """Many models at once give the bits of one model at a time."""
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -66,6 +67,21 @@ def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPat
         alone = *dense.predict(models[client], own.test[client]), *dense.judge([models[client]], own.test[client])[0]
         for together, by_itself in zip((chances, losses, guesses, judged), alone, strict=True):
             np.testing.assert_array_equal(together[span], by_itself)
+
+
+def test_losses_of_many_samples_take_memory_for_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.engines.dense_arrays.CHUNK", 64)
+    own = federation([40_000], 3, 4)
+    dense, models = DenseArrays(own, (3, 4)), np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32)
+    pieces = len(dense.pieces(40_000))
+    assert pieces > 10
+    tracemalloc.start()
+    try:
+        losses_of(dense, models, own.test.indices)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 40_000 * 8  # the losses of two models and the numbers of samples are three of these; one for each piece is more
 
 
 @given(st.lists(st.integers(-1, 6), max_size=30))

@@ -19,7 +19,7 @@ SWITCHES = (
     "methods.simprox",
 )
 CUT = "cfl(eps1=9,eps2=0,gamma=0.4)"
-GROUPED = ["fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)", CUT]
+GROUPED = ["robust(groups=2,trim=0)", "fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)", CUT]
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def samples(spec: str, shape: tuple[int, ...], *leading: int) -> Tensor:
 
 def test_every_model_is_in_the_battery() -> None:
     # these have tests of their own: batch norm mixes samples, and encoders need files
-    larger = {"resnet18", "resnet50", "densenet121", "efficientnet_lite0", "text", "fusion"}
+    larger = {"resnet18", "resnet50", "densenet121", "efficientnet_lite0", "text", "lm", "fusion"}
     assert {spec.partition("(")[0] for spec, _ in EVERY} == set(models) - larger
 
 

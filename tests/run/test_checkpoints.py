@@ -53,9 +53,9 @@ def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
     arrays, _ = flatten(state)
     assert sum(array.nbytes for array in arrays.values()) == 4 * 650 * 9 + 192
     again = from_bytes(to_bytes(state))
-    assert again.best.rows is again.own.rows
-    np.testing.assert_array_equal(again.own.rows, state.own.rows)
-    apart = replace(state, best=replace(state.own, rows=state.own.rows.copy()))  # another array, though the numbers are the same
+    assert again.best.rows is again.models.rows
+    np.testing.assert_array_equal(again.models.rows, state.models.rows)
+    apart = replace(state, best=replace(state.models, rows=state.models.rows.copy()))  # another array, though the numbers are the same
     assert len(flatten(apart)[0]) == len(arrays) + 1
 
 

@@ -49,3 +49,5 @@ def test_a_study_is_its_start_its_first_round_and_the_others() -> None:
     assert found.cost.messages == 2 * (1 + 2 + 10 * 4)
     assert found.cost.steps == 10 * found.cost.messages
     assert found.disk == 2 * (4 * 100 + 8 * 10 + 2 * 1000)
+    grown = multiplied("m", seen, Plan(rounds=11, evaluate_every=5), repeats=2, kept=7000)  # clients will have taken part by then
+    assert grown.disk == 2 * (4 * 100 + 8 * 10 + 2 * 7000)

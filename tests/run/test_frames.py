@@ -26,7 +26,8 @@ def test_every_row_has_the_name_of_its_client_in_its_own_draw(tmp_path: Path) ->
 
 
 def test_counts_that_wait_to_be_written_take_half_the_memory() -> None:
-    wide = Evaluated(np.array([2, 5]), *(np.arange(6).reshape(2, 3) + i for i in range(3)), np.array([0.5, 1.0]), np.array([0.1, 0.2]))
+    hits, predicted, actual = (np.arange(6).reshape(2, 3) + i for i in range(3))
+    wide = Evaluated(np.array([2, 5]), hits, predicted, actual, np.array([0.5, 1.0]), np.array([0.1, 0.2]))
     kept = wide.narrow()
     for name in ("hits", "predicted", "actual"):
         assert getattr(kept, name).dtype == np.int32

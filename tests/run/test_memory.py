@@ -51,6 +51,8 @@ def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
     assert footprint(lane("fedavg", cohort=2)) == 4 * MODEL * (3 * 2 + 8)
     assert footprint(lane("local", cohort=2, rounds=3)) == 4 * MODEL * (3 * 2 + 8 + 3 * 6)
     assert kept_by(lane("local", cohort=2, rounds=3)) == 4 * MODEL * 6
+    assert kept_by(lane("local", cohort=2, rounds=3), rounds=2) == 4 * MODEL * 4
+    assert footprint(lane("local", cohort=2, rounds=3), rounds=1) == 4 * MODEL * (3 * 2 + 8 + 3 * 2)
     methods = [(name, build(name)) for name in ("fedavg", "local")]
     lanes = lanes_of(methods, [0, 1, 2], worlds.world().problem, Plan(rounds=1, cohort=2))
     one = footprint(lanes[0]) + footprint(lanes[1])

@@ -10,7 +10,7 @@ from coterie.core.arrays import Doubles
 from coterie.core.errors import UserError, suggestion
 from coterie.core.named_code import named_object
 from coterie.core.specs import Registry
-from coterie.core.tasks import TaskName
+from coterie.core.tasks import Task, TaskName
 
 ValueOf = Callable[[Counts], Doubles]
 installed: Registry[Doubles] = Registry("metric", "coterie.metrics")  # functions of counts, as entry points
@@ -31,7 +31,7 @@ def metric_of(name: str | ValueOf | None, task: TaskName, classes: int) -> Metri
         raise UserError(f"There is no metric {name!r}: {suggestion(name, [*fitting, *installed])}")
     found = METRICS[name]
     if task not in found.tasks or (found.two_classes and classes != 2):
-        why = f"is of two classes, and there are {classes}" if task in found.tasks else f"is not for a {task}"
+        why = f"is of two classes, and there are {classes}" if task in found.tasks else f"is not for a {Task(task)}"
         raise UserError(f"The metric {name!r} {why}: choose from {', '.join(each for each in fitting if each != name)}.")
     return found
 

@@ -137,7 +137,8 @@ def findings_of(
     study = study_draws([draws] if isinstance(draws, Records) else draws)
     labels = study.each[0].records.settings.methods
     found = Findings(study, roles_of(labels, baseline), score, 0.0, margin, {})
-    errors: tuple[Score, ...] = ("mae", "rmse") if study.each[0].records.mae is not None else ()  # in the target's own units
+    known: tuple[Score, ...] = ("mae", "rmse", "perplexity")  # in units of their own
+    errors = [name for name in known if getattr(study.each[0].records, name) is not None]
     names = list(dict.fromkeys([*scores, score, *errors]))
     headline = {label: tables[score] for label, tables in study.scores.items()}
     base = study.scores[found.roles.baseline]

@@ -94,7 +94,7 @@ def _counted(pairs: Sequence[tuple[Array, Array]]) -> Ints:
 
 def _couples(counts: Ints) -> Doubles:
     """(P,) in how many pairs of clients both are in one cell."""
-    return (counts * (counts - 1) // 2).reshape(len(counts), -1).sum(axis=1).astype(np.float64)
+    return np.asarray((counts * (counts - 1) // 2).reshape(len(counts), -1).sum(axis=1), dtype=np.float64)
 
 
 def _entropy(share: Doubles) -> Doubles:

@@ -25,6 +25,7 @@ class JudgedRounds:
     auroc: Doubles | None  # (M, S, R) mean over clients, of two-class tasks
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
+    perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by in the last round
 
 
@@ -62,7 +63,7 @@ class Judging:
         self.right = np.full((*self.shape, held.samples.shape[1]), -1 if self.whole else np.nan, dtype=kind)
         self.undefined = np.zeros(held.samples.shape, dtype=np.bool_)
         self.totals: dict[str, Doubles] = {name: np.zeros(int(np.prod(self.shape))) for name in ("loss", "weight", "area", "areas")}
-        self.errors = {name: np.zeros(int(np.prod(self.shape))) for name in SUMS[evidence.task] if name.endswith("_error")}
+        self.errors = {name: np.zeros(int(np.prod(self.shape))) for name in SUMS[evidence.task] if name.endswith(("_error", "_likelihood"))}
         everybody = np.ones((shape[1], held.samples.shape[1]), dtype=np.bool_)
         self.honest = everybody if hostile is None else ~hostile
         self.scales = [held.scales(own) for own in self.honest]  # by seed
@@ -112,7 +113,7 @@ class Judging:
         totals = self.totals
         loss, area = (metrics.ratio(totals[top], totals[low]).reshape(self.shape) for top, low in (("loss", "weight"), ("area", "areas")))
         errors = {name: metrics.ratio(total, totals["weight"]).reshape(self.shape) for name, total in self.errors.items()}
-        root = np.sqrt(errors["squared_error"]) if errors else None
+        root = np.sqrt(errors["squared_error"]) if "squared_error" in errors else None
         return JudgedRounds(
             self.right,
             np.where(self.undefined, 0, self.held.samples),
@@ -120,6 +121,7 @@ class Judging:
             area if "auroc" in self.evidence.columns("clients") else None,
             errors.get("absolute_error"),
             root,
+            np.exp(-errors["log_likelihood"]) if "log_likelihood" in errors else None,  # samples have the same number of tokens
             self._unit(),
         )
 
@@ -127,6 +129,8 @@ class Judging:
         name, seeds = self.metric.measure.name, len(self.honest)
         if self.evidence.task == "multilabel":
             return np.full(seeds, float(self.evidence.classes))
+        if self.evidence.task == "next-token":
+            return np.ones(seeds)
         which = {"r2": 0, "mae": 1}.get(name)
         return None if which is None else np.array([own[which][-1] for own in self.scales])
 

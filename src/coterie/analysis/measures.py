@@ -24,6 +24,7 @@ class Measure:
     share: bool = True  # a share, shown in percent; otherwise its level is shown as a plain number, and differences in hundredths
     alike: bool = False  # the mean over clients of each one's own value, and not over their samples
     whole: bool = False  # a sample is right or wrong: credits are whole numbers of samples
+    nats: bool = False  # a mean log-likelihood, of which the perplexity is told, too
 
     @property
     def axis(self) -> str:
@@ -42,7 +43,8 @@ class Measure:
 
     def level(self, value: float) -> str:
         """A value by itself."""
-        return f"{100 * value:.1f} %" if self.share else f"{value:.3f}"
+        told = f"{100 * value:.1f} %" if self.share else f"{value:.3f}"
+        return f"{told} (perplexity {np.exp(-value):.4g})" if self.nats else told
 
     def short(self, value: float) -> str:
         """A value in brackets, for who decides."""
@@ -111,6 +113,10 @@ def _absolute(counts: Counts) -> Doubles:
     return _per_sample(squared_credit(counts.sums["absolute_error"], counts.samples, counts.distance), counts)
 
 
+def _likelihood(counts: Counts) -> Doubles:
+    return _per_sample(counts.sums["log_likelihood"], counts)
+
+
 def _balanced(counts: Counts) -> Doubles:
     """Recall averaged over the classes that the client has; what is predicted does not change for whom it is defined."""
     return metrics.mean(metrics.ratio(counts.hits, counts.actual))
@@ -133,6 +139,11 @@ METRICS: dict[str, Metric] = {
             ("regression",),
             _absolute,
         ),
+        Metric(
+            Measure("likelihood", "log-likelihood", "one hundredth of a nat a token, about 1 % of perplexity", share=False, nats=True),
+            ("next-token",),
+            _likelihood,
+        ),
         Metric(Measure("balanced_accuracy", "balanced accuracy", "one hundredth of balanced accuracy", alike=True), CLASSES, _balanced),
         Metric(Measure("f1", "F1", "one hundredth of F1", alike=True, share=False), ("classification", "multilabel"), _f1),
         Metric(
@@ -147,4 +158,5 @@ OWN: dict[TaskName, str] = {
     "classification": "accuracy",
     "multilabel": "labels",
     "regression": "r2",
+    "next-token": "likelihood",
 }  # each task's, unless another is chosen

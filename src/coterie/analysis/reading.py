@@ -40,7 +40,7 @@ def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Recor
     seconds = _server_seconds(evidence, index, faults)
     ends = evidence.ends(faults)
     stops, last = stops_of(ends, settings), reached(ends, plan.rounds)
-    carry_on([judged.right, judged.loss, judged.auroc, judged.mae, judged.rmse, validation], rounds, stops, last)
+    carry_on([judged.right, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation], rounds, stops, last)
     rest([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
     keep_groups(groups, settings.methods, stops, last)
     truth = evidence.roster["group"].to_numpy()[:n]
@@ -57,6 +57,7 @@ def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Recor
         auroc=judged.auroc,
         mae=judged.mae,
         rmse=judged.rmse,
+        perplexity=judged.perplexity,
         unit=judged.unit,
         measure=chosen.measure,
         validation=validation,

@@ -56,6 +56,7 @@ class Records:
     measure: Measure = ACCURACY  # what `right` and all that is made of it measures
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
     rmse: Doubles | None = None  # (M, S, R) root mean squared error
+    perplexity: Doubles | None = None  # (M, S, R) of all test tokens, where texts are predicted
     unit: Doubles | None = None  # (S,) what a sample's error, or its right labels, are divided by to be a credit: see `right_answers`
 
     @cached_property

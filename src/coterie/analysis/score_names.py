@@ -6,7 +6,9 @@ from typing import Literal
 
 Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
 Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
-ByRound = Literal["macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse"]  # known of every round; the score is that of the last
+ByRound = Literal[
+    "macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"
+]  # known of every round; the score is that of the last
 Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]
 
 
@@ -37,6 +39,7 @@ SCORES: dict[Score, ScoreName] = {
     "auroc": ScoreName("AUROC", "area under the ROC curve after the last round", tabled=True, printed=True),
     "mae": ScoreName("MAE", "mean absolute error after the last round", percent=False, tabled=True, printed=True),
     "rmse": ScoreName("RMSE", "root mean squared error after the last round", percent=False, tabled=True, printed=True),
+    "perplexity": ScoreName("perplexity", "perplexity after the last round", percent=False, tabled=True, printed=True),
     "unseen": ScoreName("unseen", "{measure} after the last round of clients that took no part", tabled=True, printed=True),
     "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
 }

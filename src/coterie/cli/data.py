@@ -98,6 +98,8 @@ def _predicted(federation: "Federation") -> tuple[str, str]:
             "target",
             f"{federation.classes[0]}: a regression (of training targets, mean {task.mean:.4g}, deviation {task.deviation:.4g})",
         )
+    if task.name == "next-token":
+        return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
 

@@ -1,7 +1,8 @@
 """Finding what others trained: a folder of files, or a name on the Hugging Face hub. Their code is never run, only their numbers read."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +43,31 @@ def found(who: str, where: str, what: str, load: Callable[[str, bool], T]) -> T:
         raise UserError(
             f"{who}: {where!r} is no folder here, and the hub has no {what} of that name ({_told(error)}): check it."
         ) from error
+
+
+def gguf_file(who: str, where: str) -> tuple[str, str | None]:
+    """The folder and, where its weights are quantised, the GGUF file in it: for such a file, or for a folder of one and of no others."""
+    path = Path(where).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        files, folder = [path], path.parent
+    else:
+        files, folder = sorted(path.glob("*.gguf")) if path.is_dir() and not (path / "config.json").is_file() else [], path
+    if len(files) > 1:
+        raise UserError(f"{who}: folder {where!r} holds {len(files)} GGUF files: name one of them, such as {str(files[0])!r}.")
+    if not files:
+        return where, None
+    try:
+        import gguf  # noqa: F401 (transformers reads such files by it)
+    except ImportError:
+        raise UserError(f"{who}: {str(files[0])!r} needs the package gguf, which is not installed: pip install 'coterie[text]'.") from None
+    return str(folder), files[0].name
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the bars that packages draw of their own accord: a dequantisation has one that cannot be asked to go."""
+    with open(os.devnull, "w") as nothing, redirect_stderr(nothing):
+        yield
 
 
 def _out_of_reach(error: BaseException | None) -> bool:

@@ -1,13 +1,15 @@
-"""What is predicted: a class, a number, or several labels at once. Everything that depends on it is told apart here, by name.
+"""What is predicted: a class, a number, several labels at once, or the next token of a text. All that depends on it is told apart here.
 
 | task | a sample's label | a client's score is the mean over its test samples of |
 | --- | --- | --- |
 | classification | a class number | whether the answer is right |
 | multilabel | 0 or 1 for each label | the share of the labels that are right |
 | regression | a number | 1 - squared error / variance of all clients' test targets |
+| next-token | none: the text itself | the mean log-likelihood of its tokens, in nats |
 
 A score that is a mean over samples is what every interval, test and verdict is made of. Of a regression the mean over all clients, by their
-samples, is R2 exactly: 1 - (sum of squared errors) / (sum of squares of the targets about their mean).
+samples, is R2 exactly: 1 - (sum of squared errors) / (sum of squares of the targets about their mean). A sample of texts is a block of
+tokens, the same number in each, so that the mean over all clients is the mean over all tokens: perplexity is exp(-score) exactly.
 """
 
 from dataclasses import dataclass
@@ -18,14 +20,16 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles
 from coterie.core.asks import Evaluated
 
-TaskName = Literal["classification", "regression", "multilabel"]
+TaskName = Literal["classification", "regression", "multilabel", "next-token"]
 # What a client sums up over the samples that it is judged on, beside counts by class or label: columns of `Evaluated.sums`. Those of a
 # regression are in the target's own units; squares are about the client's own mean, distances from the mean of all training targets.
 SUMS: dict[TaskName, tuple[str, ...]] = {
     "classification": (),
     "multilabel": ("samples", "exact"),
     "regression": ("samples", "squared_error", "absolute_error", "target_mean", "target_squares", "target_distance"),
+    "next-token": ("samples", "log_likelihood"),
 }
+LEAST_LIKELY = -80.0  # nats that a token's log-likelihood may be low: a model that has run away keeps a score
 WORST = 1e12  # variances that an error may be large: a model that has run away keeps a score
 # Those that models do not change: they stand in the roster, once, unless the world drifts.
 FIXED = ("samples", "target_mean", "target_squares", "target_distance")
@@ -39,6 +43,10 @@ class Task:
     mean: float = 0.0
     deviation: float = 1.0
 
+    def __str__(self) -> str:
+        """In a sentence: this is a ..."""
+        return f"{self.name} task" if self.name in ("multilabel", "next-token") else self.name
+
     @property
     def counts_classes(self) -> bool:
         """Whether a sample has one class: what is counted by class, or asked class by class, is for such tasks only."""
@@ -50,7 +58,7 @@ class Task:
 
     def labels(self, outputs: int) -> int:
         """How many columns of counts a reply has, where the model has so many outputs."""
-        return 0 if self.name == "regression" else outputs
+        return 0 if self.name in ("regression", "next-token") else outputs
 
     def in_units(self, values: Array) -> Doubles:
         """Predictions or targets of a regression in the target's own units."""
@@ -66,6 +74,8 @@ def credits_of(reply: Evaluated, task: Task) -> Array:
         return np.asarray(reply.hits.sum(axis=1))
     if task.name == "multilabel":
         return np.asarray(labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1))
+    if task.name == "next-token":
+        return np.asarray(reply.sums[:, 1])
     samples, squared, _, means, squares, _ = reply.sums.T
     return squared_credit(squared, samples, pooled_variance(samples, means, squares))
 

@@ -16,7 +16,7 @@ from coterie.data.digits import digits
 from coterie.data.federation import Federation, Samples
 from coterie.data.heart import heart
 from coterie.data.linear import linear
-from coterie.data.sets import crisis, fedsim, flights, images, mnist, people, schools, texts, watch
+from coterie.data.sets import continued, crisis, fedsim, flights, images, mnist, people, schools, texts, watch
 from coterie.data.synthetic import synthetic
 
 T = TypeVar("T")
@@ -35,6 +35,7 @@ sources: Registry[Samples | Federation] = _named(
     *(digits, heart, synthetic, linear),
     *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
+    *(continued.shakespeare_tokens, continued.banking77_tokens, continued.texts),
     *(crisis.crisismmd, crisis.medic),
     *(people.covid_clinics, people.wvs_countries, people.minneapolis_stops, people.births_states),
     *(watch.watch_exercises, flights.flights_carriers, schools.insteval, schools.chem97),
@@ -152,7 +153,7 @@ def _check(steps: Sequence[Spec]) -> None:
 def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
     """Refuse to deal out, or to swap, the classes of samples that have none."""
     if step.name in BY_CLASS and not made.task.counts_classes:
-        raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task.name}: use natural, iid or quantity.")
+        raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task}: use natural, iid or quantity.")
 
 
 def _undivided(name: str) -> str:
@@ -161,7 +162,7 @@ def _undivided(name: str) -> str:
 
 
 # what counts classes: samples of other tasks have none
-BY_CLASS = {"dirichlet", "pathological", "shards", "powerlaw", "letters", "fedex_noise", "intents", "labelswap", "labelsubset", "mixed"}
+BY_CLASS = {"dirichlet", "pathological", "shards", "powerlaw", "letters", "fedex_noise", "intents", "labelswap", "labelsubset"}
 # sets that do not say whose a sample is; of a user's own files one knows only after reading them
 UNDIVIDED = {"digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "banking77"}
 

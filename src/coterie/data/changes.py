@@ -48,6 +48,8 @@ def _spoilt(y: Array, classes: int, how: str, federation: Federation, rng: np.ra
     """Labels flipped, or drawn at random; targets mirrored at their mean, or dealt out anew among their own."""
     if federation.task.counts_classes:
         return np.asarray(classes - 1 - y if how == "flip" else rng.integers(classes, size=len(y)))
+    if federation.task.name == "next-token":
+        raise UserError(f"'outliers' spoils labels, and texts have none: {federation.name!r} is a {federation.task}.")
     if how == "random":
         return np.asarray(rng.permutation(y))
     return -y if federation.task.name == "regression" else 1 - y

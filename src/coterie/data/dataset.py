@@ -45,19 +45,23 @@ class DataSet:
         """The samples with the features that `finish` makes under these settings, from the cache if they were decoded before."""
         folder, fetched = self.locate(data_dir)
         sources = [folder / store.ABOUT] if fetched else [folder / file for file in self.files]
+        return decoded(self.name, sources, lambda: finish(self.table(data_dir)), self.told, version=self.version, **settings)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """Where it is from, under which licence, and whom to cite."""
         told = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
-        if self.package is not None:
-            told["package"] = self.package.told
+        return told if self.package is None else {**told, "package": self.package.told}
 
-        def read() -> Table:
-            if fetched and not store.sound(folder):
-                raise UserError(f"{folder} is not as it was fetched: get it again with 'coterie data get {self.name}'.")
-            table = store.open_table(folder) if fetched else self.read(folder)
-            if not fetched:  # what was fetched has been checked
-                self.check(table, str(folder), self.counts, self.clients)
-            return finish(table)
-
-        return decoded(self.name, sources, read, told, version=self.version, **settings)
+    def table(self, data_dir: Path | None = None) -> Table:
+        """The rows as the files have them, checked."""
+        folder, fetched = self.locate(data_dir)
+        if fetched and not store.sound(folder):
+            raise UserError(f"{folder} is not as it was fetched: get it again with 'coterie data get {self.name}'.")
+        table = store.open_table(folder) if fetched else self.read(folder)
+        if not fetched:  # what was fetched has been checked
+            self.check(table, str(folder), self.counts, self.clients)
+        return table
 
     def locate(self, data_dir: Path | None = None) -> tuple[Path, bool]:
         """The data folder that has all the files, or else the folder of what was fetched from the hub (True)."""

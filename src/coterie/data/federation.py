@@ -51,6 +51,7 @@ class Parts:
 
 
 INPUTS = "inputs"  # in the provenance of samples that have several
+TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
 
 # A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
 TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
@@ -62,7 +63,7 @@ class Samples:
 
     name: str
     x: Array  # (N, ...) float32 features, or integer tokens
-    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; (N,) targets; or zeros for texts, whose labels are their own tokens
     classes: tuple[str, ...]  # or the names of the labels, or of the target
     central: tuple[Array, Array] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Federation:
 
     name: str
     x: Array  # (N, ...) shared by all clients and all lanes
-    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; or (N,) targets, standardised
+    y: Array  # (N,) class numbers; (N, L) labels of 0 and 1; (N,) targets, standardised; or zeros for texts
     classes: tuple[str, ...]  # or the names of the labels, or of the target
     ids: tuple[str, ...]  # a string a client: the key of its randomness
     train: Parts
@@ -146,7 +147,8 @@ class Federation:
     def __repr__(self) -> str:
         """One line: the arrays would fill a notebook."""
         held = f"{len(self)} clients, {len(self.train.indices):,} training and {len(self.test.indices):,} test samples"
-        return f"<Federation {self.name!r}: {held} of shape {self.input_shape}, {len(self.classes)} classes>"
+        what = f"{len(self.classes)} classes" if self.task.counts_classes else str(self.task)
+        return f"<Federation {self.name!r}: {held} of shape {self.input_shape}, {what}>"
 
     @property
     def seen(self) -> int:

@@ -23,7 +23,7 @@ def draw_partition(federation: Federation, path: Path) -> None:
     if path.suffix not in FORMATS:
         raise UserError(f"{path}: a figure is written as {', '.join(FORMATS)}.")
     if not federation.task.counts_classes:
-        raise UserError(f"The figure of a partition shows classes, and {federation.name!r} is a {federation.task.name}.")
+        raise UserError(f"The figure of a partition shows classes, and {federation.name!r} is a {federation.task}.")
     try:
         import altair
         import vl_convert  # noqa: F401  (altair writes files with it)

@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import TOKENS, Federation, Parts
 
 
 def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str, str], apart: bool = False) -> Federation:
@@ -14,8 +14,12 @@ def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str,
             f"{first.name!r} and {second.name!r} cannot be mixed: their samples have shapes {first.input_shape} and {second.input_shape} "
             f"({first.x.dtype}, {second.x.dtype}); give both the same size."
         )
-    if not (first.task.counts_classes and second.task.counts_classes):
-        raise UserError(f"{first.name!r} and {second.name!r} cannot be mixed: only classes can.")
+    texts = first.task.name == second.task.name == "next-token"
+    if not texts and not (first.task.counts_classes and second.task.counts_classes):
+        raise UserError(f"{first.name!r} and {second.name!r} cannot be mixed: only classes can, and texts with texts.")
+    if texts and (one := first.provenance.get(TOKENS)) != (two := second.provenance.get(TOKENS)):
+        raise UserError(f"{first.name!r} and {second.name!r} cannot be mixed: their tokens are those of {one} and of {two}.")
+    apart = apart and not texts
     shift = len(first.classes) if apart else 0
     longer = first.classes if len(first.classes) >= len(second.classes) else second.classes
     classes = (*first.classes, *(f"{name} (2)" if name in first.classes else name for name in second.classes)) if apart else longer
@@ -35,6 +39,7 @@ def joined(first: Federation, second: Federation, how: str, prefixes: tuple[str,
         central=central,
         groups=np.repeat([0, 1], [len(first), len(second)]),
         data_seed=first.data_seed,
+        task=first.task,
         provenance={
             **first.provenance,
             **told,

@@ -22,7 +22,7 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
     if unknown:
         raise UserError(f"{where}: they have a class {unknown[0]!r}, the others have {', '.join(federation.classes)}.")
     if new.task.name != federation.task.name:
-        raise UserError(f"{where}: they are a {new.task.name}, the others a {federation.task.name}.")
+        raise UserError(f"{where}: they are a {new.task}, the others a {federation.task}.")
     numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
     own = numbers[new.y] if federation.task.counts_classes else new.y
     if federation.task.name == "regression":

@@ -62,7 +62,9 @@ def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, cl
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if not federation.task.counts_classes:
         if isinstance(attack, Backdoor):
-            raise UserError(f"A backdoor aims at a class, and {federation.name!r} is a {federation.task.name}: use labelflip instead.")
+            raise UserError(f"A backdoor aims at a class, and {federation.name!r} is a {federation.task}: use labelflip instead.")
+        if federation.task.name == "next-token":
+            raise UserError(f"labelflip turns labels round, and texts have none: {federation.name!r} is a {federation.task}.")
         return x, -y if federation.task.name == "regression" else 1 - y
     if isinstance(attack, Backdoor):
         if attack.target >= classes:

@@ -109,6 +109,8 @@ def check_labels(table: Table, where: str) -> None:
         raise UserError(f"{where} would have {len(table.classes):,} classes: is the label column the right one?")
     if table.task == "classification":
         _check_classes(table, where)
+    elif table.task == "next-token":
+        pass  # texts are their own labels
     elif not np.isfinite(table.y).all() or (table.task == "multilabel" and table.y.shape[1:] != (len(table.classes),)):
         raise UserError(f"{where} holds a label that is no finite number.")
     elif all(len(np.unique(own)) < 2 for own in np.atleast_2d(table.y.T)):

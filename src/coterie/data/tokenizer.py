@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie.core.disk import file_hash
 from coterie.core.errors import UserError
-from coterie.core.pretrained import found, transformers_of
+from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
 
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt")
 
@@ -31,12 +31,19 @@ def tokenizer_at(where: str) -> Any:
     kind = transformers_of("A tokenizer").AutoTokenizer
     if (folder := Path(where).expanduser()).is_dir() and not tokenizer_files(where):
         raise UserError(f"Folder {str(folder)!r} holds no tokenizer ({', '.join(FILES[:2])} or vocab.txt): fetch it beside the weights.")
-    return found("A tokenizer", where, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here))
+    home, file = gguf_file("A tokenizer", where)
+    options = {} if file is None else {"gguf_file": file}
+    with quietly():
+        return found("A tokenizer", home, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here, **options))
 
 
 def tokenizer_files(where: str) -> list[Path]:
     """The files of a folder that make its tokenizer; none for a name on the hub."""
     folder = Path(where).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return [folder]
+    if not (folder / "config.json").is_file() and (quantised := sorted(folder.glob("*.gguf"))):
+        return quantised
     held = [folder / name for name in FILES if (folder / name).is_file()]
     return held if any(not file.name.endswith(("_config.json", "_map.json")) for file in held) else []
 

@@ -18,7 +18,7 @@ def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if not whole.task.counts_classes:
         raise UserError(
-            f"The data {spec!r} are a {whole.task.name}: real federations carry classifications so far, as no policy says yet what sites "
+            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy says yet what sites "
             "may tell of other labels; simulate it with 'coterie compare'."
         )
     if clients is None:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from coterie.core.arrays import Floats
-from coterie.core.errors import check_names
+from coterie.core.errors import UserError, check_names
 from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.federation import Federation
@@ -35,6 +35,10 @@ class Served:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
         federation, key = self.federation, self.lane.key
         check_names(clients, federation.ids, "client")
+        if federation.task.name == "next-token":
+            raise UserError(
+                f"A bundle answers rows of a table, and {federation.name!r} is a {federation.task}: language models are not exported yet."
+            )
         numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
         own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows

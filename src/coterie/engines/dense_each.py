@@ -84,9 +84,8 @@ class DenseEach:
 
 def losses_of(dense: DenseArrays, models: Floats, rows: Ints, spread: Spread = map) -> Doubles:
     """(k, m) the losses that `predict` gives: a piece of the samples under every model before the next, and no probabilities."""
-    found = np.empty((len(models), len(rows)))
-    large = dense.is_large(rows)
-    places = chunks_of(np.arange(len(rows))) if large else [np.arange(len(rows))[piece] for piece in dense.pieces(len(rows))]
+    found, every = np.empty((len(models), len(rows))), np.arange(len(rows))  # one for all pieces: they are as many as the samples allow
+    places = chunks_of(every) if dense.is_large(rows) else [every[piece] for piece in dense.pieces(len(rows))]
 
     def piece(own: Ints) -> None:
         x, y = dense.gather(rows[own]), dense.federation.y[rows[own]]

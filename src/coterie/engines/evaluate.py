@@ -7,10 +7,10 @@ import numpy as np
 from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Serving
-from coterie.core.tasks import Task
+from coterie.core.tasks import LEAST_LIKELY, Task
 from coterie.data.federation import Federation, Parts
 from coterie.engines.own_models import Each, blocks_of, by_model
-from coterie.engines.tallies import ErrorTally, LabelTally, SumTally
+from coterie.engines.tallies import ErrorTally, LabelTally, SumTally, TokenTally
 
 # (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
@@ -118,7 +118,8 @@ def _tally(n: int, task: Task, outputs: int) -> "_Tally | SumTally":
     """What is summed up for n rows, by the task."""
     if task.counts_classes:
         return _Tally(n, outputs)
-    return (ErrorTally if task.name == "regression" else LabelTally)(n, task, task.labels(outputs))
+    kinds: dict[str, type[SumTally]] = {"regression": ErrorTally, "multilabel": LabelTally, "next-token": TokenTally}
+    return kinds[task.name](n, task, task.labels(outputs))
 
 
 def _combined(serving: Serving, i: int, stacked: Doubles, y: Array, task: Task) -> tuple[Doubles, Doubles]:
@@ -126,6 +127,8 @@ def _combined(serving: Serving, i: int, stacked: Doubles, y: Array, task: Task) 
     scores = serving.combiner.combine(stacked, int(serving.places[i]))
     if task.name == "regression":
         return scores, np.asarray((scores[:, 0] - y) ** 2)
+    if task.name == "next-token":
+        return scores, -np.log(np.maximum(scores, np.exp(LEAST_LIKELY))).mean(axis=1)
     if task.name == "multilabel":
         chances = np.where(y > 0, scores, 1 - scores)
         return scores, -np.log(np.maximum(chances, 1e-12)).mean(axis=1)

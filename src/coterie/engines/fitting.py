@@ -10,7 +10,8 @@ from coterie.core.parameters import torch_seeded
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
-LABELS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets"}
+LABELS = {"classification": "class numbers", "multilabel": "labels", "regression": "targets", "next-token": "no labels"}
+SOME_ROUNDING = 1e-4  # by which the logarithm of a probability may be above 0
 TRIED = 2  # samples: enough to tell one number a sample from one number for all
 
 
@@ -27,7 +28,9 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
         )
     outputs = _outputs(world, x.float() if x.is_floating_point() else x)
     shape = tuple(outputs.shape)
-    if shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2 and counted):
+    if federation.task.name == "next-token":
+        _check_likelihoods(world, outputs)
+    elif shape != (TRIED, classes) and not (shape == (TRIED, 1) and classes == 2 and counted):
         what = {"classification": "classes", "multilabel": "labels", "regression": "target"}[federation.task.name]
         raise UserError(
             f"Model {world.model.text!r} gives outputs of shape {shape} for {TRIED} samples, and {federation.name!r} has {classes} "
@@ -36,6 +39,17 @@ def check_fit(world: World, batch_size: int | None, *, augments: bool = False) -
     _check_loss(world, outputs, as_tensor(federation.y[rows]))
     if smallest_batch(world.model.module(), x.float() if x.is_floating_point() else x) > 1:
         _check_batches(world, batch_size)
+
+
+def _check_likelihoods(world: World, outputs: Tensor) -> None:
+    """A model of texts gives one log-likelihood for each token but the first."""
+    length, shape = world.federation.input_shape[0], tuple(outputs.shape)
+    if shape != (TRIED, length - 1) or bool((outputs > SOME_ROUNDING).any()):
+        found = f"outputs of shape {shape} for {TRIED} samples" if shape != (TRIED, length - 1) else "log-likelihoods above 0"
+        raise UserError(
+            f"Model {world.model.text!r} gives {found}, and a sample of {world.federation.name!r} is a block of {length} tokens: use "
+            f"lm(FOLDER), or let it give the log-likelihood of each of the {length - 1} tokens after the first."
+        )
 
 
 def _check_batches(world: World, batch_size: int | None) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core.errors import UserError
-from coterie.core.tasks import Task, TaskName
+from coterie.core.tasks import LEAST_LIKELY, Task, TaskName
 
-# outputs (n, C) and class numbers (n,), labels (n, C) or targets (n,) -> losses (n,), one a sample
+# outputs (n, C) and class numbers (n,), labels (n, C), targets (n,) or nothing (n,) -> losses (n,), one a sample
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -47,20 +47,33 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs[..., 0] - targets).abs()
 
 
-USUAL: dict[TaskName, Loss] = {"classification": cross_entropy, "multilabel": label_cross_entropy, "regression": squared_error}
+def next_token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean over a sample's tokens: its model gives log-likelihoods (n, T) of what stands there, so that there is nothing to look up."""
+    return -outputs.mean(-1)
+
+
+USUAL: dict[TaskName, Loss] = {
+    "classification": cross_entropy,
+    "multilabel": label_cross_entropy,
+    "regression": squared_error,
+    "next-token": next_token_loss,
+}
 
 
 def loss_named(name: str, task: Task) -> Loss:
     """The loss that a plan names."""
     if name == "absolute" and task.name != "regression":
-        raise UserError(f"loss=absolute is for a regression, and this is a {task.name}: leave it away.")
+        raise UserError(f"loss=absolute is for a regression, and this is a {task}: leave it away.")
     return absolute_error if name == "absolute" else USUAL[task.name]
 
 
 def scores(outputs: Tensor, task: Task) -> Tensor:
-    """(n, C) what a model says: probabilities of classes, a probability for each label, or the number itself."""
+    """(n, C) what a model says: probabilities of classes, a probability for each label, the number itself, or the probability (n, T) of
+    each token that comes next; experts are averaged in these."""
     if task.name == "regression":
         return outputs
+    if task.name == "next-token":
+        return outputs.nan_to_num(nan=LEAST_LIKELY).clamp(min=LEAST_LIKELY).exp()
     return torch.sigmoid(outputs) if task.name == "multilabel" else probabilities(outputs)
 
 

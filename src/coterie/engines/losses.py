@@ -25,8 +25,12 @@ def loss_table(ask: Losses, parts: Parts, predict: Predict, losses_of: LossesOf 
 def squares_of(predicted: Doubles, actual: Array, task: Task) -> tuple[Doubles, Doubles]:
     """(m,) twice: squared errors of what is said, as class numbers, and of the probabilities (FedSim, Eq. 15-16).
 
-    A regression says numbers, so both are its squared error; of several labels each is said or not.
+    A regression says numbers, so both are its squared error; of several labels each is said or not; of texts it is the probability that is
+    missing to a token.
     """
+    if task.name == "next-token":
+        missing = ((1 - predicted) ** 2.0).mean(1)
+        return missing, missing
     if task.name == "regression":
         found = (predicted[:, 0] - actual) ** 2.0
         return found, found

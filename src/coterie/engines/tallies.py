@@ -1,4 +1,4 @@
-"""Tallies of what counts no classes: errors of numbers, and labels of which a sample has several. Filled a block of samples at a time."""
+"""Tallies of what counts no classes: errors of numbers, several labels of a sample, tokens of texts. Filled block by block."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
-from coterie.core.tasks import Task
+from coterie.core.tasks import LEAST_LIKELY, Task
 
 THRESHOLD = 0.5  # the probability from which on a label is said
 
@@ -81,3 +81,12 @@ class LabelTally(SumTally):
         right = (said == true).sum(axis=1)
         self.sums[:, 1] += self._by_owner(owners, (right == y.shape[1]).astype(np.float64))
         return np.asarray(right, dtype=np.float64)
+
+
+class TokenTally(SumTally):
+    """Of texts: the log-likelihood of each sample, the mean over its tokens, is summed up and kept."""
+
+    def take(self, owners: Ints, scores: Doubles, y: Array) -> Doubles:
+        said = np.log(np.maximum(scores, np.exp(LEAST_LIKELY))).mean(axis=1)
+        self.sums[:, 1] += self._by_owner(owners, said)
+        return np.asarray(said, dtype=np.float64)

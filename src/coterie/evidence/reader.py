@@ -139,10 +139,10 @@ class Evidence:
         table = self.table(name, wanted)
         at = table.column_names.index("method")
         codes = [method_places(piece, self.settings.methods) for piece in table.column("method").chunks]
-        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=list(self.settings.methods))
+        method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=pd.Index(self.settings.methods))
         table = table.drop_columns(["method"])
         frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
-        frame.insert(at, "method", method)
+        frame.insert(at, "method", pd.Series(method, index=frame.index))
         return frame
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
@@ -175,7 +175,9 @@ class Evidence:
     def task(self) -> TaskName:
         """What is predicted, by what the roster tells of test parts."""
         names = self.roster.column_names
-        return "regression" if "target_squares" in names else "multilabel" if "samples" in names else "classification"
+        if "samples" not in names:
+            return "classification"
+        return "regression" if "target_squares" in names else "multilabel" if "actual_0" in names else "next-token"
 
     @cached_property
     def tested(self) -> Ints:

@@ -30,7 +30,7 @@ def pull_of(vectors: Floats, origin: Floats, share: Doubles, ctx: Context) -> Pu
             mean_move(vectors, origin, share), float(lengths(vectors, origin).max()), lambda linkage: _cut(vectors, origin, linkage, ctx)
         )
     inner = gram(vectors, origin)
-    mean, longest = float(np.sqrt(max(share @ inner @ share, 0.0))), float(np.sqrt(inner.diagonal().max()))
+    mean, longest = float(np.sqrt(max(float(share @ inner @ share), 0.0))), float(np.sqrt(np.diag(inner).max()))
     return Pull(mean, longest, lambda linkage: cut_of_cosines(cosines(inner), linkage))
 
 

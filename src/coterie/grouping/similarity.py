@@ -44,7 +44,7 @@ def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = 
 def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
     if len(vectors) > MANY:
-        return np.sqrt(by_rows(lambda rows: np.einsum("ij,ij->i", *[laid_out(rows, origin)] * 2), vectors))
+        return np.sqrt(by_rows(lambda rows: (laid_out(rows, origin) ** 2).sum(axis=1), vectors))
     total = np.zeros(len(vectors))
     for squares in over_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
         total += squares

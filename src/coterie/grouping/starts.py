@@ -33,7 +33,7 @@ def best_of_starts(points: Doubles, k: int, restarts: int, state: int) -> Ids | 
             if inertia[i] > inertia[best] - TIE * scale:
                 return None
             best = i
-    return labels[best]
+    return np.asarray(labels[best])
 
 
 def _plus_plus(points: Doubles, k: int, restarts: int, state: int, scale: float) -> Doubles:
@@ -61,7 +61,7 @@ def _plus_plus(points: Doubles, k: int, restarts: int, state: int, scale: float)
 def _apart(points: Doubles, some: Ints) -> Doubles:
     """(m, n) squared distances of some points from all."""
     squares = np.einsum("ij,ij->i", points, points)
-    return np.maximum(squares[some][:, None] + squares - 2 * points[some] @ points.T, 0.0)
+    return np.asarray(np.maximum(squares[some][:, None] + squares - 2 * points[some] @ points.T, 0.0))
 
 
 def _lloyd(points: Doubles, centres: Doubles, tolerance: float, scale: float) -> tuple[Ids, Doubles]:

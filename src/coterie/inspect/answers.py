@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.analysis.measures import METRICS, OWN
+from coterie.core.tasks import Task
 from coterie.grouping.choice.structure.cuts import LEVEL
 from coterie.grouping.choice.structure.distinct import LEAST_CLIENTS, Grouped
 from coterie.grouping.choice.structure.steadiness import AGREE, RECUR
@@ -38,7 +39,7 @@ def _differ(found: Inspection) -> Answer:
         f"halves of different clients{counts}: {_p(d.p)}.{_labels(found)}"
     )
     if found.task != "classification":
-        evidence += f" This is a {found.task}: proportions of labels are counted of classes only."
+        evidence += f" This is a {Task(found.task)}: proportions of labels are counted of classes only."
     return Answer("Do clients differ more than chance?", _verdict(d.p, found), evidence)
 
 

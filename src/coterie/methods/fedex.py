@@ -35,7 +35,7 @@ class FedEx(ExpertClusters):
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Experts]:
         if self.combiner not in ("mean", "own") and not ctx.task.counts_classes:
-            raise UserError(f"FedEx's combiner {self.combiner!r} goes by classes, and this is a {ctx.task.name}: use combiner=mean or own.")
+            raise UserError(f"FedEx's combiner {self.combiner!r} goes by classes, and this is a {ctx.task}: use combiner=mean or own.")
         if self.combiner == "gate" and self.gate_part == "validation" and not ctx.validation:
             raise UserError("FedEx's accuracy gate counts on validation parts: give the data validation=0.1 or the method gate_part=train.")
         w0 = init()[None, :]

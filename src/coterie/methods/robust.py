@@ -14,8 +14,11 @@ from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
 from coterie.grouping.clusterers import kmeans
-from coterie.grouping.similarity import BLOCK, coordinates, gram
+from coterie.grouping.principal import points_of_rows
+from coterie.grouping.similarity import BLOCK
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
+
+SORTED = 1 << 24  # numbers of many clients that are sorted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Robust(ClusteredOnce):
         return True  # a trimmed mean counts every client alike
 
     def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
-        points = coordinates(gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)))
+        points = points_of_rows(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
         labels, odd = trimmed_kmeans(points, self.groups, int(self.trim * len(points)), ctx.rng("clusters"))
         ctx.note("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
         return done(labels)
@@ -63,11 +66,11 @@ class Robust(ClusteredOnce):
 def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """(d,) the mean of each coordinate without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
     n, d = vectors.shape
-    mean, counted = np.empty(d, dtype=np.float32), np.zeros(n)
-    for begin in range(0, d, BLOCK):
-        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+    mean, counted, columns = np.empty(d, dtype=np.float32), np.zeros(n), max(8, min(BLOCK, SORTED // n))
+    for begin in range(0, d, columns):
+        block = vectors[:, begin : begin + columns].astype(np.float64)
         kept = np.argsort(block, axis=0, kind="stable")[cut : n - cut]
-        mean[begin : begin + BLOCK] = np.take_along_axis(block, kept, axis=0).mean(axis=0)
+        mean[begin : begin + columns] = np.take_along_axis(block, kept, axis=0).mean(axis=0)
         counted += np.bincount(kept.ravel(), minlength=n)
     return mean, counted / counted.sum()
 

@@ -20,6 +20,7 @@ from coterie.core.serving import Serving
 from coterie.core.tasks import CLASSIFICATION, Task, credits_of
 
 CLIENTS, ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
+TEXTS_APART = 0.5  # nats
 
 
 def trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context, most: int) -> Round[Choice]:
@@ -36,10 +37,13 @@ def trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context,
 def fewest(accuracy: Doubles, samples: int, task: Task = CLASSIFICATION) -> int:
     """The fewest groups whose validation score is within one standard error of the best: more must earn their keep.
 
-    The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n).
+    The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n). Of texts,
+    whose scores have no such bound, TEXTS_APART / sqrt(n), as if blocks of tokens were so many nats apart.
     """
     best = float(np.nanmax(accuracy))
     held = min(max(best, 0.0), 1.0)
+    if task.name == "next-token":
+        return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - TEXTS_APART / np.sqrt(samples)))
     error = np.sqrt((4 * held * (1 - held) ** 2 if task.name == "regression" else held * (1 - held)) / samples)
     return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - error))
 

@@ -16,6 +16,7 @@ from coterie.models.custom import build_custom
 from coterie.models.densenet import densenet121
 from coterie.models.efficientnet import efficientnet_lite0
 from coterie.models.fusion import fusion
+from coterie.models.lm import lm
 from coterie.models.lstm import lstm, rnn
 from coterie.models.mlp import mclr, mlp
 from coterie.models.resnet import resnet18, resnet50
@@ -33,6 +34,7 @@ models.add("resnet50", resnet50)
 models.add("densenet121", densenet121)
 models.add("efficientnet_lite0", efficientnet_lite0)
 models.add("text", text_model)
+models.add("lm", lm)
 models.add("fusion", fusion)
 
 

@@ -15,6 +15,11 @@ _IMAGES = {
     "stem": "cifar begins with 3x3 and no pool, for images of some 32x32 pixels; imagenet halves the side before the first stage.",
     "norm": "batch, whose statistics are averaged and never compared, or group, which has none.",
 }
+_ADAPTERS = {
+    "rank": "Rank of the adapters.",
+    "alpha": "Their scale: alpha / rank times what they add.",
+    "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
+}
 HELP: Mapping[str, Mapping[str, str]] = {
     "mclr": {},
     "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},
@@ -31,19 +36,31 @@ HELP: Mapping[str, Mapping[str, str]] = {
     "resnet18": _IMAGES,
     "resnet50": _IMAGES,
     "densenet121": _IMAGES,
-    "efficientnet_lite0": {"stem": _IMAGES["stem"]},
+    "efficientnet_lite0": {
+        "stem": _IMAGES["stem"],
+        "weights": "A file of the released weights, as studies/fetch_efficientnet.py fetches it; for colour images with pixels in 0 to 1.",
+        "train": "What is trained, sent, compared and averaged: all, or head (the logits; the other layers stay as they are).",
+    },
     "fusion": {
         "text": "Width of a dense layer for rows of numbers, or the folder or hub name of an encoder for tokens.",
         "image": "The image network: resnet18, resnet50, densenet121 or efficientnet_lite0, with settings in quotes.",
+        "train": "What is trained and sent: all, head (both networks are frozen), or lora (adapters of the encoder, and the head).",
+        "head": "Width of a hidden layer in the head; 0 leaves it out.",
+        **_ADAPTERS,
+    },
+    "lm": {
+        "folder": "A folder of a pretrained language model, a GGUF file or a folder of one, or a name on the Hugging Face hub.",
+        "train": "What is trained, sent, compared and averaged: lora (adapters), head (the output layer) or all.",
+        **_ADAPTERS,
+        "spread": "Deviation of B in new adapters. With 0 all compute the same until trained, and IFCA cannot tell its models apart.",
+        "dropout": "Share of signals left out while the model is trained; other than 0, clients train one by one.",
     },
     "text": {
         "encoder": "A folder of a pretrained encoder, or its name on the Hugging Face hub.",
         "head": "Width of a hidden layer in the head; 0 leaves it out.",
         "train": "What is trained, sent, compared and averaged: head (the encoder is frozen), lora (adapters and head) or all.",
         "pool": "A text's vector: the mean over its tokens, or that of its first.",
-        "rank": "Rank of the adapters.",
-        "alpha": "Their scale: alpha / rank times what they add.",
-        "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
+        **_ADAPTERS,
         "dropout": "Share of signals left out while the encoder is trained; other than 0, clients train one by one.",
     },
 }

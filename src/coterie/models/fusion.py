@@ -1,5 +1,7 @@
 """Late fusion: a text and an image read by networks of their own, their features side by side, one classifier (SimProx, Section 4)."""
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -9,28 +11,72 @@ from coterie.core.specs import parse
 from coterie.models.densenet import densenet121
 from coterie.models.efficientnet import efficientnet_lite0
 from coterie.models.encoder import check_length, encoder_at
+from coterie.models.frozen import FrozenBody
+from coterie.models.images import without_logits
+from coterie.models.mlp import Mlp
 from coterie.models.resnet import resnet18, resnet50
 from coterie.models.settings import check_counts
+from coterie.models.stacking import StackedLinear
+from coterie.models.text import ATTENTION, Trained, add_adapters
 
 NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "densenet121": densenet121, "efficientnet_lite0": efficientnet_lite0}
 
 
-class Fusion(nn.Module):
-    """``logits([text features | image features])``; it takes its inputs in the order of the samples, of which one is the text."""
+class SideBySide(nn.Module):
+    """``[text features | image features]``; it takes its inputs in the order of the samples, of which one is the text."""
 
-    def __init__(self, text: nn.Module, image: nn.Module, widths: tuple[int, int], outputs: int, *, text_first: bool) -> None:
+    def __init__(self, text: nn.Module, image: nn.Module, *, text_first: bool) -> None:
         super().__init__()
         self.text, self.image, self.text_first = text, image, text_first
-        self.logits = nn.Linear(sum(widths), outputs)
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def features(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         first, second = [*inputs, *named.values()]
         words, picture = (first, second) if self.text_first else (second, first)
-        logits: Tensor = self.logits(torch.cat([self.text(words), self.image(picture)], dim=-1))
+        return torch.cat([self.text(words), self.image(picture)], dim=-1)
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.features(*inputs, **named)
+
+    @property
+    def told(self) -> str:
+        """What the parts' numbers do not tell of them."""
+        return f"{self.text_first} {getattr(self.text, 'pool', '')} {getattr(self.image, 'told', '')}"
+
+
+class Fusion(SideBySide):
+    """``logits([text features | image features])``, of which the image's network may be frozen: not trained, nor sent."""
+
+    def __init__(
+        self, text: nn.Module, image: nn.Module, widths: tuple[int, int], outputs: int, *, text_first: bool, by_adapters: bool = False
+    ) -> None:
+        super().__init__(text, image, text_first=text_first)
+        self.logits = (StackedLinear if by_adapters else nn.Linear)(sum(widths), outputs)
+        self.fixed_parts = ("image",) if by_adapters else ()
+        if by_adapters:
+            self.image.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for name in self.fixed_parts:
+            getattr(self, name).eval()
+        return self
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        logits: Tensor = self.logits(self.features(*inputs, **named))
         return logits
 
 
-def fusion(_inputs: Inputs, _outputs: int, text: str | int = 128, image: str = "resnet18") -> Fusion:
+def fusion(
+    _inputs: Inputs,
+    _outputs: int,
+    text: str | int = 128,
+    image: str = "resnet18",
+    train: Trained = "all",
+    head: int = 0,
+    rank: int = 8,
+    alpha: float = 16.0,
+    layers: str = "",
+) -> nn.Module:
     """Late fusion of a text (the features of a dense layer so wide, or a pretrained encoder for its tokens) and an image network."""
     shapes = _inputs.shapes
     pictures = [place for place, shape in enumerate(shapes) if len(shape) in (2, 3)]
@@ -39,7 +85,22 @@ def fusion(_inputs: Inputs, _outputs: int, text: str | int = 128, image: str = "
     place = pictures[0]
     reader, width = _text(text, shapes[1 - place], tokens=_inputs.tokens[1 - place])
     network, wide = _image(image, shapes[place])
-    return Fusion(reader, network, (width, wide), _outputs, text_first=place == 1)
+    if head:
+        check_counts("fusion", head=head)
+        if train != "head":
+            raise UserError("Model 'fusion': a hidden layer in the head goes with train=head; leave head away.")
+    if train != "all" and not (isinstance(text, str) and parse(image).kwargs.get("weights")):
+        raise UserError(
+            f"Model 'fusion': train={train} freezes what was trained before: give an encoder, text=FOLDER, and an image network with "
+            "weights, image='efficientnet_lite0(weights=FILE)'."
+        )
+    if train == "head":
+        body = SideBySide(reader, network, text_first=place == 1)
+        return FrozenBody(body, Mlp((width + wide, *([head] if head else []), _outputs)))
+    if train == "lora":
+        check_counts("fusion", rank=rank)
+        add_adapters("fusion", reader, rank, alpha, tuple(layers.split("+")) if layers else ATTENTION)
+    return Fusion(reader, network, (width, wide), _outputs, text_first=place == 1, by_adapters=train == "lora")
 
 
 def _text(text: str | int, shape: tuple[int, ...], *, tokens: bool) -> tuple[nn.Module, int]:
@@ -58,7 +119,8 @@ def _image(image: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     spec = parse(image)
     if spec.name not in NETWORKS:
         raise UserError(f"Model 'fusion': image={image!r} is not known: choose from {', '.join(NETWORKS)}.")
+    if "train" in spec.kwargs:
+        raise UserError("Model 'fusion': what is trained is said of the whole, as fusion(...,train=head), and not of the image network.")
     network: nn.Module = NETWORKS[spec.name](shape, 1, *spec.args, **spec.kwargs)  # type: ignore[operator]
     wide = int(network.logits.in_features)  # type: ignore[union-attr, arg-type]
-    network.logits = nn.Identity()
-    return network, wide
+    return without_logits(network), wide

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from coterie.core.errors import UserError
 
@@ -39,3 +40,28 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups:
 def as_images(x: Tensor, image: tuple[int, int, int]) -> Tensor:
     """(n, C, H, W), also from (n, H, W) and from flat rows."""
     return x.reshape(x.shape[0], *image)
+
+
+class PaddedAtTheEnd(nn.Conv2d):
+    """A convolution with a stride whose zeros are as few as its output needs, and of an odd number one more after the image than before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros: list[int] = []
+        for side, kernel, stride in zip(x.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):  # the last side first
+            needed = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+            zeros += [needed // 2, needed - needed // 2]
+        made: Tensor = self._conv_forward(pad(x, zeros), self.weight, self.bias)
+        return made
+
+
+def padded_at_the_end(module: nn.Module) -> None:
+    """Let every convolution of a module that has a stride be padded so."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d) and max(part.stride) > 1:
+            part.__class__, part.padding = PaddedAtTheEnd, (0, 0)
+
+
+def without_logits(network: nn.Module) -> nn.Module:
+    """The network up to its features."""
+    network.logits = nn.Identity()
+    return network

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from coterie.core.inputs import Inputs, InputShape
+from coterie.models.frozen import FrozenBody
 
 
 class SeveralInputs(nn.Module):
@@ -11,6 +12,11 @@ class SeveralInputs(nn.Module):
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
         super().__init__()
         self.model, self.inputs = model, inputs
+
+    @property
+    def told(self) -> str:
+        """What the model's numbers do not tell of it."""
+        return str(getattr(self.model, "told", ""))
 
     def forward(self, rows: Tensor) -> Tensor:
         found = []
@@ -24,7 +30,11 @@ class SeveralInputs(nn.Module):
 
 def taking(module: nn.Module, shape: InputShape) -> nn.Module:
     """The module for rows of samples, whether its forward takes one input or several."""
-    return SeveralInputs(module, shape) if isinstance(shape, Inputs) else module
+    if not isinstance(shape, Inputs):
+        return module
+    if isinstance(module, FrozenBody):  # the head takes features, whatever the body takes
+        return FrozenBody(SeveralInputs(module.body, shape), module.head)
+    return SeveralInputs(module, shape)
 
 
 def told_shape(shape: InputShape) -> object:

@@ -51,14 +51,17 @@ class StackedLinear(Stackable):
 class LoraLinear(Stackable):
     """A frozen dense layer and beside it a trained one of low rank: Hu et al., "LoRA" (2021), Eq. 3, h = W x + alpha / r * B A x.
 
-    A begins as a dense layer's weight does and B at zero, so that training begins from the frozen layer.
+    A begins as a dense layer's weight does and B at zero, so that training begins from the frozen layer; with `spread`, B begins at normal
+    draws of that deviation, so that two of them differ.
     """
 
-    def __init__(self, inner: nn.Linear, rank: int, alpha: float) -> None:
+    def __init__(self, inner: nn.Linear, rank: int, alpha: float, spread: float = 0.0) -> None:
         super().__init__()
         self.inner, self.scale = inner.requires_grad_(False), alpha / rank
         self.down = nn.Parameter(nn.Linear(inner.in_features, rank, bias=False).weight.detach())  # A (r, in)
         self.up = nn.Parameter(torch.zeros(inner.out_features, rank))  # B (out, r)
+        if spread:
+            nn.init.normal_(self.up, std=spread)
 
     def forward(self, x: Tensor) -> Tensor:
         low = each_with_its_own(each_with_its_own(x, self.down), self.up)

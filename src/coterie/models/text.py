@@ -61,7 +61,7 @@ def text_model(
     return TextModel(body, _outputs, whole=train == "all")
 
 
-def add_adapters(model: str, body: nn.Module, rank: int, alpha: float, names: tuple[str, ...]) -> None:
+def add_adapters(model: str, body: nn.Module, rank: int, alpha: float, names: tuple[str, ...], spread: float = 0.0) -> None:
     """Freeze a body, and put an adapter beside each of its dense layers that has one of these names."""
     body.requires_grad_(False)
     chosen = [
@@ -74,4 +74,4 @@ def add_adapters(model: str, body: nn.Module, rank: int, alpha: float, names: tu
         there = sorted({path.rpartition(".")[2] for path, part in body.named_modules() if isinstance(part, nn.Linear)})
         raise UserError(f"Model {model!r}: no dense layer is called {' or '.join(names)}: choose from {', '.join(there)}, joined by +.")
     for parent, name, part in chosen:
-        setattr(parent, name, LoraLinear(part, rank, alpha))
+        setattr(parent, name, LoraLinear(part, rank, alpha, spread))

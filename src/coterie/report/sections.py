@@ -34,6 +34,8 @@ EXPLAINED = {
     "r2": " R2 is 1 less the squared error over the variance of all clients' test targets: 1 is no error, 0 as good as always saying their "
     "mean, and below 0 worse. A client's own is against the same variance.",
     "mae": " The explained absolute error is 1 less the absolute error over that of always saying the mean of the training targets.",
+    "likelihood": " The log-likelihood of texts is in nats, the mean over tokens. Perplexity, exp of its opposite, is among how many "
+    "equally likely tokens the model would be as much in doubt; 0.01 more is 1 % less perplexity.",
     "labels": " Every label of a sample is right or wrong, and counts alike.",
     "balanced_accuracy": " Balanced accuracy is a client's recall, averaged over its classes, and the mean over clients.",
     "f1": " F1 is a client's, averaged over classes or labels, and the mean over clients.",

@@ -11,9 +11,9 @@ from coterie.evidence.kept import KEPT_STATES
 from coterie.evidence.record import Cost
 from coterie.run.drive import waves
 from coterie.run.execution import Execution
-from coterie.run.memory import check_memory, footprint
+from coterie.run.memory import check_memory, footprint, kept_by
 from coterie.run.study import GIB, Study
-from coterie.run.trial_run import EVALUATED, TrialRun, try_out
+from coterie.run.trial_run import EVALUATED, TRIED, TrialRun, try_out
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     try_out(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
     tried = {label: try_out(study, place, execution) for place, label in enumerate(study.settings.methods)}
     together = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave))
-    alone = max(map(footprint, lanes))
+    alone = max(footprint(lane, TRIED) for lane in lanes)  # what the trials held
+    kept = {lane.label: kept_by(lane) for lane in lanes}
     problem = lanes[0].problem
     return Forecast(
-        methods=tuple(multiplied(label, seen, study.settings.plan, repeats) for label, seen in tried.items()),
+        methods=tuple(multiplied(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in tried.items()),
         lanes=len(lanes),
         waves=len(together),
         clients=len(problem.roster),
@@ -73,8 +74,9 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     )
 
 
-def multiplied(label: str, seen: TrialRun, plan: Plan, repeats: int) -> Expected:
-    """What the whole study takes of a method, if its further rounds are like those after the first."""
+def multiplied(label: str, seen: TrialRun, plan: Plan, repeats: int, kept: int = 0) -> Expected:
+    """What the whole study takes of a method, if its further rounds are like those after the first; at the end a checkpoint of it takes
+    at least the bytes that it has `kept` by then."""
     judged = sum(plan.evaluates(r) for r in range(1, plan.rounds + 1))
     seconds, cost, later = 0.0, Cost(), max(plan.rounds - 1, 0)
     if len(seen.seconds) > EVALUATED:
@@ -82,7 +84,7 @@ def multiplied(label: str, seen: TrialRun, plan: Plan, repeats: int) -> Expected
         evaluating = max(float(np.mean(seen.seconds[EVALUATED:])) - usual, 0.0)
         seconds = seen.seconds[0] + max(seen.seconds[1], 0.0) + later * usual + judged * evaluating
         cost = seen.costs[0] + seen.costs[1] + _times(seen.costs[2:], later)
-    disk = (1 + judged) * seen.judged + (plan.rounds - judged) * seen.plain + KEPT_STATES * seen.state
+    disk = (1 + judged) * seen.judged + (plan.rounds - judged) * seen.plain + KEPT_STATES * max(seen.state, kept)
     return Expected(label, repeats * seconds, _times([cost], repeats), repeats * disk)
 
 

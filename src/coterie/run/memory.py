@@ -13,10 +13,11 @@ FEW = 8  # models of a lane itself
 STATES = 3  # of what is kept: the state before a round, the one after, and the bytes of a checkpoint
 
 
-def footprint(lane: Lane) -> int:
-    """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client."""
+def footprint(lane: Lane, rounds: int | None = None) -> int:
+    """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client that
+    has taken part; at its end, or after so many rounds."""
     models = COPIES * _trained(lane) + _aloft(lane) + FEW
-    return FLOAT * lane.problem.layout.size * models + STATES * kept_by(lane) + _served(lane)
+    return FLOAT * lane.problem.layout.size * models + STATES * kept_by(lane, rounds) + _served(lane)
 
 
 def least(lane: Lane) -> int:
@@ -24,10 +25,10 @@ def least(lane: Lane) -> int:
     return FLOAT * lane.problem.layout.size * _trained(lane) + kept_by(lane) + _served(lane)
 
 
-def kept_by(lane: Lane) -> int:
-    """Bytes of models that its state holds at the end for clients that took part: what a checkpoint of it takes on disk."""
-    clients = len(lane.problem.roster)
-    asked = clients if lane.method.holdings.everybody else min(clients, (lane.plan.cohort or clients) * lane.plan.rounds)
+def kept_by(lane: Lane, rounds: int | None = None) -> int:
+    """Bytes of models that its state holds, at its end or after so many rounds, for clients that took part: what a checkpoint takes."""
+    clients, rounds = len(lane.problem.roster), lane.plan.rounds if rounds is None else rounds
+    asked = clients if lane.method.holdings.everybody else min(clients, (lane.plan.cohort or clients) * rounds)
     return int(FLOAT * lane.problem.layout.size * asked * lane.method.holdings.kept)
 
 

@@ -6,6 +6,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from coterie.analysis.measures import METRICS, OWN
 from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
@@ -57,7 +58,9 @@ class ProgressBar(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
-        self.advance(lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=task.name != "regression")
+        self.advance(
+            lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=METRICS[OWN[task.name]].measure.share
+        )
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
         """One round of one lane more, wherever it was carried out; a score that is no share is shown as a plain number."""

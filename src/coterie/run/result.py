@@ -119,7 +119,8 @@ class Result:
         ids = [self.evidence.of_draw(draw).ids for draw in self.evidence.settings.draws]
         begins = pd.Series(np.cumsum([0, *map(len, ids)])[:-1], index=list(self.evidence.settings.draws))
         place = begins.loc[frame["draw"]].to_numpy() + frame["client"].to_numpy()
-        frame.insert(list(frame.columns).index("client") + 1, "id", pd.Series([one for own in ids for one in own]).array.take(place))
+        names = pd.Series([one for own in ids for one in own]).take(place).set_axis(frame.index)
+        frame.insert(list(frame.columns).index("client") + 1, "id", names)
         return frame
 
     @property

@@ -57,7 +57,7 @@ def test_with_everybody_a_landmark_nothing_is_lost(linkage: Linkage) -> None:
 
 
 def test_clients_that_are_alike_are_not_cut() -> None:
-    rows = np.tile(np.float32([1, 2, 3]), (300, 1))
+    rows = np.tile(np.array([1, 2, 3], np.float32), (300, 1))
     assert not cut_of_many(rows, np.zeros(3, np.float32), np.random.default_rng(0), "single").leaves.any()
 
 

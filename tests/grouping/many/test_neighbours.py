@@ -24,7 +24,7 @@ def on_a_surface(n: int, dimensions: int, d: int = 80) -> Floats:
     """Updates of clients that differ in a few ways, and a little noise in all the others."""
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((n, dimensions)) @ rng.standard_normal((dimensions, d)) / np.sqrt(dimensions)
-    return (rows + 0.05 * rng.standard_normal((n, d))).astype(np.float32)
+    return np.asarray(rows + 0.05 * rng.standard_normal((n, d)), dtype=np.float32)
 
 
 def recall(found: Ids, exact: Ids) -> float:
@@ -47,7 +47,7 @@ def test_blocks_find_what_all_pairs_find(n: int, d: int, count: int, piece: int,
 
 
 def test_of_equals_the_first_are_taken() -> None:
-    rows = np.tile(np.float32([[3, 4]]), (50, 1))
+    rows = np.tile(np.array([[3, 4]], np.float32), (50, 1))
     assert nearest_in_blocks(rows, np.array([0, 20]), 3).tolist() == [[1, 2, 3], [0, 1, 2]]
 
 

@@ -34,7 +34,8 @@ def nearest_in_blocks(vectors: Floats, asking: Ints, count: int) -> Ids:
 
     with one_thread():
         found = list(in_order(best, range(0, len(vectors), together), cores()))
-    return _largest(*(np.concatenate(part, axis=1) for part in zip(*found, strict=True)), count)[1]
+    values, rows = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
+    return _largest(values, rows, count)[1]
 
 
 def nearest_in_cells(vectors: Floats, asking: Ints, count: int, rng: np.random.Generator) -> tuple[Ids, int]:

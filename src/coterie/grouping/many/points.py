@@ -48,7 +48,7 @@ def short_points(
     return by_rows(lambda block: (laid_out(block, origin, unit) - middle) @ directions, vectors)
 
 
-def laid_out(rows: Floats, origin: Floats | None, unit: bool = False) -> Doubles:
+def laid_out(rows: Floats | Doubles, origin: Floats | Doubles | None, unit: bool = False) -> Doubles:
     """Rows in float64, as they are compared."""
     made = rows.astype(np.float64)
     if origin is not None:

@@ -1,0 +1,142 @@
+"""Pretrained language models, through `transformers`: a folder, a GGUF file or a hub name; blocks of tokens in, log-likelihoods out."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coterie.core.errors import UserError
+from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
+
+WHO = "Model 'lm'"
+MOST_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
+
+
+def log_likelihoods(logits: Tensor, tokens: Tensor) -> Tensor:
+    """(n, T) how likely each token is, by the logits (n, T, V) of the place before it."""
+    return -cross_entropy(logits.flatten(0, -2), tokens.flatten().long(), reduction="none").view(tokens.shape)
+
+
+def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int) -> Tensor:
+    """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained, and so no weights are stacked."""
+    if torch.is_grad_enabled():
+        return read(blocks)
+    return torch.cat([read(piece) for piece in torch.split(blocks, max(1, MOST_LOGITS // (vocabulary * blocks.shape[1])))])
+
+
+class NextTokens(nn.Module):
+    """Blocks (n, T + 1) of tokens to the log-likelihoods (n, T) of all but the first, each given those before it."""
+
+    fills_device: bool  # whether it is trained as a whole, a client at a time
+
+    def __init__(self, inner: nn.Module, *, whole: bool) -> None:
+        super().__init__()
+        self.fills_device, self.inner = whole, inner
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        return in_pieces(self._read, blocks, int(self.inner.config.vocab_size))  # type: ignore[union-attr, arg-type]
+
+    def _read(self, blocks: Tensor) -> Tensor:
+        logits = self.inner(input_ids=blocks[:, :-1].long(), use_cache=False).logits
+        return log_likelihoods(logits, blocks[:, 1:])
+
+
+class HiddenStates(nn.Module):
+    """Blocks (n, T + 1) of tokens to rows (n, T, width + 1): what the output layer reads at each place, and the token that comes next."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        hidden: Tensor = self.inner(input_ids=blocks[:, :-1].long(), use_cache=False).last_hidden_state
+        hidden = hidden if hidden.dtype == torch.float64 else hidden.float()  # half precision does not hold the numbers of tokens
+        return torch.cat([hidden, blocks[:, 1:, None].to(hidden.dtype)], dim=-1)
+
+
+class OutputLayer(nn.Module):
+    """Those rows to log-likelihoods: the layer that begins as the language model's own, tied to its embeddings or not."""
+
+    def __init__(self, own: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(own.weight.detach().clone())
+        self.bias = None if own.bias is None else nn.Parameter(own.bias.detach().clone())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return in_pieces(self._read, rows, len(self.weight))
+
+    def _read(self, rows: Tensor) -> Tensor:
+        return log_likelihoods(nn.functional.linear(rows[..., :-1], self.weight, self.bias), rows[..., -1])
+
+
+def language_model(where: str, dropout: float, *, frozen: bool) -> Any:
+    """A copy of the language model; a frozen one shares its numbers with all others. On torch's device "meta" only its shapes."""
+    if torch.get_default_device().type == "meta":
+        inner = transformers_of(WHO).AutoModelForCausalLM.from_config(config_of(where))
+        _as_linear(inner)
+    else:
+        read = _read(where)
+        # objects of their own, so that one may go to a device, or to float64, without the others
+        shared = {id(w): nn.Parameter(w.detach(), requires_grad=False) for w in read.parameters()} if frozen else {}
+        inner = deepcopy(read, shared)
+    for part in inner.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = dropout
+        elif isinstance(getattr(part, "attention_dropout", None), float):
+            part.attention_dropout = dropout
+    return inner
+
+
+@lru_cache(maxsize=1)
+def _read(where: str) -> Any:
+    """The language model, read and dequantised once; whoever needs one copies it."""
+    kind, config, (place, file) = transformers_of(WHO).AutoModelForCausalLM, config_of(where), gguf_file(WHO, where)
+    options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    options |= {"config": config, "use_safetensors": True} if file is None else {"gguf_file": file}
+    with torch.random.fork_rng(devices=[]), quietly():
+        load = partial(kind.from_pretrained, output_loading_info=True, **options)
+        inner, told = found(WHO, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here))
+    if lacking := sorted(told["missing_keys"]):
+        raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
+    _as_linear(inner)
+    return inner.requires_grad_(True)
+
+
+@lru_cache(maxsize=2)
+def config_of(where: str) -> Any:
+    """How the language model is built."""
+    kind, (place, file) = transformers_of(WHO).AutoConfig, gguf_file(WHO, where)
+    options = {} if file is None else {"gguf_file": file}
+    with quietly():
+        config = found(
+            WHO,
+            place,
+            f"language model ({file or 'config.json'})",
+            lambda at, here: kind.from_pretrained(at, local_files_only=here, **options),
+        )
+    causal = transformers_of(WHO).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if getattr(config, "is_encoder_decoder", False) or config.model_type not in causal or _reads_both_ways(config):
+        raise UserError(
+            f"{WHO}: {where!r} is of the kind {config.model_type!r}, which predicts no next token: use one such as Llama or GPT-2."
+        )
+    return config
+
+
+def _reads_both_ways(config: Any) -> bool:
+    """Encoders are listed among causal models, too, for those that were made decoders."""
+    encoders = transformers_of(WHO).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return config.model_type in encoders and not getattr(config, "is_decoder", False)
+
+
+def _as_linear(inner: nn.Module) -> None:
+    """GPT-2 has its dense layers the other way round: made plain ones, which adapters know."""
+    turned = transformers_of(WHO).pytorch_utils.Conv1D
+    chosen = [(parent, name, part) for parent in inner.modules() for name, part in parent.named_children() if isinstance(part, turned)]
+    for parent, name, part in chosen:
+        made = nn.Linear(part.nx, part.nf, device="meta")
+        made.weight, made.bias = nn.Parameter(part.weight.detach().T.contiguous()), nn.Parameter(part.bias.detach())
+        setattr(parent, name, made)
