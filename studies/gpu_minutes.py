@@ -4,8 +4,9 @@ python studies/gpu_minutes.py --data-dir ~/data    # a line for each part, least
 
 Steps are those of local training: rounds x clients a round x epochs x batches of a client, for every seed and method. What a method asks
 for beside that (FedSim's gradients, a cold start, restarts) is left out. Microseconds are those of `benchmarks/README.md`, a whole round
-in float32 with 80 clients stacked. They are of batches of ten; other batches are taken to cost in proportion, which is too much. The last
-column has the seeds that fit into ten minutes.
+in float32 with 80 clients stacked. They are of batches of ten; other batches are taken to cost in proportion, which is too much. Large
+networks were measured by the sample, in bfloat16, and adapters with 64 clients and batches of eight, in float32. The last column has the
+seeds that fit into ten minutes.
 """
 
 import argparse
@@ -21,18 +22,20 @@ from coterie.reproduce.file import Reproduction, StudyPart
 
 HERE = Path(__file__).parent
 MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0}  # by model; others have not been measured
+A_SAMPLE = {"resnet18": 31.0, "densenet121": 233.0, "text(models/minilm,train=lora)": 398.0 / 8}  # microseconds
 ON_CPU = {"mlp(128)": 24.3}  # two cores
 BATCH, MINUTES = 10, 10  # of the benchmarks; what is to be filled
 
 
 def steps_of(settings: Settings, data_dir: Path | None) -> tuple[float, float]:
-    """Client steps of a part, in expectation over cohorts, and the samples of a batch."""
+    """Client steps of a part, in expectation over cohorts, and the samples of a step: of a full batch where there is one size."""
     sizes = load(settings.data, settings.draws[0], data_dir).train.sizes
     plan, local = settings.plan, settings.plan.local
     batches = np.ceil(sizes / local.batch_size) if local.batch_size else np.ones(len(sizes))
     cohort = plan.cohort or (max(1, round(plan.window * len(sizes))) if plan.selection == "windows" else len(sizes))
     steps = len(settings.seeds) * len(settings.methods) * plan.rounds * cohort * local.epochs * batches.mean()
-    return float(steps), float(local.batch_size or sizes.mean())
+    a_step = sizes.sum() / batches.sum() if settings.model in A_SAMPLE else local.batch_size or sizes.mean()
+    return float(steps), float(a_step)
 
 
 def main() -> None:
@@ -59,10 +62,15 @@ def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[f
     size = f"{len(settings.seeds)} x {len(settings.methods)} x {settings.plan.rounds}"
     steps, batch = steps_of(settings, data_dir)
     line = f"| {study.name}, {part.name} | `{settings.model.partition('(vocab')[0].partition('(hidden')[0]}` | {size} | {steps / 1e6:.2f} |"
+    if settings.model in A_SAMPLE:
+        return _timed(settings, line, steps, A_SAMPLE[settings.model] * batch)
     known = {**MICROSECONDS, **ON_CPU}.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
     if known is None or settings.model == "cnn(variant=fedsim_table)":
         return inf, f"{line} not measured | | |"
-    each = known * max(batch / BATCH, 1)
+    return _timed(settings, line, steps, known * max(batch / BATCH, 1))
+
+
+def _timed(settings: Settings, line: str, steps: float, each: float) -> tuple[float, str]:
     minutes = steps * each / 6e7
     where = ", CPU" if settings.model in ON_CPU else ""
     fit = min(int(MINUTES * len(settings.seeds) / minutes), len(settings.seeds))

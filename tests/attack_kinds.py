@@ -84,7 +84,7 @@ def kill(whole: bool) -> Kind:
     """A run is killed while its folder is made, or anywhere; the same command goes on."""
 
     def trial(attack: Attack, chance: random.Random) -> None:
-        folder, number = attack.root / f"study-{attack.trials}", chance.randrange(1, 160 if whole else 30)
+        folder, number = attack.root / f"study-{attack.trials}", chance.randrange(1, 180 if whole else 30)
         killed = attack.coterie(*attack.words, "--out", str(folder), kill_at=number, below=folder)
         end, right = attack.resumed(folder)
         if end.code == 2:

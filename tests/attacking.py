@@ -22,8 +22,8 @@ from typing import Any
 import integrity
 
 PATIENCE = 240.0  # seconds of a command
-METHODS = ("fedavg", "fedsim(clusters=2)")
-SETTINGS = ("--rounds", "4", "--engine", "loop", "--threads", "1", "--checkpoint-every", "1")
+METHODS = ("fedavg", "local")  # one of few numbers, and one whose checkpoints rest on earlier ones
+SETTINGS = ("--rounds", "4", "--cohort", "2", "--model", "mlp(400)", "--engine", "loop", "--threads", "1", "--checkpoint-every", "1")
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "shutil.rmtree")
 Kind = Callable[["Attack", random.Random], None]
 

@@ -16,6 +16,8 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.dense_arrays import DenseArrays
 from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import only_model
+from coterie.engines.local_engine import Work
+from coterie.engines.loop import LoopEngine
 from coterie.engines.routes import layer_sizes
 from coterie.engines.workspace import CHUNK
 from coterie.engines.world import World
@@ -85,6 +87,7 @@ def test_lanes_of_all_kinds_get_the_same_answers_together_and_alone(most: int, m
         *stamped(world, *kinds),
         *stamped(world, *kinds[:2], part="validation"),
         *stamped(world, *kinds[:2], part="central"),
+        *stamped(world, *(Serving.one(everybody[:1], model) for model in models[:3]), part="central"),
         *stamped(world, *kinds[:2], share=Share(half=0), part="train"),
         *stamped(world, *kinds[:2], answers=True),
     ]
@@ -96,6 +99,27 @@ def test_lanes_of_all_kinds_get_the_same_answers_together_and_alone(most: int, m
         assert_array_equal(one.answers, other.answers)
 
 
+def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
+    """As on a GPU, where each model is judged by itself, by a module's predictions."""
+    world = World.of(worlds.tiny(), "mlp(4,4,4)")  # too deep for the kernels
+    everybody, models = world.problem.roster.clients, models_of(world, 4)
+    asks = [
+        *stamped(world, *(Serving.one(everybody, model) for model in models)),
+        *stamped(world, *(Serving.one(everybody[:1], model) for model in models), part="central"),
+        *stamped(world, *(Serving.one(everybody, model) for model in models[:2]), answers=True),
+    ]
+    with LoopEngine(world) as loop:
+        judge = loop.space(world).judge
+        found = judging.judged_together(
+            [Work(ask, world) for ask in asks], {world: lambda models, rows: [judge(model, rows) for model in models]}, map
+        )
+        expected = loop.run(asks)
+    assert sorted(found) == list(range(len(asks)))
+    for number, answer in enumerate(expected):
+        for name in ("clients", "hits", "predicted", "actual", "loss", "auroc", "answers"):
+            assert_array_equal(getattr(found[number], name), getattr(answer, name))
+
+
 def test_only_one_model_of_more_than_two_classes_is_judged() -> None:
     federation, serving = worlds.tiny(), Serving.one(np.arange(6), np.ones(18, np.float32))
     parts = federation.test
@@ -103,6 +127,9 @@ def test_only_one_model_of_more_than_two_classes_is_judged() -> None:
     assert found is not None
     assert_array_equal(found, serving.models[0])
     assert only_model(Evaluate(serving), federation, None) is None
+    one = Serving.one(np.arange(1), np.ones(18, np.float32))
+    assert only_model(Evaluate(one), federation, None) is not None  # on the central set
+    assert only_model(Evaluate(one), federation.with_(central=None), None) is None
     assert only_model(Evaluate(serving), worlds.tiny(classes=2), parts) is None
     assert only_model(Evaluate(serving.take(np.zeros(0, np.int64))), federation, parts) is None
     assert only_model(Evaluate(Serving(serving.clients, np.ones((2, 18), np.float32), np.arange(6) % 2)), federation, parts) is None

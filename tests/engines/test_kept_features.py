@@ -9,6 +9,7 @@ from torch import nn
 
 from coterie.core.arrays import Floats
 from coterie.engines import kept_features
+from coterie.engines.features import computed, piece_for
 from coterie.engines.kept_features import kept
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -63,3 +64,20 @@ def test_a_small_body_leaves_no_file(cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kept_features, "LARGE_MODEL", 8)
     kept(body(), X, "cpu", Counted())
     assert not cache.exists()
+
+
+def test_a_small_body_on_images_leaves_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_features, "LARGE_MODEL", 8)
+    monkeypatch.setattr(kept_features, "SMALL_SAMPLE", 2)
+    kept(body(), X, "cpu", Counted())
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_large_samples_go_through_a_body_in_smaller_pieces() -> None:
+    """At 96 pixels 37 images are some million numbers; 4,096 of them would make layers of gigabytes."""
+    rows, images = np.zeros((5000, 3), np.float32), np.zeros((50, 3, 96, 96), np.float32)
+    assert (piece_for(body(), rows), piece_for(body(), images)) == (4096, 37)
+    assert piece_for(body(), np.zeros((0, 3), np.float32)) == 4096
+    mean = nn.Sequential(nn.Flatten(), nn.AvgPool1d(3 * 96 * 96))
+    images[:, 0, 0, 0] = np.arange(50) * (3 * 96 * 96)
+    np.testing.assert_allclose(computed(mean, images, torch.device("cpu"), "float32")[:, 0], np.arange(50), rtol=1e-5)

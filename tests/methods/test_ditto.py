@@ -51,7 +51,7 @@ def test_held_so_strongly_that_it_forgets_itself() -> None:
 def test_not_held_at_all_it_is_local_training() -> None:
     """With full batches there is nothing to shuffle, and a client's own model never hears of the others'."""
     ditto, local = play(build("ditto(lam=0)"), plan=FULL, rounds=3), play(build("local(until=participation)"), plan=FULL, rounds=3)
-    np.testing.assert_allclose(own(ditto, 3), local.states[-1].own.everybodys(), atol=1e-6)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(own(ditto, 3), local.states[-1].models.everybodys(), atol=1e-6)  # type: ignore[attr-defined]
 
 
 def test_its_own_model_may_take_more_epochs() -> None:

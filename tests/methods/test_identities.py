@@ -109,7 +109,7 @@ def test_local_only_until_participation_is_fedavg_with_one_client() -> None:
     plan = replace(PLAN, cohort=None)
     alone = play(build("local"), world=worlds.lonely_world(), plan=plan)
     avg = play(build("fedavg"), world=worlds.lonely_world(), plan=plan)
-    assert [s.own.everybodys().tobytes() for s in alone.states] == [s.models.tobytes() for s in avg.states]  # type: ignore[attr-defined]
+    assert [s.models.everybodys().tobytes() for s in alone.states] == [s.models.tobytes() for s in avg.states]  # type: ignore[attr-defined]
 
 
 def test_local_only_without_validation_samples_serves_its_latest_model() -> None:
@@ -119,8 +119,8 @@ def test_local_only_without_validation_samples_serves_its_latest_model() -> None
     world = World.of(federation.with_(validation=parts), "mclr")
     state = play(build("local(until=validation,patience=1)"), world=world, rounds=4).states[-1]
     first = np.array([0])
-    assert state.best.of(first).tobytes() == state.own.of(first).tobytes()  # type: ignore[attr-defined]
-    assert state.best.of(first).tobytes() != state.own.common.tobytes()  # type: ignore[attr-defined]
+    assert state.best.of(first).tobytes() == state.models.of(first).tobytes()  # type: ignore[attr-defined]
+    assert state.best.of(first).tobytes() != state.models.common.tobytes()  # type: ignore[attr-defined]
 
 
 def test_fedprox_falls_behind_fedavg_on_iid_data() -> None:
@@ -148,6 +148,6 @@ def test_local_only_keeps_a_model_for_those_who_trained_and_for_nobody_else() ->
     took_part: set[int] = set()
     for round_, state in enumerate(history.states[1:], start=1):
         took_part |= set(round_context(worlds.world(), plan=plan, round_=round_).cohort().tolist())
-        assert set(np.flatnonzero(state.own.has).tolist()) == took_part  # type: ignore[attr-defined]
-        assert len(state.own.rows) == len(took_part)  # type: ignore[attr-defined]
+        assert set(np.flatnonzero(state.models.has).tolist()) == took_part  # type: ignore[attr-defined]
+        assert len(state.models.rows) == len(took_part)  # type: ignore[attr-defined]
     assert len(took_part) < 6

@@ -195,3 +195,22 @@ def test_switches_keep_the_contracts(settings: str) -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         SimProx(**wrong)
+
+
+def test_shuffled_weights_are_the_same_ones_of_other_clients() -> None:
+    """As a multiset they are SimProx's; over rounds every client gets each of them; and it matters who gets which."""
+    spread = trained(list(range(4)), [[1, 1], [1, 4], [3, 0], [9, 0]], [1, 2, 5, 7])
+    own = round_of(SimProx(), spread)[1]["weights"]
+    seen = []
+    for round_ in range(12):
+        ctx = context([1] * 4, 2, round_=round_)
+        dialogue(SimProx(shuffled=True).round(model(1, 0), ctx), spread)
+        dealt = ctx.notes.named["weights"]
+        np.testing.assert_allclose(np.sort(dealt), np.sort(own))
+        seen.append(dealt)
+    assert all(len(np.unique(column.round(9))) > 1 for column in np.array(seen).T)
+    assert any(not np.allclose(dealt, own) for dealt in seen)
+
+
+def test_shuffled_weights_do_not_depend_on_who_was_absent() -> None:
+    check_absent_is_as_if_not_picked(Checked(lambda: SimProx(shuffled=True)))

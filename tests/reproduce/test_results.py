@@ -3,16 +3,19 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.reproduce import find, read_reproduction
 from coterie.reproduce.again import judge_again
+from coterie.reproduce.client_weights import by_samples
 from coterie.reproduce.page import page_lines, verdict_lines
 from coterie.reproduce.reproduced import Reproduced
 
 ROOT = Path(__file__).parents[2]
 WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies|$)", re.MULTILINE)
-RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith("-curves"))
+RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith(("-curves", "-weights")))
+WEIGHED = [path for path in RESULTS if path.with_name(f"{path.stem}-weights.csv").is_file()]
 
 
 def again(scores: Path) -> Reproduced:
@@ -46,6 +49,20 @@ def test_curves_end_where_the_scores_do(scores: Path) -> None:
             )
         for method, (_, mean) in values.means.items():
             assert mean[-1] == pytest.approx(values.mean(method, "final"), abs=0.011), (part, method)
+
+
+@pytest.mark.parametrize("scores", WEIGHED, ids=lambda path: path.stem)
+def test_weights_give_their_scores(scores: Path) -> None:
+    """How uneven SimProx's weights are, and how they follow samples, comes out again from the weights of every round, which are drawn."""
+    for values in again(scores).values.values():
+        for method, seeds in values.weights.items():
+            flat = {seed: np.mean([one.weights.max() / one.weights.min() for one in rounds]) for seed, rounds in seeds.items()}
+            assert flat == pytest.approx(values.of(method, "flatness"), rel=1e-3)
+            slopes = {seed: by_samples(rounds) for seed, rounds in seeds.items()}
+            assert slopes == pytest.approx(values.of(method, "by_samples"), abs=1e-3)
+    figure = f"]({scores.stem}-weights.svg)"
+    assert figure in scores.with_suffix(".md").read_text()
+    assert scores.with_name(f"{scores.stem}-weights.svg").is_file()
 
 
 def test_pages_show_what_is_kept_and_say_what_is_not() -> None:

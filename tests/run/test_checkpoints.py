@@ -53,9 +53,9 @@ def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
     arrays, _ = flatten(state)
     assert sum(array.nbytes for array in arrays.values()) == 4 * 650 * 9 + 192
     again = from_bytes(to_bytes(state))
-    assert again.best.rows is again.own.rows
-    np.testing.assert_array_equal(again.own.rows, state.own.rows)
-    apart = replace(state, best=replace(state.own, rows=state.own.rows.copy()))  # another array, though the numbers are the same
+    assert again.best.rows is again.models.rows
+    np.testing.assert_array_equal(again.models.rows, state.models.rows)
+    apart = replace(state, best=replace(state.models, rows=state.models.rows.copy()))  # another array, though the numbers are the same
     assert len(flatten(apart)[0]) == len(arrays) + 1
 
 
@@ -91,12 +91,16 @@ def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypat
     assert planned.told(wave, tmp_path) is None
     monkeypatch.setattr(checkpoints, "GB", 10**4)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
-    assert planned.told(wave, tmp_path) == f"Checkpoints will write about 28.3 GB to {tmp_path}: 3 of 9.4 GB, of which 2 are kept."
+    said = f"Checkpoints will write at most 28.3 GB to {tmp_path}: 3 of 9.4 GB, less what does not change between them."
+    assert planned.told(wave, tmp_path) == said
     tight = replace(planned, execution=Execution(checkpoint_gb=20.0))
     assert "2 of 9.4 GB" in str(tight.told(wave, tmp_path))
     assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.told(wave, tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
-    assert "Only 28.0 GB are free there: choose another --out, or fewer seeds." in str(planned.told(wave, tmp_path))
+    short = "Up to 28.3 GB lie there at a time, and only 28.0 are free: choose another --out, or fewer seeds."
+    assert short in str(planned.told(wave, tmp_path))
+    many = Checkpoints(Execution(checkpoint_every=3), 30, 4)  # ten, of which two, whatever else lies in their files, and a draft
+    assert "Up to 47.2 GB lie there at a time" in str(many.told(wave, tmp_path))
 
 
 def test_models_of_clients_that_have_yet_to_take_part_count_from_the_beginning() -> None:

@@ -63,7 +63,7 @@ def test_scores_and_perplexity(options: dict[str, Any]) -> None:
 
 
 def test_a_comparison_has_intervals_over_samples_and_a_page(options: dict[str, Any], tmp_path: Path) -> None:
-    found = ct.compare(["fedgroup(groups=2)"], rounds=2, seeds=range(2), out=tmp_path / "c", **options)
+    found = ct.compare(["fedavg", "fedgroup(groups=2)"], rounds=2, seeds=range(2), controls=False, out=tmp_path / "c", **options)
     assert "log-likelihood" in " ".join(sentence for own in found.verdicts().values() for sentence in own)
     records = found.federations[0].records
     assert records.unit is not None

@@ -84,7 +84,7 @@ def _without(reply: R, reasons: Sequence[tuple[Bools, Refused]]) -> R:
 
 def _misaddressed(clients: Ids, asked: Ids) -> Iterator[tuple[Bools, Refused]]:
     """Which of those who answered, in order, were not asked, and which answered twice."""
-    if not np.array_equal(clients, asked):  # nearly always all who were asked answered
+    if clients is not asked and not np.array_equal(clients, asked):  # nearly always all who were asked answered
         yield ~np.isin(clients, asked), Refused(Refusal.NOT_ASKED)
     again = clients[1:] == clients[:-1]
     if again.any():
@@ -95,6 +95,8 @@ def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
     """Which rows cannot be right, and why."""
     n, shapes = len(reply.clients), ask.row_shapes()
     for name, told in reply.columns().items():
+        if name not in shapes and not (told["finite"] or told["positive"]):
+            continue
         value: Array = getattr(reply, name)
         if name in shapes and value.shape != (n, *shapes[name]):
             wrong = _misshapen({name: value[0]} if n else {}, shapes)

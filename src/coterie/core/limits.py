@@ -59,6 +59,8 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
         return iter([reply.vectors.moved])
     rows = ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
+    if len(rows) <= together and ask.sketch is None:  # nearly always, of small models
+        return iter([_lengths(reply.vectors - (ask.models if len(ask.models) == 1 else ask.models[rows]))])
     pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
     room = local()  # of each thread, for differences: fresh memory for every large model would cost more than the sum

@@ -5,7 +5,7 @@ Everything else is a few matrix products. An ask's answer depends on the ask alo
 predictions are computed piece by piece in fixed shapes, whatever else is asked at the same time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from coterie.core.threads import cores, one_thread
 from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
-from coterie.engines.dense_arrays import DenseArrays, Judged
+from coterie.engines.dense_arrays import DenseArrays
 from coterie.engines.dense_each import DenseEach, losses_of
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
@@ -32,7 +32,7 @@ from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
-from coterie.engines.judging import judged_together
+from coterie.engines.judging import JudgeMany, judged_together
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
@@ -105,21 +105,36 @@ class BatchedEngine(LocalEngine):
         if not works:
             return []
         with one_thread():
-            if self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works):
-                if len(works) == 1:  # alone, it has the cores to itself
-                    return [self._answer(works[0], self._pool.map)]
-                dense = {world: kept.dense for world, kept in self._kept.items() if isinstance(kept.dense, DenseArrays)}
-                judged = judged_together(works, dense, self._pool.map)
-                return list(self._pool.map(lambda i: self._answer(works[i], judged=judged.get(i)), range(len(works))))
-            return [self._answer(work) for work in works]
+            dense = self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works)
+            spread: Spread = self._spread if dense else map
+            if len(works) == 1:  # alone, it has the cores to itself
+                return [self._answer(works[0], spread)]
+            judges = {work.world: judge for work in works if (judge := self._judge_many(work, spread)) is not None}
+            found: dict[int, Any] = dict(judged_together(works, judges, spread))
+            left = [i for i in range(len(works)) if i not in found]
+            found |= zip(left, spread(lambda i: self._answer(works[i]), left), strict=True)
+            return [found[i] for i in range(len(works))]
 
-    def _answer(self, work: Work, spread: Spread = map, judged: Judged | None = None) -> Any:
-        """Everything that is not training; an evaluation whose only model is `judged` already is only counted."""
+    def _judge_many(self, work: Work, spread: Spread) -> JudgeMany | None:
+        """What judges several models on the same samples; None where probabilities are needed to tell."""
+        dense = self._keep(work.world).dense
+        if isinstance(dense, DenseArrays):
+            return partial(dense.judge, spread=spread)
+        judge = self._judge(work, self._keep(work.world), spread)
+        return None if judge is None else lambda models, rows: [judge(model, rows) for model in models]
+
+    def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
+        """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
+        listed = list(pieces)
+        return map(work, listed) if self.threads == 1 or len(listed) < 2 else self._pool.map(work, listed)
+
+    def _answer(self, work: Work, spread: Spread = map) -> Any:
+        """Everything that is not training."""
         ask, kept, federation = work.ask, self._keep(work.world), work.world.federation
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                judge = self._judge(work, kept, spread) if judged is None else lambda model, rows: judged
+                judge = self._judge(work, kept, spread)
                 each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
                 return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():

@@ -65,9 +65,14 @@ def evaluate(
                 tally.add(owners, scores, losses, np.concatenate([y[part] for _, part in own]))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
-            scores, losses = predict(serving.models[row], None)
-            for i in members:
-                tally.add(np.full(len(y), i), scores, losses, y)
+            if judge is not None and isinstance(tally, _Tally):
+                guess, losses = judge(serving.models[row], None)
+                for i in members:
+                    tally.count(np.full(len(y), i), guess, losses, y)
+            else:
+                scores, losses = predict(serving.models[row], None)
+                for i in members:
+                    tally.add(np.full(len(y), i), scores, losses, y)
         else:
             samples, y = _samples(ask, federation, parts, members)
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
@@ -79,11 +84,12 @@ def evaluate(
 
 
 def only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Floats | None:
-    """The one model that `evaluate` would have judged, on the samples of all the clients; None where there are several, or probabilities
-    matter."""
+    """The one model that `evaluate` would have judged, on the samples of all the clients or, for one row, on the central set; None where
+    there are several, or probabilities matter."""
     rows = ask.serving.rows
     judged = len(federation.classes) > 2 and federation.task.counts_classes
-    alone = parts is not None and judged and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
+    there = parts is not None or (federation.central is not None and len(rows) == 1)
+    alone = judged and there and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
     return ask.serving.models[rows[0]] if alone else None
 
 

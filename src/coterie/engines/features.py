@@ -21,6 +21,8 @@ from coterie.engines.workspace import chunk_for
 from coterie.engines.world import World
 from coterie.models.frozen import FrozenBody
 
+NUMBERS = 1 << 20  # of the samples of a piece
+
 
 class Featured:
     """Worlds and the worlds of their features, kept; draws and seeds that share their samples share the features."""
@@ -63,6 +65,11 @@ class Featured:
         return self._made[key][1]
 
 
+def piece_for(body: nn.Module, x: Array) -> int:
+    """Samples that go through a body at a time: fewer of large ones, since a convolution's layers are many times as large as an image."""
+    return max(1, min(chunk_for(body), NUMBERS // max(x[:1].size, 1)))
+
+
 def computed(body: nn.Module, x: Array, device: torch.device, precision: Precision) -> Floats:
     """(N, f) what the body makes of each sample: in pieces of one size, on a CPU one thread a piece, so that cores do not change bits."""
 
@@ -73,6 +80,6 @@ def computed(body: nn.Module, x: Array, device: torch.device, precision: Precisi
             features: Tensor = body(piece.float() if piece.is_floating_point() else piece)
         return features.float().cpu().numpy()
 
-    size, threads = chunk_for(body), cores() if device.type == "cpu" else 1
+    size, threads = piece_for(body, x), cores() if device.type == "cpu" else 1
     with products_in(precision), ThreadPoolExecutor(threads, "coterie-features", torch.set_num_threads, (1,)) as pool:
         return np.concatenate(list(pool.map(made, range(0, len(x), size))))

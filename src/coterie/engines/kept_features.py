@@ -13,12 +13,13 @@ from coterie.core.arrays import Array, Floats
 from coterie.data.folder import cache_folder
 from coterie.engines.workspace import LARGE_MODEL
 
+SMALL_SAMPLE = 1 << 10  # numbers: through an image goes each weight of a convolution many times
 PIECE = 1 << 14  # samples hashed at a time: they may be mapped from a file larger than memory
 
 
 def kept(body: nn.Module, x: Array, how: str, compute: Callable[[], Floats]) -> Floats:
-    """What `compute` gives, or gave for the same body, samples and `how` before. A small body is quicker than a file."""
-    if sum(w.numel() for w in body.parameters()) <= LARGE_MODEL:
+    """What `compute` gives, or gave for the same body, samples and `how` before. A small body is quicker than a file, on small samples."""
+    if sum(w.numel() for w in body.parameters()) <= LARGE_MODEL and x[:1].size <= SMALL_SAMPLE:
         return compute()
     place = cache_folder() / "features" / f"{_hash(body, x, how)}.npy"
     with suppress(OSError, ValueError, EOFError):  # what cannot be read is made anew

@@ -64,7 +64,11 @@ class Work:
         if not isinstance(ask, ModelAsk) or ask.share is None:
             return self
         part: DataPart = getattr(ask, "part", "train")
-        return replace(self, stamped=replace(self.stamped, ask=ask.take(self.parts(part).sizes[ask.clients] > 0)))
+        return self.with_ask(ask.take(self.parts(part).sizes[ask.clients] > 0))
+
+    def with_ask(self, ask: Ask[Any]) -> "Work":
+        """The same with another ask in its place."""
+        return self if ask is self.ask else replace(self, stamped=replace(self.stamped, ask=ask))
 
 
 class LocalEngine(Engine):
@@ -91,7 +95,7 @@ class LocalEngine(Engine):
 
     def _in_full(self, works: Sequence[Work]) -> list[Any]:
         """Answer; a sketch is made of the full answer, which stays here."""
-        full = self.carry_out([replace(work, stamped=replace(work.stamped, ask=in_full(work.ask))) for work in works])
+        full = self.carry_out([work.with_ask(in_full(work.ask)) for work in works])
         return [_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
 
     @abstractmethod

@@ -1,9 +1,7 @@
 """Going on where a study ended: each lane from the last segment that can be trusted."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from coterie.core.arrays import Array
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.states import State, unflatten
 from coterie.evidence.aside import set_aside
+from coterie.evidence.checkpoint import STATES, read_checkpoint
 from coterie.evidence.head import StudyHead, origin, read_study_head
+from coterie.evidence.piece_files import PieceFiles, UnsoundError
 from coterie.evidence.record import ALOFT, LaneEnd, LaneKey
 from coterie.evidence.source import key_of, segments
 from coterie.evidence.tables import TABLES
-from coterie.evidence.wholeness import ALTERED, STATES, Wholeness, check_whole, wrong_states
+from coterie.evidence.wholeness import ALTERED, Wholeness, check_whole, wrong_states
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ def standing(folder: Path, wanted: Collection[LaneKey] | None = None) -> Standin
     """
     whole = check_whole(folder)
     good, told, broken = _contiguous(segments(folder), whole)
-    while (stranded := _stranded(good, whole, told)) is not None:
+    files = PieceFiles(folder, whole.manifests if whole.checkable else None)
+    while (stranded := _stranded(good, files, told)) is not None:
         dropped = _with_followers(good, stranded)
         good = [segment for segment in good if segment not in dropped]
         broken += [segment.path for segment in dropped]
@@ -99,10 +99,10 @@ def _close_chain(folder: Path, found: Standing) -> list[str]:
     if now != read_study_head(folder):
         now.write(folder)
     left = {link.segment: found.whole.manifests[link.segment] for link in links[1:]}
-    spare = [folder / "segments" / name for name in wrong_states(folder, left)]
+    spare = [folder / "segments" / file for file in wrong_states(folder, left)]
     for path in spare:
-        set_aside(folder, path / STATES)
-    return [f"The spare checkpoint {path / STATES} {ALTERED}: it is set aside." for path in spare]
+        set_aside(folder, path)
+    return [f"The spare checkpoint {path} {ALTERED}: it is set aside." for path in spare]
 
 
 def _contiguous(paths: Sequence[Path], whole: Wholeness) -> tuple[list[_Segment], list[str], list[Path]]:
@@ -144,19 +144,19 @@ def _readable(path: Path) -> bool:
     return True
 
 
-def _stranded(good: Sequence[_Segment], whole: Wholeness, told: list[str]) -> _Segment | None:
+def _stranded(good: Sequence[_Segment], files: PieceFiles, told: list[str]) -> _Segment | None:
     """The first of the latest segments of lanes whose states cannot be read, so that nobody can go on from it."""
     latest = {key: segment for segment in good for key in segment.keys}
     for segment in {id(segment): segment for segment in latest.values()}.values():
         if segment.states is None:
             path = segment.path / STATES
             try:
-                data = path.read_bytes()
-                if whole.checkable and sha256(data).hexdigest() != whole.manifests[segment.path.name].files[STATES]:
-                    told.append(f"The checkpoint {path} {ALTERED}: its rounds are made again.")
-                    return segment
-                trees = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["trees"])
-                segment.states = load(data), trees
+                files.check(path)
+                checkpoint = read_checkpoint(path)
+                segment.states = checkpoint.arrays({number: files[number] for number in checkpoint.rests_on}), checkpoint.trees
+            except UnsoundError as error:
+                told.append(f"The checkpoint {error}: its rounds are made again.")
+                return segment
             except (OSError, SafetensorError, ValueError, KeyError) as error:
                 told.append(f"The checkpoint {path} cannot be read ({type(error).__name__}): its rounds are made again.")
                 return segment

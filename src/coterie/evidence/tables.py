@@ -17,7 +17,7 @@ class they hold) is in the roster table of the draw, once. What tasks other than
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,10 @@ def roster_table(federation: Federation) -> pa.Table:
 
 
 def _rounds(records: Sequence[RoundRecord], task: Task) -> pa.Table:
-    costs = [asdict(r.cost) for r in records]
     columns: dict[str, Any] = _keys([(r, 1) for r in records])
     for cost in fields(Cost):
-        columns[cost.name] = np.array([c[cost.name] for c in costs], dtype=np.float64 if cost.type is float else np.int64)
+        told = [getattr(r.cost, cost.name) for r in records]
+        columns[cost.name] = np.array(told, dtype=np.float64 if cost.type is float else np.int64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)

@@ -4,17 +4,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from coterie.core.disk import file_hash
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
 from coterie.core.threads import cores, in_order
 from coterie.evidence.chain import Chain
+from coterie.evidence.checkpoint import STATES, read_checkpoint
 from coterie.evidence.head import FIXED, HEAD, Link, StudyHead, head_files, origin, read_study_head
 from coterie.evidence.manifest import MANIFEST, Manifest, read_manifest
+from coterie.evidence.pieces import PIECES
 from coterie.evidence.settings import UNCHAINED
 from coterie.evidence.source import segments
 
-STATES = "states.safetensors"
 ALTERED, MISSING = "is not as it was written", "is missing"
 
 
@@ -25,7 +28,7 @@ class Wholeness:
     checkable: bool  # False: written before there were manifests
     files: Mapping[str, str] = field(default_factory=dict)  # by path in the folder
     segments: Mapping[str, str] = field(default_factory=dict)  # by name: damaged or missing; its tables cannot be trusted
-    states: Mapping[str, str] = field(default_factory=dict)  # by segment whose tables are good and whose checkpoint is not
+    states: Mapping[str, str] = field(default_factory=dict)  # by file of a checkpoint, of segments whose tables are good
     good: tuple[str, ...] = ()  # segments whose tables are as they were written
     manifests: Mapping[str, Manifest] = field(default_factory=dict)  # of the good ones
     links: Mapping[str, Link] = field(default_factory=dict)  # of the good ones
@@ -34,7 +37,7 @@ class Wholeness:
         """All that is wrong, in words."""
         named = [(folder / name, wrong) for name, wrong in self.files.items()]
         named += [(folder / "segments" / name, wrong) for name, wrong in sorted(self.segments.items())]
-        named += [(folder / "segments" / name / STATES, wrong) for name, wrong in sorted(self.states.items())]
+        named += [(folder / "segments" / name, wrong) for name, wrong in sorted(self.states.items())]
         return [f"{path} {wrong}" for path, wrong in named]
 
 
@@ -88,7 +91,7 @@ def _wrong_files(folder: Path, head: StudyHead | None) -> dict[str, str]:
 
 def _wrong_contents(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
     """By segment, which of its files are not as its manifest says."""
-    wanted = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file != STATES]
+    wanted = [(name, file) for name, manifest in manifests.items() for file in manifest.files if file not in (STATES, PIECES)]
     found = in_order(_hash, (folder / "segments" / name / file for name, file in wanted), cores())
     wrong: dict[str, list[str]] = {}
     for (name, file), sha256 in zip(wanted, found, strict=True):
@@ -100,16 +103,27 @@ def _wrong_contents(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str
 
 
 def wrong_states(folder: Path, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """By segment, what is wrong with its checkpoint. One that is gone is missed only where a lane has no later one."""
+    """By file of a checkpoint, what is wrong with it. One that is gone is missed only where a lane that has no later one rests on it."""
     latest = {key: name for name, manifest in manifests.items() for key in manifest.keys}
+    needed = {f"{name}/{STATES}" for name in latest.values()}
+    needed |= {f"{number:06d}/{PIECES}" for name in set(latest.values()) for number in _rests_on(folder / "segments" / name / STATES)}
     wrong = {}
-    for name, manifest in manifests.items():
-        sha256 = _hash(folder / "segments" / name / STATES)
-        if sha256 is None and name in latest.values():
-            wrong[name] = MISSING
-        elif sha256 is not None and sha256 != manifest.files.get(STATES):
-            wrong[name] = ALTERED
+    for file in (f"{name}/{own}" for name in manifests for own in (STATES, PIECES)):
+        name, _, own = file.partition("/")
+        sha256 = _hash(folder / "segments" / file)
+        if sha256 is None and file in needed:
+            wrong[file] = MISSING
+        elif sha256 is not None and sha256 != manifests[name].files.get(own):
+            wrong[file] = ALTERED
     return wrong
+
+
+def _rests_on(states: Path) -> set[int]:
+    """The segments whose pieces a checkpoint needs; none where that cannot be read, which is told of itself."""
+    try:
+        return read_checkpoint(states).rests_on
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return set()
 
 
 def _hash(path: Path) -> str | None:

@@ -5,9 +5,7 @@ place, flushed to the disk and then renamed, so that a kill or a full disk costs
 numbered as they come; which lanes and rounds one holds is in its `lanes.json`, what its files must be in its manifest.
 """
 
-import json
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,22 +15,18 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import save
 
-from coterie.core.arrays import Array
 from coterie.core.disk import file_hash, flush
 from coterie.core.locks import Hold
 from coterie.core.plain import json_text, read_json, write_json
-from coterie.core.states import flatten
 from coterie.evidence.creation import create_folder
 from coterie.evidence.head import Link, StudyHead, read_study_head
+from coterie.evidence.kept import KeptCheckpoints
 from coterie.evidence.manifest import MANIFEST, manifest_of
-from coterie.evidence.record import ALOFT, LaneKey, Progress
+from coterie.evidence.record import Progress
 from coterie.evidence.roster_files import read_roster, roster_path, write_roster
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import key_of, segments
-
-KEPT_STATES = 2  # segments of a lane that keep their states: the last, and one to go back to
+from coterie.evidence.source import segments
 
 
 class WriteError(RuntimeError):
@@ -51,9 +45,8 @@ class Writer:
         self._head = read_study_head(folder)
         for name in ("segments", "rosters"):
             (folder / name).mkdir(exist_ok=True)
-        there = segments(folder)
-        self._next = 1 + max((int(path.name) for path in there), default=0)
-        self._lanes = {path: [key_of(entry) for entry in read_json(path / "lanes.json")] for path in there if _has_states(path)}
+        self._next = 1 + max((int(path.name) for path in segments(folder)), default=0)
+        self._kept = KeptCheckpoints(folder)
         self._routes = dict(read_json(folder / "routes.json")) if (folder / "routes.json").is_file() else {}
 
     @classmethod
@@ -107,7 +100,8 @@ class Writer:
                 pq.write_table(table, draft / f"{name}.parquet", compression="zstd", compression_level=1, use_dictionary=["method"])
             entries = [_entry(lane) for lane in lanes]
             (draft / "lanes.json").write_text(json_text(entries), encoding="utf-8")  # all are flushed together, below
-            (draft / "states.safetensors").write_bytes(_states(lanes))
+            checkpoint = self._kept.draft(self._next, lanes)
+            checkpoint.write(draft)
             head = self._sealed(draft, final.name, entries, tables)
             for path in (*draft.iterdir(), draft):
                 flush(path)
@@ -122,9 +116,8 @@ class Writer:
                 f"Cannot write to {self.folder}: {error.strerror or error}. Rounds before {min(lane.first for lane in lanes)} are safe; "
                 "make room and go on with --resume."
             ) from error
+        self._kept.written(self._next, lanes, checkpoint)
         self._next += 1
-        self._lanes[final] = [lane.key for lane in lanes]
-        self._drop_old_states()
 
     def routes(self, routes: Mapping[str, str]) -> None:
         """Keep how trainings were carried out, for the reader and for a resumed run."""
@@ -144,32 +137,6 @@ class Writer:
         with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
 
-    def _drop_old_states(self) -> None:
-        """States are large: a segment whose lanes all have enough later ones gives its own up."""
-        later: Counter[LaneKey] = Counter()
-        for path in sorted(self._lanes, reverse=True):
-            keys = self._lanes[path]
-            if all(later[key] >= KEPT_STATES for key in keys):
-                (path / "states.safetensors").unlink(missing_ok=True)
-                del self._lanes[path]
-            later.update(keys)
-
-
-def _has_states(segment: Path) -> bool:
-    return (segment / "states.safetensors").exists()
-
 
 def _entry(lane: Progress) -> dict[str, Any]:
     return {**lane.key._asdict(), "first": lane.first, "last": lane.end.round_, "status": lane.end.status, "reason": lane.end.reason}
-
-
-def _states(lanes: Sequence[Progress]) -> bytes:
-    """All states in one file: arrays by the lane's place in `lanes.json`, and where they belong in the header."""
-    arrays: dict[str, Array] = {}
-    trees: dict[str, Any] = {}
-    for place, lane in enumerate(lanes):
-        for name, state in ((str(place), lane.state), (f"{place}{ALOFT}", lane.aloft)):
-            if state is not None:
-                parts, trees[name] = flatten(state)
-                arrays |= {f"{name}/{path}": value for path, value in parts.items()}
-    return bytes(save(arrays, metadata={"trees": json.dumps(trees, sort_keys=True)}))

@@ -20,15 +20,16 @@ from coterie.core.states import State, grown
 class Alone(State):
     """Each client's model, the common start until it has trained; for early stopping, its best, and how long ago that was."""
 
-    own: OwnRows
+    models: OwnRows
     best: OwnRows  # what is served
     losses: Doubles  # (n,) validation loss of the best
     stale: Ints  # (n,) trainings since
 
     def everybody(self, n: int) -> "Alone":
         """With a place for each of n clients: the roster may have grown."""
-        own = self.own.grown(n)
-        return Alone(own, own if self.best is self.own else self.best.grown(n), grown(self.losses, n, np.inf), grown(self.stale, n, 0))
+        models = self.models.grown(n)
+        best = models if self.best is self.models else self.best.grown(n)
+        return Alone(models, best, grown(self.losses, n, np.inf), grown(self.stale, n, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +57,13 @@ class LocalOnly(Method[Alone]):
     def round(self, state: Alone, ctx: Context) -> Round[Alone]:
         state = state.everybody(len(ctx.roster))
         clients, epochs = self._who(state, ctx)
-        models = np.concatenate([state.own.common[None, :], state.own.of(clients)])
+        models = np.concatenate([state.models.common[None, :], state.models.of(clients)])
         trained = yield from Train(clients, models, ctx.local, start=1 + np.arange(len(clients)), epochs=epochs, alone=True)
         if not len(trained):
             return state
-        own = state.own.put(trained.clients, trained.vectors)
+        own = state.models.put(trained.clients, trained.vectors)
         if self.until != "validation":
-            return replace(state, own=own, best=own)
+            return replace(state, models=own, best=own)
         return (yield from self._keep_best(state, own, trained.clients))
 
     def _who(self, state: Alone, ctx: Context) -> tuple[Ids, Ints | None]:
@@ -84,7 +85,7 @@ class LocalOnly(Method[Alone]):
         stale[judged.clients] += 1
         stale[better] = 0
         losses[judged.clients] = np.fmin(judged.loss, state.losses[judged.clients])
-        return replace(state, own=own, best=state.best.put(better, own.of(better)), losses=losses, stale=stale)
+        return replace(state, models=own, best=state.best.put(better, own.of(better)), losses=losses, stale=stale)
 
     def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
-        return done(state.everybody(len(ctx.roster)).best.serving(clients, state.own.common[None, :]))
+        return done(state.everybody(len(ctx.roster)).best.serving(clients, state.models.common[None, :]))

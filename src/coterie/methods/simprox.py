@@ -43,6 +43,7 @@ class SimProx(OneModelMethod):
     scale_norms: bool = setting(False, "Norms divided by their median: exp(-g) then depends on no unit.")
     times_samples: bool = setting(False, "Whether samples count too.")
     robust: bool = setting(False, "Prefer norms near the median to small ones.")
+    shuffled: bool = setting(False, "A control: the same weights, dealt out to the cohort by chance in every round.")
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
@@ -52,6 +53,8 @@ class SimProx(OneModelMethod):
         weights = self.weights_of_many(trained, state, ctx) if many else self.weights(self.geometry(trained, state, ctx), ctx)
         if self.times_samples:
             weights = weights * trained.sizes
+        if self.shuffled:
+            weights = weights[np.argsort(ctx.draws("shuffled weights", trained.clients), kind="stable")]
         mixing = Mixing.average(trained.clients, weights)
         _record_flatness(mixing.replies[0], ctx)
         return state.with_models(ctx.mix(mixing, trained, state.models))

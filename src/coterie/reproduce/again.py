@@ -13,6 +13,7 @@ from coterie.reproduce.kept import Kept, read_kept
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import NOT_ASKED, PartRun
 from coterie.reproduce.values import PartValues
+from coterie.reproduce.weight_files import add_weights
 
 KEYS = ["part", "method", "seed"]
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
@@ -24,6 +25,7 @@ def judge_again(study: Reproduction, scores: Path, data_dir: Path | None = None)
     runs = [_run(study, part, table, kept, scores) for part in study.parts]
     values = {run.part.name: _values(study, run, table, kept) for run in runs}
     add_curves(curves_beside(scores), values)
+    add_weights(weights_beside(scores), values)
     add_paper_curves(study, values, data_dir)
     return Reproduced(study, runs, values, assess(study, runs, values), kept, again=True)
 
@@ -31,6 +33,11 @@ def judge_again(study: Reproduction, scores: Path, data_dir: Path | None = None)
 def curves_beside(scores: Path) -> Path:
     """The file of the curves that belong to these scores."""
     return scores.with_name(f"{scores.stem}-curves.csv")
+
+
+def weights_beside(scores: Path) -> Path:
+    """The file of the weights that belong to these scores."""
+    return scores.with_name(f"{scores.stem}-weights.csv")
 
 
 def read_scores(path: Path) -> pd.DataFrame:

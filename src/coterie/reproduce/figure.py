@@ -12,6 +12,7 @@ from coterie.report.style import OKABE_ITO
 from coterie.reproduce.curves_figure import curves_chart
 from coterie.reproduce.outcomes import StudyResult
 from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.weights_figure import weights_chart
 
 
 def draw_figures(outcome: Reproduced, folder: Path) -> list[str]:
@@ -22,7 +23,8 @@ def draw_figures(outcome: Reproduced, folder: Path) -> list[str]:
         import vl_convert  # noqa: F401  (altair saves SVG with it)
     except ImportError:
         return []
-    charts = {study.name: _differences(altair, outcome.result), f"{study.name}-curves": curves_chart(altair, outcome)}
+    charts = {study.name: _differences(altair, outcome.result)}
+    charts |= {f"{study.name}-curves": curves_chart(altair, outcome), f"{study.name}-weights": weights_chart(altair, outcome)}
     written = []
     for name, chart in charts.items():
         if chart is not None:

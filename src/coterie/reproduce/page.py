@@ -18,7 +18,8 @@ from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import HEADER, cells, markdown
 from coterie.reproduce.rules import FEWEST, RULES, SHOWN
 from coterie.reproduce.score_tables import frame_of, score_lines
-from coterie.reproduce.told import curves_told, judged_on, settings_told
+from coterie.reproduce.told import curves_told, judged_on, settings_told, weights_told
+from coterie.reproduce.weight_files import weights_text
 
 
 def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
@@ -34,6 +35,8 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
             write_inside(folder, f"{name}.json", kept_text(kept))
             if curves := curves_text(outcome.values):
                 write_inside(folder, f"{name}-curves.csv", curves)
+            if weights := weights_text(outcome.values):
+                write_inside(folder, f"{name}-weights.csv", weights)
         path = write_inside(folder, f"{name}.md", "\n".join(page_lines(outcome, figures, command, has_csv=len(csv) > 0)) + "\n")
     except OSError as error:
         raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
@@ -56,6 +59,7 @@ def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_cs
         yield "Rows named METHOD | MODEL are one model, or one way to combine several, on the server's own test set."
     if has_csv:
         yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + curves_told(outcome)
+        yield from weights_told(outcome)
     yield from _protocol(study)
     yield "\nWhat differs from the paper:\n"
     yield from (f"- {sentence}" for sentence in study.deviations)

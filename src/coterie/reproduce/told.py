@@ -1,5 +1,7 @@
 """How a page tells what was done: on what it was judged, which curves were kept, and with which settings each part was run."""
 
+from collections.abc import Iterator
+
 from coterie.core.plan import Plan
 from coterie.reproduce.curves_figure import drawn_rows, wants_central
 from coterie.reproduce.file import Reproduction
@@ -7,6 +9,10 @@ from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 
+WEIGHTS = (
+    "*Flatness* is the largest over the smallest weight, mean over rounds; *by samples* is how a weight grows with a client's samples, "
+    "both relative to their means: 1 is FedAvg by samples, 0 uniform weights, and below 0 small clients count for more."
+)
 TEN = 10  # rounds of the score last10
 OTHERS = (
     "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
@@ -36,6 +42,13 @@ def curves_told(outcome: Reproduced) -> str:
     if any(_others(outcome, run) for run in trained):
         text += f" {OTHERS}"
     return text
+
+
+def weights_told(outcome: Reproduced) -> Iterator[str]:
+    """Where the weights are that were kept, and what the scores of them mean."""
+    name = outcome.study.name
+    if any(own.weights for own in outcome.values.values()):
+        yield f"Weights of every round: [{name}-weights.csv]({name}-weights.csv). {WEIGHTS}"
 
 
 def _others(outcome: Reproduced, run: PartRun) -> bool:

@@ -20,6 +20,7 @@ from coterie.analysis.stability import rounds_to
 from coterie.core.arrays import Doubles, Ints
 from coterie.evidence.reader import Evidence, json_notes
 from coterie.reproduce.by_class import F1, f1_of
+from coterie.reproduce.client_weights import WeighedRound, by_samples, client_weights_of, weighed_methods
 from coterie.reproduce.file import Claim
 from coterie.reproduce.on_clients import over_test_clients
 from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
@@ -44,6 +45,7 @@ class PartValues:
     rounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (R,) evaluated, from 1
     means: dict[str, Line] = field(default_factory=dict)  # by row: mean curves where those of single seeds were not kept
     theirs: dict[str, Line] = field(default_factory=dict)  # by row: the paper's own curves
+    weights: dict[str, dict[int, list[WeighedRound]]] = field(default_factory=dict)  # by method, by seed: of those that claims are about
 
     def add(self, row: str, score: str, seed: int, value: float) -> None:
         if np.isfinite(value):
@@ -75,6 +77,7 @@ def values_of(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) 
         ):
             values.add(method, score, seed, value)
         _add_rounds(values, records, scope, target)
+        _add_weights(values, evidence, weighed_methods(claims))
         for row, seed, curve in _central(evidence, scope.last):
             for score, value in curve_scores(curve[None, :]).items():
                 values.add(row, score, seed, float(value[0]))
@@ -121,6 +124,14 @@ def _add_rounds(values: PartValues, records: Records, scope: Scope, target: floa
             }
             for score, value in scores.items():
                 values.add(method, score, seed, float(value))
+
+
+def _add_weights(values: PartValues, evidence: Evidence, methods: Sequence[str]) -> None:
+    """The weights of these methods' clients, and how they follow samples."""
+    for method, seeds in client_weights_of(evidence, methods).items() if methods else ():
+        for seed in seeds.keys() & values.curves.get(method, {}).keys():  # that reached the end
+            values.weights.setdefault(method, {})[seed] = seeds[seed]
+            values.add(method, "by_samples", seed, by_samples(seeds[seed]))
 
 
 def _noted(evidence: Evidence, name: str) -> dict[tuple[str, int], float]:

@@ -1,7 +1,7 @@
 """How far apart checkpoints are, so that large states cannot fill a disk unasked; and the sentence that says beforehand what they write.
 
-How large states are is known once lanes have started. What is written in all is bounded, not how far a run can be lost: with larger states
-fewer rounds are safe.
+How large states are is known once lanes have started; how much of one will have changed by the next checkpoint is not. So what is said, and
+bounded, is what whole states would take: the most that can be written. With larger states fewer rounds are safe.
 """
 
 import shutil
@@ -11,13 +11,16 @@ from math import ceil
 from pathlib import Path
 
 from coterie.core.states import flatten
-from coterie.evidence.writer import KEPT_STATES
+from coterie.evidence.kept import KEPT_STATES
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
 from coterie.run.memory import kept_by
 
 GB = 10**9
 WORTH_SAYING = 1.0  # GB in all
+MOST_AT_ONCE = (
+    2 * KEPT_STATES + 1
+)  # whole states on the disk: the files that a checkpoint rests on hold at most twice its own, and the next
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,20 @@ class Checkpoints:
         return min((max(reached, 0) // every + 1) * every, self.rounds)
 
     def told(self, wave: Sequence[Lane], folder: Path) -> str | None:
-        """What the study will write, judged by its first wave; nothing where that is little."""
+        """What the study will write at most, judged by its first wave; nothing where that is little."""
         each = self._gigabytes(wave)
         every = self._every(each)
         count = ceil(self.rounds / every)
         if count * each < WORTH_SAYING:
             return None
-        kept = min(count, KEPT_STATES) * each
-        said = f"Checkpoints will write about {count * each:.1f} GB to {folder}: {count} of {each:.1f} GB, of which {KEPT_STATES} are kept"
+        said = f"Checkpoints will write at most {count * each:.1f} GB to {folder}: {count} of {each:.1f} GB"
+        said += ", less what does not change between them"
         if every > self.execution.checkpoint_every:
             said += f"; they are {every} rounds apart, so as to write no more than --checkpoint-gb {self.execution.checkpoint_gb:g}"
         free = shutil.disk_usage(folder).free / GB
-        return said + (f". Only {free:.1f} GB are free there: choose another --out, or fewer seeds." if free < kept + each else ".")
+        at_once = min(count, MOST_AT_ONCE) * each
+        tight = f". Up to {at_once:.1f} GB lie there at a time, and only {free:.1f} are free: choose another --out, or fewer seeds."
+        return said + (tight if free < at_once else ".")
 
     def _every(self, each: float) -> int:
         fitting = max(1, int(self.execution.checkpoint_gb // each)) if each > 0 else self.rounds

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core.plan import Plan
+from coterie.evidence.kept import KEPT_STATES
 from coterie.evidence.record import Cost
-from coterie.evidence.writer import KEPT_STATES
 from coterie.run.drive import waves
 from coterie.run.execution import Execution
 from coterie.run.memory import check_memory, footprint, kept_by

@@ -150,8 +150,8 @@ class Lane:
     def context(self, round_: int, *, everybody: bool = False) -> Context:
         """What the method may know in a round; where it serves those who took no part, of them, too."""
         problem = self.problem.everybody if everybody and self.problem.everybody is not None else self.problem
-        truth = problem.truth_at(round_) if self.method.sees_truth else None
-        return replace(problem.context(self.plan, self.keyed, round_), truth=truth)
+        known = problem.context(self.plan, self.keyed, round_)
+        return replace(known, truth=problem.truth_at(round_)) if self.method.sees_truth else known
 
     def _context(self, round_: int) -> Context:
         """A round's context, with an account of its own."""

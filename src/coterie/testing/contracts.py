@@ -50,7 +50,7 @@ def usual(method: Method[Any], rounds: int = 2) -> tuple[History, list[Stamped]]
 
 def models(state: Any) -> list[Floats]:
     """All the models in a state, wherever it keeps them."""
-    return [array for path, array in flatten(state)[0].items() if path.split(".")[-1] == "models"]
+    return [array for path, array in flatten(state)[0].items() if path.removesuffix(".rows").split(".")[-1] == "models"]
 
 
 def assert_finite(history: History) -> None:

@@ -107,7 +107,7 @@ def _objectives(
     def one(own: Weights, received: Weights, extra: Mapping[str, Weights], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
         return rule.objective(RuleStep(stepper.module, stepper.loss, loop, own, received, extra, x, y, share))
 
-    with torch.enable_grad():
+    with torch.enable_grad(), stepper.mapping():
         found: Tensor = vmap(one)(own, received, extra, stepper.x[samples], stepper.y[samples], shares)
     return found
 

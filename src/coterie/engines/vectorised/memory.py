@@ -30,7 +30,8 @@ def _kept(stepper: Stepper, dtype: torch.dtype, samples: int) -> int:
         for name, tensor in [*stepper.module.named_parameters(), *stepper.module.named_buffers()]
     }
     stepper.module.train()
-    with torch_seeded(0), torch.enable_grad(), stepper.convolving(), saved_tensors_hooks(keep, lambda tensor: tensor):
+    rewritten = (stepper.convolving(), stepper.mapping())
+    with torch_seeded(0), torch.enable_grad(), rewritten[0], rewritten[1], saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = functional_call(stepper.module, copies, (stepper.x[numbers],))
         stepper.loss(outputs, stepper.y[numbers])
     return sum(tensor.nbytes for tensor in seen.values())

@@ -12,6 +12,7 @@ from coterie.core.arrays import Floats
 from coterie.core.layout import Layout, Slice
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, passes_in
+from coterie.engines.vectorised.mappable import as_mappable, needs_rewriting
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
 from coterie.models.stacking import stacks_by_itself
@@ -36,7 +37,7 @@ class Stepper:
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices = layout.slices
-        self._by_itself = stacks_by_itself(module)
+        self._by_itself, self._rewritten = stacks_by_itself(module), needs_rewriting(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 
@@ -57,6 +58,9 @@ class Stepper:
     def convolving(self) -> AbstractContextManager[object]:
         return as_products() if self.products else nullcontext()
 
+    def mapping(self) -> AbstractContextManager[object]:
+        return as_mappable() if self._rewritten else nullcontext()
+
     def step(self, stack: Stack, shared: Shared, samples: Tensor, counts: Tensor, clock: Tensor, rule: Rule) -> None:
         """Every row of the stack steps on its own samples (k, B), of which the first counts (k,) are real and the others weigh nothing."""
         weights = [w.view(len(w), *s.shape).detach().requires_grad_() for s, w in zip(self._weights, stack.weights, strict=True)]
@@ -71,7 +75,7 @@ class Stepper:
                 result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
             return result.to(self.dtype)
 
-        with torch.enable_grad(), self.convolving():
+        with torch.enable_grad(), self.convolving(), self.mapping():
             if self._by_itself:  # adapters: one large batch through the body that all have in common
                 flat = outputs(tensors, self.x[samples].flatten(0, 1))
                 predicted = flat.view(*samples.shape, *flat.shape[1:])

@@ -1,0 +1,99 @@
+"""The table of docs/results/simprox_order.md, from the scores of every seed beside the results' pages: does SimProx's order hold?
+
+python studies/simprox_order.py    # writes it again between its marks; the words around it are not touched
+
+Differences are SimProx's (or, in one column, uniform FedAvg's) over the same seeds or draws, with a 95 % Student interval over them
+alone; the verdicts, with test clients and corrections, are on the studies' own pages.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from coterie.reproduce.again import read_scores
+from coterie.reproduce.rows import markdown
+from coterie.statistics import interval
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+PAGE = RESULTS / "simprox_order.md"
+BEGIN, END = "<!-- order -->", "<!-- /order -->"
+UNIFORM = "fedavg(weighting=uniform)"
+AGAINST = {
+    "uniform FedAvg": ("simprox", UNIFORM),
+    "FedAvg by samples": ("simprox", "fedavg"),
+    "FedProx": ("simprox", "fedprox(mu=0.01)"),
+    "SimAgg": ("simprox", "simagg"),
+    "its weights shuffled": ("simprox", "simprox(shuffled=true)"),
+    "lambda 0": ("simprox", "simprox(lambda0=0)"),
+    "*uniform FedAvg minus FedAvg by samples*": (UNIFORM, "fedavg"),
+}
+
+
+class Federation(NamedTuple):
+    """A part of a study, and by which score it is judged there."""
+
+    told: str
+    study: str
+    part: str
+    score: str
+    central: bool  # whether the model is judged on the server's own test set
+
+
+FEDERATIONS = (
+    Federation("MNIST, softmax regression", "simprox_mnist", "mnist", "last10", central=True),
+    Federation("CIFAR-10, frozen features", "simprox_cifar", "cifar10 frozen", "last10", central=True),
+    Federation("Banking77, head", "simprox_banking77", "head", "last10", central=True),
+    Federation("CrisisMMD, text, Dirichlet", "simprox_medic", "text dirichlet", "mean", central=False),
+    Federation("CrisisMMD, image, Dirichlet", "simprox_medic", "image dirichlet", "mean", central=False),
+    Federation("CrisisMMD, fusion, Dirichlet", "simprox_medic", "fusion dirichlet", "mean", central=False),
+    Federation("CrisisMMD, text, by event", "simprox_medic", "text events", "mean", central=False),
+    Federation("CrisisMMD, image, by event", "simprox_medic", "image events", "mean", central=False),
+    Federation("CrisisMMD, fusion, by event", "simprox_medic", "fusion events", "mean", central=False),
+)
+
+
+def order_lines(results: Path = RESULTS) -> Iterator[str]:
+    """A row for each federation that was run."""
+    names = [name if name.startswith("*") else f"- {name}" for name in AGAINST]
+    header = ["", "SimProx %", *names, "largest over smallest weight", "by samples"]
+    yield from markdown(header, filter(None, (_row(federation, results) for federation in FEDERATIONS)))
+
+
+def _row(federation: Federation, results: Path) -> list[str] | None:
+    path = results / f"{federation.study}.csv"
+    if not path.is_file():
+        return None
+    table = read_scores(path)
+    table = table[table["part"] == federation.part].set_index(["method", "seed"])
+    if table.empty:
+        return None
+    scores = table[federation.score].unstack("method")
+    suffix = " | global" if federation.central else ""
+    cells = [_difference(scores, one + suffix, two + suffix) for one, two in AGAINST.values()]
+    weights = table.loc["simprox"]
+    flat = [f"{weights[name].mean():.2f}" if name in weights and weights[name].notna().any() else "" for name in ("flatness", "by_samples")]
+    told = f"[{federation.told}]({federation.study}.md)"
+    return [f"{told}, {len(scores)}", f"{scores['simprox' + suffix].mean():.1f}", *cells, *flat]
+
+
+def _difference(scores: pd.DataFrame, one: str, two: str) -> str:
+    if two not in scores:
+        return ""
+    found = (scores[one] - scores[two]).dropna().to_numpy(np.float64)
+    low, high = interval(found)
+    return f"{found.mean():+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def main() -> None:
+    """Write the table anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text("\n".join([before + BEGIN, *order_lines(), END + after]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
