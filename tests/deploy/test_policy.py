@@ -55,7 +55,7 @@ def test_the_default_file_says_the_defaults() -> None:
 
 def test_names_are_those_that_there_are() -> None:
     assert tuple(models) == OWN_MODELS
-    assert set(OWN_MODELS) - set(Policy().models) == {"fusion", "text"}  # which read what the server names
+    assert set(OWN_MODELS) - set(Policy().models) == {"efficientnet_lite0", "fusion", "lm", "text"}  # which read what the server names
     assert sorted([rule_name(Beside(lam=1.0, own_epochs=None)), rule_name(Contrast(mu=1.0, temperature=0.5))]) == list(OWN_RULES)
     assert set(questions()) == set(ASKS)
 

@@ -14,7 +14,7 @@ sketch_numbers = 256
 
 # The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
 # "package.module:Class".
-models = ["cnn", "densenet121", "efficientnet_lite0", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
+models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
 rules = ["Beside", "Contrast"]
 
 # Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)

@@ -20,8 +20,9 @@ AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedT
 ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 # Coterie's own; listed here so that reading a policy needs no torch
-BUILT_MODELS = ("cnn", "densenet121", "efficientnet_lite0", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
-READING_MODELS = ("fusion", "text")  # which read a folder of the site, or the hub, that the server names: not unless the site says so
+BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn")
+# These read a file or folder of the site, or the hub, that the server names: not unless the site says so.
+READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
 
