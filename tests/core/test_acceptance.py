@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.core import acceptance
 from coterie.core.acceptance import accept, assemble, nobody
 from coterie.core.asks import Error, Evaluate, Evaluated, Gradient, Losses, Train, Trained
 from coterie.core.local import Local
@@ -147,3 +148,21 @@ def test_counts_that_are_not_by_class_are_refused_however_many_send_them(hits: A
     assert reply.clients.tolist() == [client for client in (1, 4, 6) if client not in odd]
     assert {client: refused.why for client, refused in reply.refused.items()} == dict.fromkeys(odd, Refusal.WRONG_SHAPE)
     assert len(reply.sizes) == len(reply)
+
+
+@pytest.mark.parametrize(("shape", "pieces"), [((1 << 21, 2), 4), ((5, 1 << 20), 5), ((3, 3 << 20), 3)], ids=["clients", "models", "large"])
+def test_many_clients_few_numbers_are_looked_at_in_few_pieces(shape: tuple[int, int], pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece a client would cost a million times the handing out."""
+    seen: list[int] = []
+
+    def counted_in_order(work: Any, given: Any, workers: int) -> Any:
+        found = [work(piece) for piece in given]
+        seen.append(len(found))
+        return found
+
+    monkeypatch.setattr(acceptance, "in_order", counted_in_order)
+    values = np.zeros(shape, np.float32)
+    assert acceptance._all_finite(values)
+    values[-1, -1] = np.nan
+    assert not acceptance._all_finite(values)
+    assert seen == [pieces, pieces]

@@ -20,6 +20,7 @@ from coterie.core.threads import cores, in_order
 
 R = TypeVar("R", bound=Reply)
 WORTH_THREADS = 1 << 22  # numbers
+PIECE = 1 << 20  # numbers that a thread looks at together
 ClientRow = dict[str, Array]
 
 
@@ -117,7 +118,8 @@ def _all_finite(values: Array) -> bool:
         return bool(values.finite.all())
     if values.size < WORTH_THREADS or values.ndim < 2:
         return finite(values)
-    return all(in_order(finite, values, cores()))  # large models: a row is a piece of work
+    rows = max(1, PIECE // max(1, values[0].size))  # of large models one, of many clients' few numbers thousands
+    return all(in_order(finite, (values[i : i + rows] for i in range(0, len(values), rows)), cores()))
 
 
 def _finite_rows(values: Array) -> Bools:
