@@ -4,13 +4,10 @@ One child is forked for each, so that the imports are paid for once. Prints what
 """
 
 import json
-import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -21,29 +18,9 @@ from coterie.evidence.restore import restore  # noqa: E402
 from coterie.evidence.verify import verify  # noqa: E402
 from coterie.evidence.writer import Writer  # noqa: E402
 from growing_states import at, key, segment  # noqa: E402
+from killing import killed_at  # noqa: E402
 
-EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "shutil.rmtree")
 BEFORE, AFTER = 9, 10  # rounds: the checkpoint before rests on several files, and the one after gives one of them up
-
-
-def killed(folder: Path, number: int) -> bool:
-    """Write the next checkpoint in a child that is killed at its n-th operation; whether it came so far."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    writer = Writer(folder)
-    seen = 0
-
-    def count(event: str, words: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event in EVENTS and words and str(words[0]).startswith(str(folder)):
-            seen += 1
-            if seen == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
-    segment(writer, AFTER)
-    os._exit(0)
 
 
 def wrong(folder: Path) -> str:
@@ -71,7 +48,7 @@ def main(every: int) -> None:
             for round_ in range(BEFORE + 1):
                 segment(writer, round_)
         number = 1
-        while killed(folder := shutil.copytree(base, Path(root) / str(number)), number):
+        while killed_at(folder := shutil.copytree(base, Path(root) / str(number)), number, lambda: segment(Writer(folder), AFTER)):
             if found := wrong(folder):
                 stuck.append(f"{number}: {found}")
             shutil.rmtree(folder)

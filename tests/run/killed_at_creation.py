@@ -5,21 +5,21 @@ One child is forked for each, so that the imports are paid for once. Prints what
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 
-from coterie.core.errors import UserError
-from coterie.evidence.head import read_study_head
-from coterie.evidence.settings import Settings
-from coterie.evidence.verify import verify
-from coterie.evidence.writer import Writer
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "shutil.rmtree")
+from coterie.core.errors import UserError  # noqa: E402
+from coterie.evidence.head import read_study_head  # noqa: E402
+from coterie.evidence.settings import Settings  # noqa: E402
+from coterie.evidence.verify import verify  # noqa: E402
+from coterie.evidence.writer import Writer  # noqa: E402
+from killing import killed_at  # noqa: E402
+
 SETTINGS = Settings(methods=("fedavg",), data="tiny")
 EXTRAS = {"execution": {"engine": "loop"}, "environment": {"python": "3"}, "data": {"0": {"labels": "none"}}}
 
@@ -29,31 +29,12 @@ def create(folder: Path) -> None:
         pass
 
 
-def killed(folder: Path, number: int) -> bool:
-    """Make the folder in a child that is killed at its n-th operation; whether it came so far."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    seen = 0
-
-    def count(event: str, words: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event in EVENTS and words and str(words[0]).startswith(str(folder)):
-            seen += 1
-            if seen == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
-    create(folder)
-    os._exit(0)
-
-
 def main() -> None:
     """Until a child lives to its end."""
     stuck: list[str] = []
     with TemporaryDirectory() as root:
         number = 1
-        while killed(folder := Path(root) / str(number), number):
+        while killed_at(folder := Path(root) / str(number), number, lambda: create(folder)):
             try:
                 if not read_study_head(folder) or not (folder / "settings.json").exists():
                     create(folder)
