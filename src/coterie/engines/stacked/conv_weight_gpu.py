@@ -37,8 +37,8 @@ def descend(layer: "ConvLayer", own: Stacked, x: Tensor, whole: Tensor, descent:
         into, bias_into = x.new_empty(k, parts, layer.taps * layer.outputs), x.new_empty(k, parts, layer.outputs)
     _weight[(k * blocks * parts, triton.cdiv(layer.outputs, columns))](
         x, whole, weight, bias, into, bias_into, *term_operands(layer, descent if whole_step else Descent(descent.into, None), into),
-        count, blocks, parts, share, batch, *layer.padded, *layer.places, *whole.shape[2:4], reach(layer, 0), reach(layer, 1), layer.channels, layer.window[1], layer.taps, layer.outputs,
-        layer.bias is not None, whole_step,
+        count, blocks, parts, share, batch, *layer.padded, *layer.places, *whole.shape[2:4], reach(layer, 0), reach(layer, 1),
+        layer.channels, layer.window[1], layer.taps, layer.outputs, layer.bias is not None, whole_step,
         M=rows, N=columns, D=tiles.depth, PRECISION=tiles.how, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if parts > 1:
@@ -120,9 +120,9 @@ def _weight(
         mu = tl.load(mus + client) if PULLS else 0.0
         shifted = tl.load(shifts + client) if SHIFTS else 0.0
         decay = tl.load(decays + client) if DECAYS else 0.0
-        mine = client * (TAPS * OUTPUTS) + here
-        w = tl.load(weight + mine, mask=inside, other=0.0)
-        sums = with_terms(sums, w, mine, inside, anchor, linear, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
+        first = client * (TAPS * OUTPUTS)
+        w = tl.load(weight + first + here, mask=inside, other=0.0)
+        sums = with_terms(sums, w, here, inside, anchor + first, linear + first, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
         sums = w - rate * sums
     tl.store(into + (client * PARTS + part) * (TAPS * OUTPUTS) + here, sums, mask=inside)
     if HAS_BIAS and tl.program_id(0) % BLOCKS == 0:

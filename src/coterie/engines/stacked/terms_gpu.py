@@ -53,13 +53,11 @@ def with_terms(
     SHIFTS: tl.constexpr,
     DECAYS: tl.constexpr,
 ) -> tl.tensor:
-    """The gradient at some weights of a training with mu (w - anchor) + linear + decay w; a training without a term reads nothing for it."""
-    if PULLS:
-        if mu != 0:
-            gradient += mu * (w - tl.load(anchor + at, mask=inside, other=0.0))
-    if SHIFTS:
-        if shifted != 0:
-            gradient += tl.load(linear + at, mask=inside, other=0.0)
+    """The gradient at some weights of one training with mu (w - anchor) + linear + decay w; without a term nothing is read for it."""
+    if PULLS and mu != 0:
+        gradient += mu * (w - tl.load(anchor + at, mask=inside, other=0.0))
+    if SHIFTS and shifted != 0:
+        gradient += tl.load(linear + at, mask=inside, other=0.0)
     if DECAYS:
         gradient += decay * w
     return gradient
