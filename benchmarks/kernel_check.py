@@ -61,4 +61,4 @@ def off_by(world: World, device: str, precision: Precision = "float32") -> tuple
 def _pulled(stamped: Stamped) -> Stamped:
     """The same with a proximal term for every other client: kernels take it with the step."""
     ask = train_ask(stamped)
-    return replace(stamped, ask=replace(ask, mus=MU * (np.arange(len(ask.clients)) % 2)))
+    return replace(stamped, ask=replace(ask, mus=np.where(np.arange(len(ask.clients)) % 2, MU, 0.0)))

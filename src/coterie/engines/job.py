@@ -69,7 +69,7 @@ class FusedJob:
     @cached_property
     def shifted(self) -> Doubles:
         """(n,) one where a training has a linear term."""
-        return np.zeros(len(self.start)) if self.linear is None else self.linear.any(1).astype(np.float64)
+        return np.zeros(len(self.start)) if self.linear is None else np.any(self.linear, axis=1).astype(np.float64)
 
     def steps(self) -> Ints:
         """How many steps each training takes, known before it begins."""

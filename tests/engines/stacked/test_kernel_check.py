@@ -11,7 +11,7 @@ import coterie
 from benchmarks import distances, kernel_check
 from benchmarks.broken_kernels import BROKEN
 from benchmarks.timing import apart
-from coterie.engines.vectorised.state import Terms
+from coterie.engines.vectorised.state import StepTerms
 from coterie.engines.world import World
 from coterie.testing import worlds
 
@@ -49,12 +49,12 @@ def test_a_route_that_steps_wrongly_is_noticed(factor: float, monkeypatch: pytes
 
 
 def test_a_route_that_does_not_pull_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = Terms.added
+    sound = StepTerms.added
 
-    def without_a_pull(self: Terms, g: Tensor, w: Tensor) -> Tensor:
+    def without_a_pull(self: StepTerms, g: Tensor, w: Tensor) -> Tensor:
         return sound(self if w.dtype == torch.float64 else replace(self, anchor=None), g, w)
 
-    monkeypatch.setattr(Terms, "added", without_a_pull)
+    monkeypatch.setattr(StepTerms, "added", without_a_pull)
     with pytest.raises(RuntimeError, match=r"; 2 of 16 trainings"):  # the two that have a proximal term
         kernel_check.check(world(), "cpu")
 

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from coterie.engines.precision import Precision
-from coterie.engines.vectorised.state import Terms
+from coterie.engines.vectorised.state import StepTerms
 
 Stacked = Mapping[str, Tensor]  # (k, size) by name: the weights of k trainings, each layer's in the layout that it likes
-NO_TERMS = Terms()
+NO_TERMS = StepTerms()
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Descent:
 
     into: Stacked
     rates: Tensor | None
-    terms: Mapping[str, Terms] = field(default_factory=dict)
+    terms: Mapping[str, StepTerms] = field(default_factory=dict)
 
-    def terms_of(self, name: str) -> Terms:
+    def terms_of(self, name: str) -> StepTerms:
         return self.terms.get(name, NO_TERMS)
 
     def down(self, name: str, gradient: Tensor) -> None:

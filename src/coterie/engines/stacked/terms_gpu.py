@@ -19,7 +19,7 @@ class TermOperands(NamedTuple):
 
     rates: Tensor  # (k, 1), as the next three
     mus: Tensor
-    shifted: Tensor
+    shifts: Tensor
     decays: Tensor
     anchor: Tensor
     linear: Tensor
@@ -31,11 +31,25 @@ class TermOperands(NamedTuple):
 
 
 def term_operands(layer: StackedLayer, descent: Descent, unread: Tensor) -> TermOperands:
-    """The layer's operands, by the kernels' names for them."""
+    """The layer's operands, in the order of the kernels' parameters."""
     terms, of_bias = descent.terms_of(layer.weight), descent.terms_of(layer.bias or layer.weight)
-    tensors = (descent.rates, terms.mu, terms.shifted, terms.decay, terms.anchor, terms.linear, of_bias.anchor, of_bias.linear)
-    flags = (terms.anchor is not None, terms.linear is not None, terms.decay is not None)
-    return TermOperands(*(unread if tensor is None else tensor for tensor in tensors), *flags)
+
+    def there(tensor: Tensor | None) -> Tensor:
+        return unread if tensor is None else tensor
+
+    return TermOperands(
+        rates=there(descent.rates),
+        mus=there(terms.mu),
+        shifts=there(terms.shifted),
+        decays=there(terms.decay),
+        anchor=there(terms.anchor),
+        linear=there(terms.linear),
+        bias_anchor=there(of_bias.anchor),
+        bias_linear=there(of_bias.linear),
+        PULLS=terms.anchor is not None,
+        SHIFTS=terms.linear is not None,
+        DECAYS=terms.decay is not None,
+    )
 
 
 @jit

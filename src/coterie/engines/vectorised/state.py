@@ -22,7 +22,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Terms:
+class StepTerms:
     """What a step adds to the gradient of the loss by one weight: mu (w - anchor) + linear + decay w. None: no training has that term."""
 
     mu: Tensor | None = None  # (m, 1)
@@ -77,12 +77,16 @@ class Stack:
         """What must be alike for captured steps to fit."""
         return tuple(tuple(tensor.shape for tensor in getattr(self, field.name)) for field in fields(self))
 
-    def terms(self, j: int, rule: Rule) -> Terms:
+    def terms(self, j: int, rule: Rule) -> StepTerms:
         """What steps add to the gradient by the j-th weight."""
         _, _, weight_decay, mu, shifted = self.settings
-        pulled = (mu, self.anchors[j]) if self.anchors else (None, None)
-        moved = (self.linear[j], shifted) if self.linear else (None, None)
-        return Terms(*pulled, *moved, weight_decay if rule.decays else None)
+        return StepTerms(
+            mu=mu if self.anchors else None,
+            anchor=self.anchors[j] if self.anchors else None,
+            linear=self.linear[j] if self.linear else None,
+            shifted=shifted if self.linear else None,
+            decay=weight_decay if rule.decays else None,
+        )
 
     def models(self) -> list[Tensor]:
         """What a training leaves behind."""
