@@ -50,7 +50,7 @@ def _frames(outcome: Reproduced) -> Iterator[pd.DataFrame]:
 
 
 def _mean(values: PartValues, row: str) -> Floats:
-    return np.mean(list(values.curves[row].values()), axis=0)
+    return np.array(list(values.curves[row].values())).mean(axis=0)
 
 
 def _ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
