@@ -36,7 +36,7 @@ def each_with_its_own(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
 
-def added(onto: Tensor, low: Tensor, up: Tensor, scale: float) -> Tensor:
+def beside(onto: Tensor, low: Tensor, up: Tensor, scale: float) -> Tensor:
     """What a layer gives (n, ..., out) and beside it scale * B of low (n, ..., r), in one product: B (out, r), or k of them (k, out, r)."""
     clients = up[None] if up.ndim == 2 else up
     rows, small = (x.reshape(len(clients), -1, x.shape[-1]) for x in (onto, low))
@@ -72,4 +72,4 @@ class LoraLinear(Stackable):
 
     def forward(self, x: Tensor) -> Tensor:
         low = each_with_its_own(x, self.down)
-        return added(self.inner(x), low, self.up, self.scale)
+        return beside(self.inner(x), low, self.up, self.scale)
