@@ -312,7 +312,12 @@ def test_the_servers_own_test_set_is_laid_out_once(monkeypatch: pytest.MonkeyPat
     space = Workspace(replace(WORLD, federation=federation), torch.device("cpu"), EXACT)
     laid_out: list[int] = []
     features = Workspace.features
-    monkeypatch.setattr(Workspace, "features", lambda self, x: laid_out.append(len(x)) or features(self, x))
+
+    def counted(self: Workspace, x: Any) -> torch.Tensor:
+        laid_out.append(len(x))
+        return features(self, x)
+
+    monkeypatch.setattr(Workspace, "features", counted)
     first, again = (space.predict(model, None)[1] for model in (models(1)[0], models(1)[0]))
     assert laid_out == [5]
     assert first.tobytes() == again.tobytes() == space.predict(models(1)[0], np.arange(5))[1].tobytes()
