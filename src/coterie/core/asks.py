@@ -66,6 +66,11 @@ class Reply:
         """By name, what `column` says of each."""
         return _columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
+    @classmethod
+    def watched(cls) -> frozenset[str]:
+        """The columns in which some numbers cannot be right."""
+        return _watched(cls)  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -131,7 +136,8 @@ class Evaluated(Reply):
 
     def narrow(self) -> "Evaluated":
         """The same in half the memory, for as long as it waits to be written: counts of one client's samples are below 2^31."""
-        return replace(self, **{name: getattr(self, name).astype(np.int32) for name in ("hits", "predicted", "actual")})
+        hits, predicted, actual = (counts.astype(np.int32) for counts in (self.hits, self.predicted, self.actual))
+        return Evaluated(self.clients, hits, predicted, actual, self.loss, self.auroc, self.sums, self.answers, refused=self.refused)
 
     @property
     def sizes(self) -> Ints:
@@ -293,6 +299,11 @@ class Evaluate(Ask[Evaluated]):
 @cache
 def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
     return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
+
+
+@cache
+def _watched(reply: type[Reply]) -> frozenset[str]:
+    return frozenset(name for name, told in _columns(reply).items() if told["finite"] or told["positive"])
 
 
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
