@@ -117,6 +117,8 @@ def _all_finite(values: Array) -> bool:
     def finite(rows: Array) -> bool:
         return isfinite(rows.max(initial=0.0)) and isfinite(rows.min(initial=0.0))
 
+    if not values.size:  # further loops that there are none of
+        return True
     if isinstance(values, Held):  # seen where they are
         return bool(values.finite.all())
     if values.size < WORTH_THREADS or values.ndim < 2:

@@ -182,9 +182,9 @@ class ModelAsk(Ask[R]):
         clients = np.asarray(self.clients, dtype=np.int64)
         models = np.atleast_2d(np.asarray(self.models, dtype=np.float32))
         start = np.asarray(self.start, dtype=np.int64)
-        if not len(start):
+        if not len(start) and len(models):
             start = np.zeros(len(clients), dtype=np.int64)
-        if len(start) != len(clients) or (len(start) and not 0 <= start.min() <= start.max() < len(models)):
+        elif len(start) != len(clients) or (len(start) and not 0 <= start.min() <= start.max() < len(models)):
             raise ValueError("an ask needs one start row of its models for each client")
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "models", models)
