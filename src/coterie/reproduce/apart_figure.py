@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.core.arrays import Floats
+from coterie.core.arrays import Doubles
 from coterie.reproduce.curve_files import kept_rounds
 from coterie.reproduce.curves_figure import all_lines, by_line, drawn_rows, in_panels
 from coterie.reproduce.reproduced import Reproduced
@@ -32,7 +32,7 @@ def apart_chart(alt: Any, outcome: Reproduced) -> Any:
     return in_panels(alt, zero + band + base.mark_line(strokeWidth=1.5).encode(y=y), data)
 
 
-def hide_each_other(curves: Floats) -> bool:
+def hide_each_other(curves: Doubles) -> bool:
     """Whether half of these lines (lines, rounds) lie, on the average, no further from another than the stroke that draws them."""
     span = float(curves.max() - curves.min())
     gaps = np.abs(curves[:, None] - curves[None]).mean(axis=2) + np.where(np.eye(len(curves), dtype=bool), np.inf, 0.0)
@@ -49,8 +49,9 @@ def _frames(outcome: Reproduced) -> Iterator[pd.DataFrame]:
             yield from (_ahead(values, row, first).assign(panel=panel, line=row) for row in others)
 
 
-def _mean(values: PartValues, row: str) -> Floats:
-    return np.mean(list(values.curves[row].values()), axis=0)
+def _mean(values: PartValues, row: str) -> Doubles:
+    mean: Doubles = np.mean(list(values.curves[row].values()), axis=0)
+    return mean
 
 
 def _ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
