@@ -303,7 +303,7 @@ def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
 
 @cache
 def _watched(reply: type[Reply]) -> frozenset[str]:
-    return frozenset(name for name, told in _columns(reply).items() if told["finite"] or told["positive"])
+    return frozenset(name for name, told in reply.columns().items() if told["finite"] or told["positive"])
 
 
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -76,11 +76,12 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
     if isinstance(reply.vectors, Held):  # measured where they are
         return iter([reply.vectors.moved])
-    rows = ask.start[places(ask.clients, reply.clients)]
+    same = len(ask.models) == 1  # then it does not matter who was sent which
+    rows = ask.start if same else ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
-    if len(rows) <= together and ask.sketch is None:  # nearly always, of small models
-        return iter([_lengths(reply.vectors - (ask.models if len(ask.models) == 1 else ask.models[rows]))])
-    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
+    if len(reply) <= together and ask.sketch is None:  # nearly always, of small models
+        return iter([_lengths(reply.vectors - (ask.models if same else ask.models[rows]))])
+    pieces = [slice(i, i + together) for i in range(0, len(reply), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
     room = local()  # of each thread, for differences: fresh memory for every large model would cost more than the sum
 
@@ -88,7 +89,7 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
         sent = reply.vectors[piece]
         if ask.sketch is not None:  # of the update itself
             return _lengths(sent)
-        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
+        received = ask.models if same else ask.models[rows[piece]]
         if getattr(room, "steps", sent[:0]).shape != sent.shape:
             room.steps = np.empty(sent.shape, dtype=np.result_type(sent, received))
         return _lengths(np.subtract(sent, received, out=room.steps))
