@@ -136,8 +136,9 @@ class Evaluated(Reply):
 
     def narrow(self) -> "Evaluated":
         """The same in half the memory, for as long as it waits to be written: counts of one client's samples are below 2^31."""
-        hits, predicted, actual = (counts.astype(np.int32) for counts in (self.hits, self.predicted, self.actual))
-        return Evaluated(self.clients, hits, predicted, actual, self.loss, self.auroc, self.sums, self.answers, refused=self.refused)
+        hits, predicted, actual = (np.asarray(table, np.int32) for table in (self.hits, self.predicted, self.actual))
+        rest = self.loss, self.auroc, self.sums, self.answers
+        return Evaluated(self.clients, hits, predicted, actual, *rest, refused=self.refused)  # type: ignore[arg-type]
 
     @property
     def sizes(self) -> Ints:
