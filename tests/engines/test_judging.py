@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -11,9 +12,11 @@ from numpy.testing import assert_array_equal
 from coterie.core.arrays import Floats
 from coterie.core.asks import Evaluate, Share
 from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.engines import dense as dense_module
 from coterie.engines import judging, panels
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.dense_arrays import DenseArrays
+from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import evaluate, only_model
 from coterie.engines.local_engine import Work
@@ -43,6 +46,29 @@ def test_many_models_are_judged_as_each_of_them_and_as_probabilities_have_it(siz
         chances, expected = dense.predict(one, rows)
         assert losses.tobytes() == expected.tobytes()
         assert_array_equal(guess, chances.argmax(1))
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["mclr", "mlp(5)"])
+@pytest.mark.parametrize("large", [1 << 29, 0])
+def test_models_on_a_device_are_judged_together_as_each_of_them(
+    device: str, model: str, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense_module, "LARGE", large)  # nought: piece by piece
+    world = World.of(worlds.tiny((40, 7, 300)), model)
+    dense, models = DenseTensors(world.federation, layer_sizes(world), torch.device(device)), models_of(world, 5)
+    models[3, 0] = np.nan
+    for rows in (np.random.default_rng(0).permutation(len(world.federation.x)), np.array([4]), None):
+        for (guess, losses), one in zip(dense.judge_many(list(models), rows), models, strict=True):
+            alone, losses_alone = dense.judge(one, rows)
+            assert_array_equal(guess, alone)
+            assert losses.tobytes() == losses_alone.tobytes()
+            chances, expected = dense.predict(one, rows)
+            np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+            assert np.isnan(losses).all() or (guess == chances.argmax(1)).mean() > 0.99
 
 
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf])

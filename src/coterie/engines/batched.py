@@ -121,6 +121,8 @@ class BatchedEngine(LocalEngine):
         kept = self._keep(world)
         if isinstance(kept.dense, DenseArrays):
             return Jury(partial(kept.dense.judge, spread=spread), kept.panels)
+        if isinstance(kept.dense, DenseTensors):
+            return Jury(kept.dense.judge_many, kept.panels)
         judge = self._judge(world, kept, spread)
         return None if judge is None else Jury(lambda models, rows: [judge(model, rows) for model in models], kept.panels)
 
