@@ -25,7 +25,7 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.held import rows
 from coterie.engines.held.rows import TensorRows
-from coterie.grouping.similarity import gram, lengths
+from coterie.grouping.similarity import average, dots, gram, lengths
 from coterie.methods.catalogue import build, methods, wrappers
 from coterie.testing import play, worlds
 
@@ -79,11 +79,30 @@ def test_how_far_rows_moved_is_the_same_whoever_is_measured_beside_them(device: 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_products_of_rows_are_those_of_arrays(device: str) -> None:
-    vectors, origin = some(6, 70_001), some(1, 70_001, 2)
-    for given_origin in (None, origin):
-        expected = gram(vectors, given_origin)
-        assert_allclose(gram(held(vectors, device=device).as_array(), given_origin), expected, rtol=1e-12, atol=1e-8)
-    assert_allclose(lengths(held(vectors, device=device).as_array(), origin), lengths(vectors, origin))
+    vectors, origin, along = some(6, 70_001), some(1, 70_001, 2), some(3, 70_001, 4).astype(np.float64)
+    there = held(vectors, device=device)
+    for columns in (slice(None), slice(None, 66_000), slice(2, 9)):
+        near, far = vectors[:, columns], there.as_array()[:, columns]
+        for given_origin in (None, origin[:, columns]):
+            for found, expected in (
+                (gram(far, given_origin), gram(near, given_origin)),
+                (dots(far, along[0, columns], given_origin), dots(near, along[0, columns], given_origin)),
+                (dots(far, along[:, columns], given_origin), dots(near, along[:, columns], given_origin)),
+                (lengths(far, given_origin), lengths(near, given_origin)),
+            ):
+                assert_allclose(found, expected, rtol=1e-12, atol=1e-8)
+        assert_allclose(average(far), average(near), rtol=1e-14, atol=1e-16)
+        assert far._fetched is None  # type: ignore[attr-defined]
+    assert there._fetched is None
+
+
+def test_columns_are_fetched_once() -> None:
+    there: Any = held(some(4, 90))
+    assert there[:, :60] is there[:, 0:60]
+    assert there[:, :60]._fetched is None
+    assert there[:, :60].sum() == there[:, :60].sum() == some(4, 90)[:, :60].sum()
+    assert there[:, :60]._fetched is not None
+    assert there._fetched is None
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -186,6 +205,13 @@ def test_no_method_can_tell(spec: str) -> None:
             assert_allclose(others[name], arrays[name], rtol=1e-6, atol=1e-7)
     for record, other in zip(plain.records, found.records, strict=True):
         assert_allclose(other.discrepancy, record.discrepancy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["simprox", "simprox(similarity_of=updates)", "simagg", "fedatt", "fedsim(clusters=2)", "fedavg"])
+def test_methods_that_weigh_by_likeness_fetch_no_replies(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighing six clients by 23 million numbers on the host took three seconds a round."""
+    monkeypatch.setattr(TensorRows, "fetch", lambda self: pytest.fail("replies were fetched"))
+    assert play.play(build(spec), engine=play.Altered(kept_where_they_are)).states
 
 
 @pytest.mark.parametrize("few", [0, rows.FEW])
