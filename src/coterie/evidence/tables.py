@@ -147,6 +147,8 @@ def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
             continue
         rows = 0
         for matrix, names, is_kept in ((mixing.replies, mixing.clients, False), (mixing.before, None, True)):
+            if is_kept and not matrix.any():  # most methods keep nothing of the models before
+                continue
             j, i = np.nonzero(matrix)
             model.append(j)
             source.append(i if names is None else names[i])

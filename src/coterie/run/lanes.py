@@ -118,7 +118,7 @@ class Lane:
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
         if self.plan.asynchronous is None or self.account.measuring:
-            accepted = accept(sent.ask, reply, self._limits)
+            accepted = accept(sent.ask, reply, self._limits, self.account.moves)
             self.account.charge(ask, accepted, seconds)
             return accepted
         return self._buffered(sent.ask, reply, seconds)
@@ -128,7 +128,7 @@ class Lane:
         assert self.timing is not None
         assert self.account.context is not None
         got = self.timing.receive(sent, reply, self.account.context)
-        accepted = accept(got.question, got.answers, self._limits)
+        accepted = accept(got.question, got.answers, self._limits, self.account.moves)
         self.account.charge_apart(got.asked, got.silent, got.question, accepted, seconds)
         return accepted
 
@@ -199,6 +199,8 @@ class Lane:
 
     def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
+        if self.plan.stop_early is None:
+            return
         self.patience.seen(ctx.round_, validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:
             ctx.note("stopped_early", self.patience.best_round)
