@@ -165,7 +165,9 @@ def test_exported_and_asked(root: Path, run: Run, tmp_path: Path) -> None:
     written = pd.read_csv(tmp_path / "said.csv")
     assert list(written) == ["row", "tokens", "log_likelihood", "perplexity", "model"]
     np.testing.assert_allclose(written["log_likelihood"], own.log_likelihood, atol=1e-6)
-    blocks = read_bundle(tmp_path / "b").blocked.joined(said(0, 4))
+    how = read_bundle(tmp_path / "b").blocked
+    assert how is not None
+    blocks = how.joined(said(0, 4))
     np.savez(tmp_path / "blocks.npz", x=blocks)
     code, out, _ = run("predict", tmp_path / "b", "--data", tmp_path / "blocks.npz")
     assert code == 0

@@ -1,6 +1,6 @@
 """A bundle: the models that some clients are served, and all that is needed to ask them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -30,7 +30,7 @@ from coterie.models.catalogue import build_model
 if TYPE_CHECKING:
     import pandas as pd
 
-    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array]
+    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array] | Sequence[str]
 
 
 class Predictions(NamedTuple):
@@ -85,7 +85,8 @@ class Bundle:
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
         """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
         is set; of a language model the mean log-likelihood of each text's tokens, in nats. A table is in the client's own units; an array
-        in those that the models were trained in; samples of several inputs are a tuple or a dictionary of arrays, as they were in training.
+        in those that the models were trained in; samples of several inputs are a tuple or a dictionary of arrays, as they were in training;
+        texts to be continued are a list or a table.
         """
         if self.task.name == "next-token":
             return scores_of_texts(self, rows, client).log_likelihood
