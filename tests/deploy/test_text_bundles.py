@@ -226,6 +226,19 @@ def test_newcomers_are_placed_with_their_like(root: Path, run: Run, tmp_path: Pa
         assert scores_of_texts(read_bundle(tmp_path / name), texts).whole > found["usual"]
 
 
+def test_one_block_has_no_interval_and_none_no_score(root: Path, run: Run, tmp_path: Path) -> None:
+    """Five texts of seven tokens: a fifth of them is one text, and of its tokens one block of six."""
+    pd.DataFrame({"note": said(0, 4)[:5]}).to_csv(tmp_path / "few.csv", index=False)
+    words = ("place", root / "run", "--method", "fedavg", "--data", tmp_path / "few.csv", "--json", "--test")
+    code, out, err = run(*words, "0.2")
+    found = json.loads(out.splitlines()[-1])
+    assert (code, found["placed_by"], found["judged"], found["low"], found["high"]) == (0, 4, 1, None, None)
+    assert "(one block kept aside); before training" in " ".join(err.split())
+    code, out, err = run(*words, "0")
+    assert (code, json.loads(out.splitlines()[-1])["judged"]) == (0, 0)
+    assert "No block was kept aside, so nothing is said of how well it does: give more texts, or a larger --test." in " ".join(err.split())
+
+
 def test_a_table_in_memory_is_placed_like_its_file(root: Path) -> None:
     result = ct.Result(ct.Evidence.open(root / "run"))
     found = result.place(pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")

@@ -80,10 +80,10 @@ def _expected(found: "Placing") -> str:
             f"{found.low:.4g} to {found.high:.4g}); always saying the mean of its rows is {found.usual:.4g} off."
         )
     if task == "next-token":
-        low, high = (f"{exp(-bound):.4g}" for bound in (found.high, found.low))
+        within = f"{found.judged} blocks kept aside; 95 % interval {exp(-found.high):.4g} to {exp(-found.low):.4g}"
         return (
-            f"Expected log-likelihood {found.score:.4g} nats a token, perplexity {exp(-found.score):.4g} ({found.judged} blocks kept "
-            f"aside; 95 % interval {low} to {high}); before training it was {exp(-found.usual):.4g}."
+            f"Expected log-likelihood {found.score:.4g} nats a token, perplexity {exp(-found.score):.4g} "
+            f"({within if found.judged > 1 else 'one block kept aside'}); before training it was {exp(-found.usual):.4g}."
         )
     share, kept = (
         f"{100 * found.score:.1f} %",
@@ -101,6 +101,6 @@ def as_tree(name: str, found: "Placing") -> dict[str, Any]:
     hits = {"hits": found.hits} if task.counts_classes else {}
     score = {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
     if task.name == "next-token" and found.judged:
-        score["perplexity"] = exp(-found.score)
+        score |= {"perplexity": exp(-found.score)} | ({"low": None, "high": None} if found.judged < 2 else {})  # one block has no interval
     sure = {"same": found.same, "halves": found.halves}
     return {"client": name, "model": found.model, "placed_by": found.placed_by, **hits, "judged": found.judged, **score, **sure}

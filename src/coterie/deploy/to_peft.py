@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -46,7 +46,7 @@ def write_adapter(bundle: Bundle, folder: Path) -> None:
         "inference_mode": True,
     }
     folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    (folder / "adapter_model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
