@@ -18,8 +18,10 @@ SWITCHES = (
     "methods.experts",
     "methods.simprox",
 )
+SKETCHED = "fesem(groups=2,assign_on=sketch,sketch=64)"
+EXPERTS = "fedex(groups=2,combiner=own)"
 CUT = "cfl(eps1=9,eps2=0,gamma=0.4)"
-GROUPED = ["robust(groups=2,trim=0)", "fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)", CUT]
+GROUPED = ["robust(groups=2,trim=0)", "fesem(groups=2)", SKETCHED, EXPERTS, "flhc(groups=2,warmup=0)", CUT]
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +80,7 @@ def test_neighbours_are_those_of_all_pairs(pairs: int, monkeypatch: pytest.Monke
 
 def test_a_client_that_comes_later_joins_by_the_same_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> ct.Result:
-        return ct.study(GROUPED[1], data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
+        return ct.study(EXPERTS, data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
 
     exact = run()
     monkeypatch.setattr("coterie.methods.experts.MANY", 1)
