@@ -14,14 +14,16 @@ SWITCHES = (
     "grouping.similarity",
     "grouping.pulls",
     "grouping.nearest",
+    "grouping.trimmed",
     "methods.flhc",
     "methods.experts",
+    "methods.robust",
     "methods.simprox",
 )
 SKETCHED = "fesem(groups=2,assign_on=sketch,sketch=64)"
 EXPERTS = "fedex(groups=2,combiner=own)"
 CUT = "cfl(eps1=9,eps2=0,gamma=0.4)"
-GROUPED = ["robust(groups=2,trim=0)", "fesem(groups=2)", SKETCHED, EXPERTS, "flhc(groups=2,warmup=0)", CUT]
+GROUPED = ["robust(groups=2,trim=0)", "robust(groups=2,trim=0.1)", "fesem(groups=2)", SKETCHED, EXPERTS, "flhc(groups=2,warmup=0)", CUT]
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
