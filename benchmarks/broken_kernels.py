@@ -45,6 +45,9 @@ BROKEN = (
     Broken("dense_gpu", "sums = tl.where(value <= 0, 0.0, sums)", "sums = tl.where(value < 0, 0.0, sums)", "slopes pass a closed ReLU"),
     Broken("dense_gpu", "total = tl.sum(delta, 0)", "total = 0.0 * tl.sum(delta, 0)", "the biases of dense layers do not learn"),
     Broken("dense_gpu", "gradient = w - rate * gradient", "gradient = w - rate * gradient * 1.0001", "a rate is a ten-thousandth off"),
+    Broken("dense_gpu", "inside, anchor, linear,", "inside, weight, linear,", "FedProx does not pull at dense weights"),
+    Broken("conv_weight_gpu", "inside, anchor + first", "inside, weight + first", "FedProx does not pull at windows"),
+    Broken("conv_weight_gpu", "there, bias_anchor,", "there, bias,", "FedProx does not pull at the biases of convolutions"),
     Broken("loss_gpu", "likely - 1.0, likely)", "likely - 0.999, likely)", "the right class is a thousandth off"),
     Broken("loss_gpu", "/ count[:, None].to(tl.float32)", "/ BATCH", "short batches are divided by whole ones"),
 )

@@ -94,9 +94,10 @@ def kept_in_float32(world: World, stamped: Stamped, device: str, nudge: int | No
     """
     ask, space = train_ask(stamped), Workspace(world, torch.device(device), torch.float64)
     parts, keys, found = world.federation.train, Work(stamped, world).keys(ask.purpose, ask.clients), []
-    for client, key in zip(ask.clients, keys, strict=True):
+    for place, (client, key) in enumerate(zip(ask.clients, keys, strict=True)):
         write(space.module, space.vector(ask.models[0]))
         weights = [w for w in space.module.parameters() if w.requires_grad]
+        starts = {w: w.detach().clone() for w in weights}
         draw = None if nudge is None else torch.Generator(device).manual_seed(nudge)
         for batch in batches(int(key), parts[client], ask.local.batch_size, ask.local.epochs, ask.local.max_steps):
             kept = [w.data for w in weights]
@@ -106,7 +107,8 @@ def kept_in_float32(world: World, stamped: Stamped, device: str, nudge: int | No
                     w.data = w.data * (1 + NUDGED * off)
             slopes = torch.autograd.grad(space.losses(batch).mean(), weights)
             for w, before, slope in zip(weights, kept, slopes, strict=True):
-                w.data = (before - ask.local.lr * slope).float().double()
+                pull = 0.0 if ask.mus is None else float(ask.mus[place]) * (before - starts[w])
+                w.data = (before - ask.local.lr * (slope + pull)).float().double()
         found.append(read(space.module))
     return np.stack(found)
 

@@ -45,6 +45,31 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
         torch.cuda.empty_cache()
 
 
+def proximal(images: Images, model: str = "cnn") -> None:
+    """Microseconds a client step of 80 clients in training: FedAvg's, FedProx's, and forty of each side by side."""
+    world = World.of(images.divided("iid(clients=100)"), model)
+    heading(f"{model}, {world.model.layout.size:,} parameters, a proximal term: 80 clients, E=1, B=10")
+    start, local = world.model.initial(0)(), PAPER.but(epochs=1)
+    pulled, half = local.but(mu=1.0), np.arange(40)
+    sides = {
+        "FedAvg": [Train(np.arange(80), start, local)],
+        "FedProx": [Train(np.arange(80), start, pulled)],
+        "both": [Train(half, start, local), Train(half + 40, start, pulled)],
+    }
+    for precision in PRECISIONS:
+        engine = BatchedEngine(world, "cuda", precision=precision, holds=True)
+        asks = {name: [Stamped(ask, 0, 1, lane=lane) for lane, ask in enumerate(given)] for name, given in sides.items()}
+        steps = {name: sum(int(reply.steps.sum()) for reply in engine.run(given)) for name, given in asks.items()}
+
+        def side(name: str) -> tuple[float, Floats]:
+            return timed(lambda: engine.run(asks[name]), "cuda"), start  # noqa: B023
+
+        times = by_turns({name: partial(side, name) for name in sides}, 5)
+        row(f"ours, {precision}", *(f"{name} {times[name].median / steps[name] * 1e6:.1f} us" for name in sides))
+        engine.close()
+        torch.cuda.empty_cache()
+
+
 def text(_: Images, model: str, words: int) -> None:
     """Recurrent networks on random tokens: FedGroup's LSTM reads 25 words, FedSim's RNN 50; 80 clients stacked."""
     draw = np.random.default_rng(0)
@@ -126,6 +151,8 @@ def _round(engine: BatchedEngine, workload: Workload) -> float:
 SECTIONS: Mapping[str, Callable[[Images], None]] = {
     "cnn": cnn,
     "cnn-fedsim": partial(cnn, model="cnn(fedsim)", targets=None),
+    "cnn-prox": proximal,
+    "cnn-fedsim-prox": partial(proximal, model="cnn(fedsim)"),
     "lstm": partial(text, model="lstm", words=25),
     "rnn": partial(text, model="rnn", words=50),
     "pfl": pfl,

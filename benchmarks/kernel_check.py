@@ -6,17 +6,21 @@ other way, and that training is off by more. Whether it can be so is seen from t
 several times with its weights a rounding beside, and ours may be no further off than a few times the furthest of those.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from benchmarks.distances import asks, by_engine, kept_in_float32, train_ask
 from benchmarks.timing import apart
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 from coterie.engines.precision import Precision
 from coterie.engines.world import World
 
 CHECKED = 10  # steps
+MU = 1.0
 ALLOWED = 1e-5  # of the way trained
 NUDGES, TIMES = 8, 3  # trainings beside the reference's, and how many times as far as those
 
@@ -41,7 +45,8 @@ def off_by(world: World, device: str, precision: Precision = "float32") -> tuple
     """Every training's distance from the reference and from float64; of those beyond `ALLOWED`, how far rounding leads the reference."""
     fast, exact = by_engine(BatchedEngine(world, device, precision=precision)), by_engine(LoopEngine(world, device, torch.float64))
     from_kept, from_exact, beyond = [], [], []
-    for ask in asks(world, CHECKED):
+    plain = asks(world, CHECKED)
+    for ask in [*plain, _pulled(plain[-1])]:
         start, found, kept = train_ask(ask).models[0], fast(ask), kept_in_float32(world, ask, device)
         far = [apart(a, b, start) for a, b in zip(found, kept, strict=True)]
         from_kept += far
@@ -51,3 +56,9 @@ def off_by(world: World, device: str, precision: Precision = "float32") -> tuple
             reach = [max(apart(other[i], kept[i], start) for other in nudged) for i in range(len(kept))]
             beyond += [(f if f == f else np.inf, max(r, ALLOWED / TIMES)) for f, r in zip(far, reach, strict=True) if not f <= ALLOWED]
     return from_kept, from_exact, beyond
+
+
+def _pulled(stamped: Stamped) -> Stamped:
+    """The same with a proximal term for every other client: kernels take it with the step."""
+    ask = train_ask(stamped)
+    return replace(stamped, ask=replace(ask, mus=np.where(np.arange(len(ask.clients)) % 2, MU, 0.0)))

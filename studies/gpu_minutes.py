@@ -5,8 +5,8 @@ python studies/gpu_minutes.py --data-dir ~/data    # a line for each part, least
 Steps are those of local training: rounds x clients a round x epochs x batches of a client, for every seed and method. What a method asks
 for beside that (FedSim's gradients, a cold start, restarts) is left out. Microseconds are those of `benchmarks/README.md`, a whole round
 in float32 with 80 clients stacked. They are of batches of ten; other batches are taken to cost in proportion, which is too much. Large
-networks were measured by the sample, in bfloat16, and adapters with 64 clients and batches of eight, in float32. The last column has the
-seeds that fit into ten minutes.
+networks were measured by the sample, in bfloat16. Adapters are estimated by their operations, in bfloat16, and an encoder that is trained
+as a whole by the number of its kernels; neither was timed. The last column has the seeds that fit into ten minutes.
 """
 
 import argparse
@@ -22,7 +22,11 @@ from coterie.reproduce.file import Reproduction, StudyPart
 
 HERE = Path(__file__).parent
 MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0}  # by model; others have not been measured
-A_SAMPLE = {"resnet18": 31.0, "densenet121": 233.0, "text(models/minilm,train=lora)": 398.0 / 8}  # microseconds
+A_SAMPLE = {"resnet18": 31.0, "densenet121": 233.0}  # microseconds
+# Million operations for a token of a training step, the frozen body's once forward and once back, in texts of 32 tokens: an estimate
+A_TOKEN = {"text(models/minilm,train=lora)": 43.0, "lm(models/smollm2,rank=8,spread=0.02)": 538.0}
+TOKENS, TFLOPS = 32, 120.0  # of a sample; that an H200 is taken to do in bfloat16, an eighth of what its makers promise
+A_STEP = {"text(models/minilm,train=all)": 2000.0}  # microseconds: some 500 short kernels, an estimate
 ON_CPU = {"mlp(128)": 24.3}  # two cores
 BATCH, MINUTES = 10, 10  # of the benchmarks; what is to be filled
 
@@ -34,7 +38,7 @@ def steps_of(settings: Settings, data_dir: Path | None) -> tuple[float, float]:
     batches = np.ceil(sizes / local.batch_size) if local.batch_size else np.ones(len(sizes))
     cohort = plan.cohort or (max(1, round(plan.window * len(sizes))) if plan.selection == "windows" else len(sizes))
     steps = len(settings.seeds) * len(settings.methods) * plan.rounds * cohort * local.epochs * batches.mean()
-    a_step = sizes.sum() / batches.sum() if settings.model in A_SAMPLE else local.batch_size or sizes.mean()
+    a_step = sizes.sum() / batches.sum() if settings.model in (*A_SAMPLE, *A_TOKEN) else local.batch_size or sizes.mean()
     return float(steps), float(a_step)
 
 
@@ -64,6 +68,10 @@ def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[f
     line = f"| {study.name}, {part.name} | `{settings.model.partition('(vocab')[0].partition('(hidden')[0]}` | {size} | {steps / 1e6:.2f} |"
     if settings.model in A_SAMPLE:
         return _timed(settings, line, steps, A_SAMPLE[settings.model] * batch)
+    if settings.model in A_TOKEN:
+        return _timed(settings, line, steps, A_TOKEN[settings.model] * TOKENS * batch / TFLOPS)
+    if settings.model in A_STEP:
+        return _timed(settings, line, steps, A_STEP[settings.model])
     known = {**MICROSECONDS, **ON_CPU}.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
     if known is None or settings.model == "cnn(variant=fedsim_table)":
         return inf, f"{line} not measured | | |"

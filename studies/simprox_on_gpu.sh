@@ -1,5 +1,5 @@
 #!/bin/sh
-# SimProx's rows that need a GPU, as they are declared; about 7, 7 and 11 minutes of an H200, and one that was not timed
+# SimProx's rows that need a GPU, as they are declared; about 7 and 7 minutes of an H200, and by an estimate 3 and 2
 # (docs/results/gpu_minutes.md). Run it in the root of the repository; what was stopped goes on.
 #
 #     python studies/fetch_minilm.py models/minilm

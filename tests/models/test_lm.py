@@ -190,6 +190,15 @@ def test_without_the_package_for_gguf(tmp_path: Path, monkeypatch: pytest.Monkey
             use()
 
 
+def test_weights_in_gguf_need_another_package_than_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf")
+    save_gguf(tmp_path, lm_of("llama"))
+    monkeypatch.setitem(__import__("sys").modules, "accelerate", None)
+    assert tokenizer_at(str(tmp_path)).eos_token_id == 0
+    with pytest.raises(UserError, match=r"needs the package accelerate, which is not installed: pip install 'coterie\[text\]'"):
+        build_model(f"lm({tmp_path})", (LENGTH + 1,), 1)
+
+
 @pytest.mark.parametrize(
     ("spec", "shape", "outputs", "sentence"),
     [

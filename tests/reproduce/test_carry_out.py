@@ -57,6 +57,14 @@ def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> N
     assert 1 <= values.mean("fedsim(clusters=2)", "components") <= 3  # of four gradients, centred
 
 
+def test_a_part_may_have_costly_controls_of_its_own(carried: tuple[Reproduced, Path]) -> None:
+    outcome, out = carried
+    assert (out / "fixed" / "last").is_dir()
+    assert (out / "redrawn" / "seed-0" / "rounds").is_dir()
+    assert not (out / "redrawn" / "seed-0" / "last").exists()
+    assert not outcome.values["redrawn"].of("local", "final")
+
+
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
     evidence = study("fedavg", data=worlds.tiny(), rounds=2).evidence
     planned = replace(evidence.settings, plan=replace(evidence.settings.plan, rounds=3))

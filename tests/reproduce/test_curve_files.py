@@ -7,6 +7,7 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.reproduce import read_reproduction
+from coterie.reproduce.apart_figure import apart_chart, hide_each_other
 from coterie.reproduce.curve_files import POINTS, add_curves, add_paper_curves, curves_text, kept_rounds
 from coterie.reproduce.curves_figure import curves_chart
 from coterie.reproduce.file import PaperCurves
@@ -87,3 +88,30 @@ def test_the_figure_has_a_colour_for_each_row_and_names_its_panels(carried: tupl
     colours = drawn["spec"]["layer"][0]["encoding"]["color"]["scale"]["range"]
     assert len(set(colours)) == len(colours) == 3
     assert drawn["spec"]["layer"][0]["encoding"]["x"]["scale"] == {"nice": False, "zero": False}
+
+
+def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[Reproduced, Path]) -> None:
+    altair = pytest.importorskip("altair")
+    outcome, _ = carried
+    values = outcome.values["fixed"]
+    first, second, third = values.curves
+    kept, ahead = dict(values.curves), {second: 0.1, third: -0.2}
+    try:
+        values.curves.update({row: {seed: kept[first][seed] + off for seed in kept[first]} for row, off in ahead.items()})
+        drawn = apart_chart(altair, outcome).to_dict()
+        values.curves.update({row: {seed: kept[first][seed] + 100 * off for seed in kept[first]} for row, off in ahead.items()})
+        assert apart_chart(altair, outcome) is None  # now all can be seen
+    finally:
+        values.curves.update(kept)
+    rows = next(iter(drawn["datasets"].values()))
+    assert {(row["line"], row["ahead"]) for row in rows} == {(second, 0.1), (third, -0.2)}
+    assert {row["panel"] for row in rows} == {f"fixed: minus {first}"}
+    assert all(row["low"] == row["ahead"] == row["high"] for row in rows)  # paired by seed: every seed has the same
+
+
+@pytest.mark.parametrize(
+    ("curves", "hidden"),
+    [([[0, 10], [5, 15]], False), ([[0, 10], [0.1, 10.1]], True), ([[0, 10], [0.1, 10.1], [5, 15]], True), ([[3, 3], [3, 3]], True)],
+)
+def test_half_of_the_lines_within_a_stroke_are_hidden(curves: list[list[float]], hidden: bool) -> None:
+    assert hide_each_other(np.array(curves)) is hidden

@@ -24,9 +24,9 @@ def test_a_study_names_what_exists(name: str) -> None:
         settings = study.settings_of(part).settings
         assert {step.name for step in parse_path(settings.data)} <= words
         assert settings.model.partition("(")[0] in models
-        for method in (*settings.methods, *study.last_only):
+        for method in (*settings.methods, *study.last_only_of(part)):
             build(method)
-        rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.last_only})
+        rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.last_only_of(part)})
     for claim in study.claims:
         for part_name in claim.parts or [claim.part]:
             for row in filter(None, (claim.one, claim.two)):

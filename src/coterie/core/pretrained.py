@@ -1,8 +1,9 @@
 """Finding what others trained: a folder of files, or a name on the Hugging Face hub. Their code is never run, only their numbers read."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,8 +46,11 @@ def found(who: str, where: str, what: str, load: Callable[[str, bool], T]) -> T:
         ) from error
 
 
-def gguf_file(who: str, where: str) -> tuple[str, str | None]:
-    """The folder and, where its weights are quantised, the GGUF file in it: for such a file, or for a folder of one and of no others."""
+def gguf_file(who: str, where: str, needs: Sequence[str] = ("gguf",)) -> tuple[str, str | None]:
+    """The folder and, where its weights are quantised, the GGUF file in it: for such a file, or for a folder of one and of no others.
+
+    `transformers` reads such files by packages of others, which it `needs`.
+    """
     path = Path(where).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         files, folder = [path], path.parent
@@ -56,10 +60,8 @@ def gguf_file(who: str, where: str) -> tuple[str, str | None]:
         raise UserError(f"{who}: folder {where!r} holds {len(files)} GGUF files: name one of them, such as {str(files[0])!r}.")
     if not files:
         return where, None
-    try:
-        import gguf  # noqa: F401 (transformers reads such files by it)
-    except ImportError:
-        raise UserError(f"{who}: {str(files[0])!r} needs the package gguf, which is not installed: pip install 'coterie[text]'.") from None
+    if lacking := [name for name in needs if find_spec(name) is None]:
+        raise UserError(f"{who}: {str(files[0])!r} needs the package {lacking[0]}, which is not installed: pip install 'coterie[text]'.")
     return str(folder), files[0].name
 
 

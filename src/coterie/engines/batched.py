@@ -44,6 +44,7 @@ from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Vectorised
 from coterie.engines.world import World
+from coterie.models.stacking import stacks_by_itself
 
 
 class BatchedEngine(LocalEngine):
@@ -212,13 +213,14 @@ class BatchedEngine(LocalEngine):
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:
+            module = world.model.module()
             kept.vectorised[exact] = Vectorised(
-                world.model.module(),
+                module,
                 world.loss,
                 as_tensor(world.federation.x),
                 as_tensor(world.federation.y),
                 device=self.device,
-                memory=stacked_memory(self.device),
+                memory=stacked_memory(self.device, one_body=stacks_by_itself(module)),
                 exact=exact,
                 convolutions=convolutions(self.device),
                 known=knows_layers(self.device),

@@ -7,6 +7,7 @@ import torch
 GIB = 1 << 30
 ON_CPU = 2.0  # GiB
 STACKED = {"cpu": 32 << 20, "cuda": 8 << 30}  # bytes: on a CPU what its caches hold
+SHARE = 4  # of a GPU's memory at most the fourth part is stacked
 
 
 def wave_memory(device: str) -> float:
@@ -17,10 +18,18 @@ def wave_memory(device: str) -> float:
     return max(round(min(free, host_memory()) / 2 / GIB, 1), ON_CPU)
 
 
-def stacked_memory(device: torch.device) -> int:
-    """Bytes that the vectorised route may stack: on a GPU a part of all its memory, whatever is free, so that a job is always cut alike."""
+def stacked_memory(device: torch.device, *, one_body: bool = False) -> int:
+    """Bytes that the vectorised route may stack: on a GPU a part of all its memory, whatever is free, so that a job is always cut alike.
+
+    Where clients share `one_body` (adapters), a step is one large batch through it: what fills a GPU with such batches is no small stack.
+    """
     most = STACKED[device.type]
-    return most if device.type == "cpu" else min(most, torch.cuda.get_device_properties(device).total_memory // 4)
+    return most if device.type == "cpu" else most_stacked(torch.cuda.get_device_properties(device).total_memory, one_body=one_body)
+
+
+def most_stacked(total: int, *, one_body: bool) -> int:
+    """Bytes that are stacked at most on a GPU with so many in all."""
+    return total // SHARE if one_body else min(STACKED["cuda"], total // SHARE)
 
 
 def host_memory(path: Path = Path("/proc/meminfo")) -> int:

@@ -1,6 +1,7 @@
 """What a fused kernel is given: many local trainings, ragged, as plain arrays."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +65,11 @@ class FusedJob:
     def samples(self) -> Ints:
         """How many samples each training has."""
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def shifted(self) -> Doubles:
+        """(n,) one where a training has a linear term."""
+        return np.zeros(len(self.start)) if self.linear is None else np.any(self.linear, axis=1).astype(np.float64)
 
     def steps(self) -> Ints:
         """How many steps each training takes, known before it begins."""

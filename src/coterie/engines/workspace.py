@@ -20,11 +20,18 @@ from coterie.engines.world import World
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
 LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
+MOST_TOKENS = 1 << 17  # the same for texts on a GPU, all of them together
 
 
-def chunk_for(module: nn.Module) -> int:
-    """Samples that go through a module at a time where nothing is trained."""
-    return LARGE_CHUNK if sum(w.numel() for w in module.parameters()) > LARGE_MODEL else CHUNK
+def chunk_for(module: nn.Module, tokens: int = 0) -> int:
+    """Samples that go through a module at a time where nothing is trained; `tokens` of each where they are texts on a GPU.
+
+    A few hundred short texts would keep a GPU waiting for the next ones.
+    """
+    few = sum(w.numel() for w in module.parameters()) > LARGE_MODEL
+    if few and tokens:
+        return max(1, min(CHUNK, MOST_TOKENS // tokens))
+    return LARGE_CHUNK if few else CHUNK
 
 
 class Workspace:
@@ -43,7 +50,8 @@ class Workspace:
         self.module: nn.Module = world.model.module().to(device=device, dtype=dtype)
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
-        self.chunk = chunk_for(self.module)
+        texts = device.type == "cuda" and self.x.ndim == 2 and not self.x.is_floating_point()
+        self.chunk = chunk_for(self.module, tokens=self.x.shape[1] if texts else 0)
         self.least = smallest_batch(self.module, self.x)  # samples that a step needs
         if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
             raise UserError(

@@ -14,6 +14,7 @@ from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
 
 WHO = "Model 'lm'"
 MOST_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
+A_LOGIT = 160  # bytes of a GPU's memory for each: ten are used, and most of a GPU is for other things
 
 
 def log_likelihoods(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -25,7 +26,13 @@ def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int)
     """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained, and so no weights are stacked."""
     if torch.is_grad_enabled():
         return read(blocks)
-    return torch.cat([read(piece) for piece in torch.split(blocks, max(1, MOST_LOGITS // (vocabulary * blocks.shape[1])))])
+    most = most_logits(torch.cuda.get_device_properties(blocks.device).total_memory if blocks.is_cuda else 0)
+    return torch.cat([read(piece) for piece in torch.split(blocks, max(1, most // (vocabulary * blocks.shape[1])))])
+
+
+def most_logits(total: int) -> int:
+    """Logits of one pass on a device with so many bytes in all: more on a large GPU, which small passes would keep waiting."""
+    return max(MOST_LOGITS, total // A_LOGIT)
 
 
 class NextTokens(nn.Module):
@@ -94,7 +101,7 @@ def language_model(where: str, dropout: float, *, frozen: bool) -> Any:
 @lru_cache(maxsize=1)
 def _read(where: str) -> Any:
     """The language model, read and dequantised once; whoever needs one copies it."""
-    kind, config, (place, file) = transformers_of(WHO).AutoModelForCausalLM, config_of(where), gguf_file(WHO, where)
+    kind, config, (place, file) = transformers_of(WHO).AutoModelForCausalLM, config_of(where), gguf_file(WHO, where, ("gguf", "accelerate"))
     options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
     options |= {"config": config, "use_safetensors": True} if file is None else {"gguf_file": file}
     with torch.random.fork_rng(devices=[]), quietly():

@@ -36,6 +36,13 @@ def each_with_its_own(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return out.reshape(*x.shape[:-1], weight.shape[1])
 
 
+def beside(onto: Tensor, low: Tensor, up: Tensor, scale: float) -> Tensor:
+    """What a layer gives (n, ..., out) and beside it scale * B of low (n, ..., r), in one product: B (out, r), or k of them (k, out, r)."""
+    clients = up[None] if up.ndim == 2 else up
+    rows, small = (x.reshape(len(clients), -1, x.shape[-1]) for x in (onto, low))
+    return torch.baddbmm(rows, small, clients.mT, alpha=scale).reshape(onto.shape)
+
+
 class StackedLinear(Stackable):
     """`nn.Linear` for one client or for many."""
 
@@ -64,6 +71,5 @@ class LoraLinear(Stackable):
             nn.init.normal_(self.up, std=spread)
 
     def forward(self, x: Tensor) -> Tensor:
-        low = each_with_its_own(each_with_its_own(x, self.down), self.up)
-        frozen: Tensor = self.inner(x)
-        return frozen + self.scale * low
+        low = each_with_its_own(x, self.down)
+        return beside(self.inner(x), low, self.up, self.scale)

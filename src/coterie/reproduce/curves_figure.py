@@ -1,6 +1,6 @@
 """Accuracy over rounds: a panel for each part, a line and a colour for each row, the paper's own curves dashed over ours."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,23 +29,38 @@ def curves_chart(alt: Any, outcome: Reproduced) -> Any:
     if not frames:
         return None
     data = pd.concat(frames)
-    lines = list(dict.fromkeys(data["line"]))
-    scale = alt.Scale(domain=lines, range=list(distinct_colours(len(lines), FIRST)))
-    colour = alt.Color("line:N", scale=scale, title=None, legend=alt.Legend(labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3))
     whose = [name for name in WHOSE if name in set(data["whose"])]
     dashes = alt.Scale(domain=whose, range=[WHOSE[name] for name in whose])
     long = alt.Legend(symbolSize=900, symbolStrokeWidth=2)  # long enough for a dash and its gap to be seen
     dash = alt.StrokeDash("whose:N", scale=dashes, title=None, legend=long if len(whose) > 1 else None)
     ends = alt.Scale(nice=False, zero=False)
+    lines = list(dict.fromkeys(data["line"]))
+    colour = by_line(alt, lines, lines)
     base = alt.Chart(data).encode(x=alt.X("round:Q", title="round", scale=ends), color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy %", scale=ends), y2="high:Q")
     line = base.mark_line(strokeWidth=1.5).encode(y="accuracy:Q", strokeDash=dash)
-    order = list(dict.fromkeys(data["panel"]))
+    return in_panels(alt, band + line, data)
+
+
+def by_line(alt: Any, lines: Sequence[str], drawn: Collection[str]) -> Any:
+    """A colour for each line, in all figures of a study the same, and a legend of those that are drawn."""
+    scale = alt.Scale(domain=list(lines), range=list(distinct_colours(len(lines), FIRST)))
+    named = [line for line in lines if line in drawn]
+    legend = alt.Legend(values=named, labelLimit=300, symbolOpacity=1, symbolStrokeWidth=3)
+    return alt.Color("line:N", scale=scale, title=None, legend=legend)
+
+
+def in_panels(alt: Any, layers: Any, data: pd.DataFrame) -> Any:
+    """A panel for each `panel` of the data, two in a row, with axes of their own."""
     header = alt.Header(labelFontSize=11, labelFontWeight="bold", labelLimit=380)
-    panels = (
-        (band + line).properties(width=300, height=200).facet(facet=alt.Facet("panel:N", sort=order, title=None, header=header), columns=2)
-    )
+    facet = alt.Facet("panel:N", sort=list(dict.fromkeys(data["panel"])), title=None, header=header)
+    panels = layers.properties(width=300, height=200).facet(facet=facet, columns=2)
     return panels.resolve_scale(x="independent", y="independent").properties(background="white")
+
+
+def all_lines(outcome: Reproduced) -> list[str]:
+    """Every line of the curves' figure, in its order."""
+    return list(dict.fromkeys(line for frame in _frames(outcome) for line in frame["line"]))
 
 
 def _frames(outcome: Reproduced) -> Iterator[pd.DataFrame]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from coterie.core.inside import write_inside
 from coterie.report.style import OKABE_ITO
+from coterie.reproduce.apart_figure import apart_chart
 from coterie.reproduce.curves_figure import curves_chart
 from coterie.reproduce.outcomes import StudyResult
 from coterie.reproduce.reproduced import Reproduced
@@ -24,7 +25,8 @@ def draw_figures(outcome: Reproduced, folder: Path) -> list[str]:
     except ImportError:
         return []
     charts = {study.name: _differences(altair, outcome.result)}
-    charts |= {f"{study.name}-curves": curves_chart(altair, outcome), f"{study.name}-weights": weights_chart(altair, outcome)}
+    charts |= {f"{study.name}-curves": curves_chart(altair, outcome), f"{study.name}-apart": apart_chart(altair, outcome)}
+    charts |= {f"{study.name}-weights": weights_chart(altair, outcome)}
     written = []
     for name, chart in charts.items():
         if chart is not None:

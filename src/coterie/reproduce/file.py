@@ -36,6 +36,7 @@ class StudyPart(_Strict):
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why nobody can run it: the data are not to be had
+    last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
 
 
 class Paper(_Strict):
@@ -107,6 +108,10 @@ class Reproduction(ReproductionFile):
     def settings_of(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""
         return study_of(self.path, self.study, {**part.change, **changes})
+
+    def last_only_of(self, part: StudyPart) -> list[str]:
+        """The costly controls of a part."""
+        return self.last_only if part.last_only is None else part.last_only
 
     def claims_of(self, part: StudyPart) -> list[Claim]:
         """The claims about a part, of a trend those that begin with it."""

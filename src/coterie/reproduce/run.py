@@ -112,8 +112,8 @@ def _run_part(
             continue
         folder = inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]
-        if study.last_only:
-            jobs.append((_after_last(drawn, study.last_only), folder / "last", last))
+        if controls := study.last_only_of(part):
+            jobs.append((_after_last(drawn, controls), folder / "last", last))
         for each, place, kept in jobs:
             prepared = Study.prepare(each, federation=federation)
             kept.append(prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers).evidence)

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from coterie.engines.stacked import steps
 from coterie.engines.stacked.chain import chain_of
 from coterie.engines.stacked.convolution import ConvLayer
 from coterie.engines.stacked.dense import DenseLayer
 from coterie.engines.vectorised.trial import why_not_stacked
 from coterie.models.catalogue import build_model
+from engines.stacked.mixed_terms import KINDS, terms_of
 from engines.stacked.random_chains import CASES, module_of
 from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
 
@@ -89,6 +91,16 @@ def test_random_chains_agree_with_the_float64_loop(case: int, terms: dict[str, f
     assert chained.chained is not None
     assert worst(chained.train(job), oracle(task, job)) < 1e-6
     assert why_not_stacked(task, known=True) is None
+
+
+@pytest.mark.parametrize("case", [0, 1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, shape = module_of(case)
+    task = noise_world(module, shape, [5, 11, 1])
+    job = job_for(task, lr=np.array([0.02, 0.01, 0.03]), **terms_of(kind, task))
+    monkeypatch.setattr(steps, "update", None)  # nothing is left for a pass of its own
+    assert worst(route(task, known=True, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6
 
 
 def test_adam_and_another_loss_go_along() -> None:

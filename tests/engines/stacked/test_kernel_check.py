@@ -1,5 +1,6 @@
 """The benchmark's check of kernels: it lets right routes pass, and notices wrong ones. Broken kernels themselves need a GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import coterie
 from benchmarks import distances, kernel_check
 from benchmarks.broken_kernels import BROKEN
 from benchmarks.timing import apart
+from coterie.engines.vectorised.state import StepTerms
 from coterie.engines.world import World
 from coterie.testing import worlds
 
@@ -43,6 +45,17 @@ def test_a_route_that_steps_wrongly_is_noticed(factor: float, monkeypatch: pytes
 
     monkeypatch.setattr(Tensor, "addcmul_", a_little_off)  # how a stack of trainings steps
     with pytest.raises(RuntimeError, match=r"wrong: after 10 steps .* where rounding leads to"):
+        kernel_check.check(world(), "cpu")
+
+
+def test_a_route_that_does_not_pull_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = StepTerms.added
+
+    def without_a_pull(self: StepTerms, g: Tensor, w: Tensor) -> Tensor:
+        return sound(self if w.dtype == torch.float64 else replace(self, anchor=None), g, w)
+
+    monkeypatch.setattr(StepTerms, "added", without_a_pull)
+    with pytest.raises(RuntimeError, match=r"; 2 of 16 trainings"):  # the two that have a proximal term
         kernel_check.check(world(), "cpu")
 
 

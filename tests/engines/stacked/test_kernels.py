@@ -14,6 +14,7 @@ from coterie.core.arrays import Floats
 from coterie.engines.job import FusedJob
 from coterie.engines.stacked import convolution, dense, steps
 from coterie.engines.world import World
+from engines.stacked.mixed_terms import KINDS, terms_of
 from engines.stacked.random_chains import CASES, module_of
 from engines.vectorised.vector_oracle import job_for, noise_world, oracle, route
 
@@ -54,11 +55,37 @@ def test_agree_with_the_float64_loop(case: int, terms: dict[str, float]) -> None
     assert error(task, job, chained.train(job)[0], expected) < 1e-4  # from captured steps
 
 
+@pytest.mark.parametrize(("case", "kind"), [*((case, "all") for case in CASES), *((case, kind) for case in (0, 3) for kind in KINDS[:-1])])
+def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, shape = module_of(case)
+    task, n = noise_world(module, shape, SIZES), len(SIZES)
+    job = job_for(task, lr=np.linspace(0.01, 0.03, n), **terms_of(kind, task))
+    monkeypatch.setattr(steps, "update", None)  # nothing is left for a pass of its own
+    chained, expected = route(task, known=True, device=DEVICE), oracle(task, job)[0]
+    assert error(task, job, chained.train(job)[0], expected) < 1e-4
+    assert error(task, job, chained.train(job)[0], expected) < 1e-4  # from captured steps
+
+
+def test_trainings_without_a_term_go_as_they_would_alone() -> None:
+    module, shape = module_of(1)
+    task, n = noise_world(module, shape, SIZES), len(SIZES)
+    given = {"lr": np.linspace(0.01, 0.03, n)}
+    beside, alone = job_for(task, **given, **terms_of("pulled", task)), job_for(task, **given)
+    chained = route(task, known=True, device=DEVICE)
+    found, expected = chained.train(beside)[0], chained.train(alone)[0]
+    plain = beside.mu == 0
+    assert 0 < plain.sum() < n
+    assert np.abs(found[plain] - expected[plain]).max() < 1e-6
+    assert np.abs(found[~plain] - expected[~plain]).max(1).min() > 1e-4
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="slow when interpreted")
 @pytest.mark.parametrize("batch", [1, 10, 33, 64, 100])
-def test_batches_of_all_sizes(batch: int) -> None:
+@pytest.mark.parametrize("kind", [None, "all"])
+def test_batches_of_all_sizes(batch: int, kind: str | None) -> None:
     task = noise_world("cnn", (12, 12), [100, 130, 70])
-    job = job_for(task, lr=np.full(3, 0.02), batch_size=np.full(3, batch), max_steps=np.full(3, 5))
+    terms = {} if kind is None else terms_of(kind, task)
+    job = job_for(task, lr=np.full(3, 0.02), batch_size=np.full(3, batch), max_steps=np.full(3, 5), **terms)
     assert error(task, job, route(task, known=True, device="cuda").train(job)[0], oracle(task, job)[0]) < 1e-4
 
 

@@ -197,6 +197,20 @@ def test_ended_rows_that_are_led_on_keep_the_models_they_ended_with(optimizer: O
     assert captured.train(job, optimizer)[0].tobytes() == first[0].tobytes()  # the stack is used again
 
 
+def test_rounds_of_few_steps_are_captured_once_there_were_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps a round: the third round begins with ten taken and five to come, where twelve repay a capture."""
+    asked: list[int] = []
+    monkeypatch.setattr(CapturedSteps, "_capture", lambda _, level: asked.append(level))
+    task = noise_world(Smooth(), (6,), [15, 15])
+    job = job_for(task, batch_size=np.full(2, 3), epochs=np.ones(2, np.int64))
+    captured, rounds = route(task), []
+    captured.captures = True
+    for _ in range(4):
+        captured.train(job)
+        rounds.append(len(asked))
+    assert rounds == [0, 0, 1, 1]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("model", "shape"), [("mlp(12, 10, 8)", (6,)), ("cnn", (12, 12)), ("lstm(5, 2, 4)", (4, 3))])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -147,7 +147,7 @@ class OneByOne:
         start = models[int(job.start[i])]
         weights, adam = pieces(start), rule.optimizer == "adam"
         anchors = [] if not job.mu.any() else pieces(start if job.anchors is None else job.anchors[i])
-        numbers = (job.lr, job.momentum, job.weight_decay, job.mu)
+        numbers = (job.lr, job.momentum, job.weight_decay, job.mu, job.shifted)
         return Stack(
             weights=weights,
             others=pieces(start, trained=False),

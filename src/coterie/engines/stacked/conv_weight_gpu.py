@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.engines.precision import Precision
 from coterie.engines.stacked.conv_spread_gpu import reach
 from coterie.engines.stacked.layer import Descent, Stacked
+from coterie.engines.stacked.terms_gpu import term_operands, with_terms
 from coterie.engines.stacked.tuning import TILING, power
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def descend(layer: "ConvLayer", own: Stacked, x: Tensor, whole: Tensor, descent:
     if parts > 1:
         into, bias_into = x.new_empty(k, parts, layer.taps * layer.outputs), x.new_empty(k, parts, layer.outputs)
     _weight[(k * blocks * parts, triton.cdiv(layer.outputs, columns))](
-        x, whole, weight, bias, into, bias_into, descent.rates if whole_step else into, count, blocks, parts, share, batch, *layer.padded,
-        *layer.places, *whole.shape[2:4], reach(layer, 0), reach(layer, 1), layer.channels, layer.window[1], layer.taps, layer.outputs,
-        layer.bias is not None, whole_step,
+        x, whole, weight, bias, into, bias_into, *term_operands(layer, descent if whole_step else Descent(descent.into, None), into),
+        count, blocks, parts, share, batch, *layer.padded, *layer.places, *whole.shape[2:4], reach(layer, 0), reach(layer, 1),
+        layer.channels, layer.window[1], layer.taps, layer.outputs, layer.bias is not None, whole_step,
         M=rows, N=columns, D=tiles.depth, PRECISION=tiles.how, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if parts > 1:
@@ -55,6 +56,16 @@ def _weight(
     into: tl.tensor,
     bias_into: tl.tensor,
     rates: tl.tensor,
+    mus: tl.tensor,
+    shifts: tl.tensor,
+    decays: tl.tensor,
+    anchor: tl.tensor,
+    linear: tl.tensor,
+    bias_anchor: tl.tensor,
+    bias_linear: tl.tensor,
+    PULLS: tl.constexpr,
+    SHIFTS: tl.constexpr,
+    DECAYS: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCKS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -106,9 +117,18 @@ def _weight(
     inside = (tap < TAPS)[:, None] & (o < OUTPUTS)[None, :]
     if STEPS:
         rate = tl.load(rates + client)
-        sums = tl.load(weight + client * (TAPS * OUTPUTS) + here, mask=inside, other=0.0) - rate * sums
+        mu = tl.load(mus + client) if PULLS else 0.0
+        shifted = tl.load(shifts + client) if SHIFTS else 0.0
+        decay = tl.load(decays + client) if DECAYS else 0.0
+        first = client * (TAPS * OUTPUTS)
+        w = tl.load(weight + first + here, mask=inside, other=0.0)
+        sums = with_terms(sums, w, here, inside, anchor + first, linear + first, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
+        sums = w - rate * sums
     tl.store(into + (client * PARTS + part) * (TAPS * OUTPUTS) + here, sums, mask=inside)
     if HAS_BIAS and tl.program_id(0) % BLOCKS == 0:
         if STEPS:
-            total = tl.load(bias + client * OUTPUTS + o, mask=o < OUTPUTS, other=0.0) - rate * total
+            place, there = client * OUTPUTS + o, o < OUTPUTS
+            old = tl.load(bias + place, mask=there, other=0.0)
+            total = with_terms(total, old, place, there, bias_anchor, bias_linear, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
+            total = old - rate * total
         tl.store(bias_into + (client * PARTS + part) * OUTPUTS + o, total, mask=o < OUTPUTS)

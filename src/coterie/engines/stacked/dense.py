@@ -65,6 +65,8 @@ class DenseLayer(StackedLayer):
                 below.masked_fill_(x <= 0, 0)
         if descent.rates is None:
             torch.bmm(slope.transpose(1, 2), x, out=descent.into[self.weight].view(weight.shape))
+        elif descent.terms:
+            descent.down(self.weight, slope.transpose(1, 2) @ x)
         else:  # no gradient is stored
             torch.baddbmm(weight, (slope * descent.rates[:, None]).transpose(1, 2), x, alpha=-1, out=weight)
         if self.bias is not None:

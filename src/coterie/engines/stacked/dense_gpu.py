@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.engines.precision import Precision
 from coterie.engines.stacked.layer import Descent, Stacked
+from coterie.engines.stacked.terms_gpu import term_operands, with_terms
 from coterie.engines.stacked.tuning import TILING, power
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ def dense_backward(layer: "DenseLayer", own: Stacked, x: Tensor, slope: Tensor, 
     """(k, B, I) the slope by the inputs; the step is taken on the way."""
     k, batch, inputs = x.shape
     below = x.new_empty(0 if layer.first else k, batch, inputs)
-    tiles = TILING[precision].dense_backward
+    tiles = TILING[precision].dense_terms if descent.terms else TILING[precision].dense_backward
     columns = min(tiles.columns, power(inputs))
     blocks = triton.cdiv(inputs, columns)
     weight, bias = own[layer.weight], own[layer.bias or layer.weight]
     into, bias_into = descent.into[layer.weight], descent.into[layer.bias or layer.weight]
     _backward[(k * blocks,)](
-        x.contiguous(), weight, bias, slope.contiguous(), below, into, bias_into, into if descent.rates is None else descent.rates,
+        x.contiguous(), weight, bias, slope.contiguous(), below, into, bias_into, *term_operands(layer, descent, into),
         batch, inputs, layer.outputs, blocks, layer.bias is not None, not layer.first, layer.after_relu, descent.rates is not None,
         B=power(batch), I=columns, O=min(tiles.depth, power(layer.outputs)), PRECISION=tiles.how,
         num_warps=tiles.warps, num_stages=tiles.stages,
@@ -98,6 +99,16 @@ def _backward(
     into: tl.tensor,
     bias_into: tl.tensor,
     rates: tl.tensor,
+    mus: tl.tensor,
+    shifts: tl.tensor,
+    decays: tl.tensor,
+    anchor: tl.tensor,
+    linear: tl.tensor,
+    bias_anchor: tl.tensor,
+    bias_linear: tl.tensor,
+    PULLS: tl.constexpr,
+    SHIFTS: tl.constexpr,
+    DECAYS: tl.constexpr,
     BATCH: tl.constexpr,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -117,7 +128,14 @@ def _backward(
     b, i = tl.arange(0, B), block * I + tl.arange(0, I)
     here = (b < BATCH)[:, None] & (i < INPUTS)[None, :]
     value = tl.load(x + client * (BATCH * INPUTS) + b[:, None] * INPUTS + i[None, :], mask=here, other=0.0)
+    weight += client * (INPUTS * OUTPUTS)
+    into += client * (INPUTS * OUTPUTS)
+    anchor += client * (INPUTS * OUTPUTS)
+    linear += client * (INPUTS * OUTPUTS)
     rate = tl.load(rates + client) if STEPS else 0.0
+    mu = tl.load(mus + client) if PULLS else 0.0
+    shifted = tl.load(shifts + client) if SHIFTS else 0.0
+    decay = tl.load(decays + client) if DECAYS else 0.0
     sums = tl.zeros((B, I), tl.float32)
     for begin in range(0, OUTPUTS, O):
         o = begin + tl.arange(0, O)
@@ -126,7 +144,7 @@ def _backward(
             mask=(b < BATCH)[:, None] & (o < OUTPUTS)[None, :],
             other=0.0,
         )
-        at = client * (INPUTS * OUTPUTS) + o[:, None] * INPUTS + i[None, :]
+        at = o[:, None] * INPUTS + i[None, :]
         inside = (o < OUTPUTS)[:, None] & (i < INPUTS)[None, :]
         gradient = tl.dot(tl.trans(delta), value, input_precision=PRECISION)
         if BELOW or STEPS:
@@ -134,12 +152,16 @@ def _backward(
             if BELOW:
                 sums = tl.dot(delta, w, sums, input_precision=PRECISION)
             if STEPS:
+                gradient = with_terms(gradient, w, at, inside, anchor, linear, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
                 gradient = w - rate * gradient
         tl.store(into + at, gradient, mask=inside)
         if HAS_BIAS and block == 0:
             total = tl.sum(delta, 0)
             if STEPS:
-                total = tl.load(bias + client * OUTPUTS + o, mask=o < OUTPUTS, other=0.0) - rate * total
+                place, there = client * OUTPUTS + o, o < OUTPUTS
+                old = tl.load(bias + place, mask=there, other=0.0)
+                total = with_terms(total, old, place, there, bias_anchor, bias_linear, mu, shifted, decay, PULLS, SHIFTS, DECAYS)
+                total = old - rate * total
             tl.store(bias_into + client * OUTPUTS + o, total, mask=o < OUTPUTS)
     if BELOW:
         if AFTER_RELU:

@@ -2,29 +2,38 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from coterie.engines.precision import Precision
+from coterie.engines.vectorised.state import StepTerms
 
 Stacked = Mapping[str, Tensor]  # (k, size) by name: the weights of k trainings, each layer's in the layout that it likes
+NO_TERMS = StepTerms()
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Where gradients go: straight into the weights, `rates` (k, 1) times, or, without rates, beside them to be used later."""
+    """Where gradients go: straight into the weights, `rates` (k, 1) times, or, without rates, beside them to be used later.
+
+    With rates `terms` by name are added to the gradients; where there is none at all it is empty.
+    """
 
     into: Stacked
     rates: Tensor | None
+    terms: Mapping[str, StepTerms] = field(default_factory=dict)
+
+    def terms_of(self, name: str) -> StepTerms:
+        return self.terms.get(name, NO_TERMS)
 
     def down(self, name: str, gradient: Tensor) -> None:
         target = self.into[name]
         if self.rates is None:
             target.copy_(gradient.reshape(target.shape))
         else:
-            target.addcmul_(gradient.reshape(target.shape), self.rates, value=-1)
+            target.addcmul_(self.terms_of(name).added(gradient.reshape(target.shape), target), self.rates, value=-1)
 
 
 class StackedLayer(ABC):

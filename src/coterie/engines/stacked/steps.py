@@ -38,9 +38,11 @@ class ChainSteps:
     def step(self, stack: Stack, shared: Shared, samples: Tensor, counts: Tensor, clock: Tensor, rule: Rule) -> None:
         """Every row of the stack steps on its own samples (k, B), of which the first counts (k,) are real and the others weigh nothing."""
         own = dict(zip(self._names, stack.weights, strict=True))
-        plain = rule.optimizer == "sgd" and not (rule.decays or stack.first or stack.anchors or stack.linear)
-        gradients = own if plain else {name: torch.empty_like(w) for name, w in own.items()}
-        descent = Descent(gradients, stack.settings[0] if plain else None)
+        direct = rule.optimizer == "sgd" and not stack.first
+        gradients = own if direct else {name: torch.empty_like(w) for name, w in own.items()}
+        more = direct and (rule.decays or stack.anchors or stack.linear)
+        terms = {name: stack.terms(j, rule) for j, name in enumerate(self._names)} if more else {}
+        descent = Descent(gradients, stack.settings[0] if direct else None, terms)
         kept, signal = [], self._entering(samples)
         for layer in self.chain.layers:
             signal, needed = layer.forward(own, signal, self.precision)
@@ -49,7 +51,7 @@ class ChainSteps:
         for layer, needed in zip(reversed(self.chain.layers), reversed(kept), strict=True):
             assert slope is not None
             slope = layer.backward(own, needed, slope, descent, self.precision)
-        if not plain:
+        if not direct:
             update(stack, [gradients[name] for name in self._names], clock, rule)
 
     def _entering(self, samples: Tensor) -> Tensor:

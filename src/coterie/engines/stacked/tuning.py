@@ -28,6 +28,7 @@ class Tiling(NamedTuple):
     weight: Tiles  # taps x outputs, over places
     dense_forward: Tiles  # batch x outputs, over inputs
     dense_backward: Tiles  # batch x inputs, over outputs
+    dense_terms: Tiles  # the same where the step has terms: smaller, so that anchors find room in the registers
 
 
 TILING: Mapping[Precision, Tiling] = {
@@ -37,6 +38,7 @@ TILING: Mapping[Precision, Tiling] = {
         weight=Tiles(64, 64, 32, 2, 3, "tf32x3"),
         dense_forward=Tiles(0, 32, 64, 2, 4, "tf32x3"),
         dense_backward=Tiles(0, 128, 32, 4, 3, "ieee"),
+        dense_terms=Tiles(0, 128, 16, 4, 3, "ieee"),
     ),
     "tf32": Tiling(
         forward=Tiles(32, 64, 32, 4, 3, "tf32"),
@@ -44,6 +46,7 @@ TILING: Mapping[Precision, Tiling] = {
         weight=Tiles(64, 64, 32, 2, 3, "tf32"),
         dense_forward=Tiles(0, 64, 64, 4, 4, "tf32"),
         dense_backward=Tiles(0, 64, 64, 2, 3, "tf32"),
+        dense_terms=Tiles(0, 64, 32, 4, 3, "tf32"),
     ),
 }
 

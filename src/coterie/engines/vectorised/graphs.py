@@ -18,7 +18,7 @@ from coterie.engines.vectorised.state import Shared, Stack
 
 LEVELS = 8  # of the active prefix: an eighth of the rows at most is idle
 WARM = 2  # real steps before a capture: libraries make their handles and workspaces at their first calls
-WORTH = 12  # steps at one level that repay a capture, which costs about as much as a few of them
+WORTH = 12  # steps at one level, taken or to come, that repay a capture, which costs about as much as a few of them
 
 StackStep = Callable[[Stack, Shared, Tensor, Tensor, Tensor], None]  # stack, shared, samples (k, B), counts (k,), clock
 
@@ -73,7 +73,8 @@ class CapturedSteps:
         return ended
 
     def _advance(self, level: int, left: int) -> None:
-        if level not in self._graphs and self._taken[level] >= WARM and left >= WORTH:
+        # steps taken count as well: rounds of few steps come again and again
+        if level not in self._graphs and self._taken[level] >= WARM and self._taken[level] + left >= WORTH:
             self._graphs[level] = self._capture(level)
         graph = self._graphs.get(level)
         if graph is not None:

@@ -6,6 +6,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from coterie.core.parameters import torch_seeded
+from coterie.engines.precision import passes_in
 from coterie.engines.vectorised.step import Stepper
 
 
@@ -32,6 +33,7 @@ def _kept(stepper: Stepper, dtype: torch.dtype, samples: int) -> int:
     stepper.module.train()
     rewritten = (stepper.convolving(), stepper.mapping())
     with torch_seeded(0), torch.enable_grad(), rewritten[0], rewritten[1], saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = functional_call(stepper.module, copies, (stepper.x[numbers],))
-        stepper.loss(outputs, stepper.y[numbers])
+        with passes_in(stepper.precision, device):  # in bfloat16 half as much is kept of most
+            outputs: Tensor = functional_call(stepper.module, copies, (stepper.x[numbers],))
+        stepper.loss(outputs.to(dtype), stepper.y[numbers])
     return sum(tensor.nbytes for tensor in seen.values())

@@ -182,7 +182,7 @@ class Vectorised:
         trained = [s for s in self.layout.slices if s.kind == "weight"]
         weights, adam = models[: len(trained)], rule.optimizer == "adam"
         anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else pieces(job.anchors, rows, trained)
-        settings = (job.lr, job.momentum, job.weight_decay, job.mu)
+        settings = (job.lr, job.momentum, job.weight_decay, job.mu, job.shifted)
         return Stack(
             weights=weights,
             others=models[len(trained) :],

@@ -22,6 +22,27 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class StepTerms:
+    """What a step adds to the gradient of the loss by one weight: mu (w - anchor) + linear + decay w. None: no training has that term."""
+
+    mu: Tensor | None = None  # (m, 1)
+    anchor: Tensor | None = None  # (m, size)
+    linear: Tensor | None = None  # (m, size)
+    shifted: Tensor | None = None  # (m, 1): nought where the linear term is
+    decay: Tensor | None = None  # (m, 1)
+
+    def added(self, g: Tensor, w: Tensor) -> Tensor:
+        """The gradient (m, size) at these weights with the terms."""
+        if self.anchor is not None and self.mu is not None:
+            g = torch.addcmul(g, w - self.anchor, self.mu)
+        if self.linear is not None:
+            g = g + self.linear
+        if self.decay is not None:
+            g = torch.addcmul(g, w, self.decay)
+        return g
+
+
+@dataclass(frozen=True)
 class Stack:
     """m trainings side by side: each list has one tensor (m, size) a slice of the model, row i being training i's.
 
@@ -34,7 +55,7 @@ class Stack:
     second: list[Tensor]  # Adam's second moment
     anchors: list[Tensor]
     linear: list[Tensor]
-    settings: list[Tensor]  # lr, momentum, weight_decay, mu, each (m, 1)
+    settings: list[Tensor]  # lr, momentum, weight_decay, mu, and whether there is a linear term, each (m, 1)
 
     def cut(self, rows: RowChoice) -> "Stack":
         """These rows: views for a range, copies for numbers."""
@@ -56,6 +77,17 @@ class Stack:
         """What must be alike for captured steps to fit."""
         return tuple(tuple(tensor.shape for tensor in getattr(self, field.name)) for field in fields(self))
 
+    def terms(self, j: int, rule: Rule) -> StepTerms:
+        """What steps add to the gradient by the j-th weight."""
+        _, _, weight_decay, mu, shifted = self.settings
+        return StepTerms(
+            mu=mu if self.anchors else None,
+            anchor=self.anchors[j] if self.anchors else None,
+            linear=self.linear[j] if self.linear else None,
+            shifted=shifted if self.linear else None,
+            decay=weight_decay if rule.decays else None,
+        )
+
     def models(self) -> list[Tensor]:
         """What a training leaves behind."""
         return [*self.weights, *self.others]
@@ -67,16 +99,11 @@ class Stack:
 @torch.no_grad()
 def update(stack: Stack, gradients: Sequence[Tensor | None], clock: Tensor, rule: Rule) -> None:
     """One step in place from the gradients (m, size) of the batch losses; the clock counts steps from 1, for Adam's correction."""
-    lr, momentum, weight_decay, mu = stack.settings
+    lr, momentum = stack.settings[:2]
     for j, w in enumerate(stack.weights):
         raw = gradients[j]
         g = torch.zeros_like(w) if raw is None else raw.reshape(w.shape)  # a weight that the loss does not reach
-        if stack.anchors:
-            g = torch.addcmul(g, w - stack.anchors[j], mu)
-        if stack.linear:
-            g = g + stack.linear[j]
-        if rule.decays:
-            g = torch.addcmul(g, w, weight_decay)
+        g = stack.terms(j, rule).added(g, w)
         if rule.optimizer == "adam":
             _adam(w, g, stack.first[j], stack.second[j], lr, clock)
             continue

@@ -38,7 +38,7 @@ def stack(job: FusedJob, device: torch.device) -> PackedModels:
     """Put the job's models on the device."""
     models = pack(job.sizes, _sent(job.models, device))
     weights = models[_sent(job.start, device)]
-    has_linear = np.zeros(len(job.start)) if job.linear is None else job.linear.any(1)
+    has_linear = job.shifted
     reals = np.stack([job.lr, job.momentum, job.weight_decay, job.mu, has_linear], 1).astype(np.float32)
     return PackedModels(
         weights=weights,
