@@ -61,7 +61,7 @@ def kmeans_exactly(rows: Floats | Doubles, turned: bool = True) -> Ids:
     """k-means on everybody's coordinates, whatever their number; sketches are coordinates as they are."""
     from sklearn.cluster import KMeans
 
-    points = principal_points(rows) if turned else rows
+    points = principal_points(np.asarray(rows, dtype=np.float32)) if turned else rows
     return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(points).labels_, dtype=np.int64)
 
 

@@ -81,7 +81,7 @@ def made(clients: int) -> Federation:
     )
 
 
-def one(clients: int, method: str, rounds: int, cohort: int, **settings: int) -> dict[str, Any]:
+def one(clients: int, method: str, rounds: int, cohort: int, **settings: Any) -> dict[str, Any]:
     """Run one method in this process and say what it took, without making the data."""
     import coterie as ct
 

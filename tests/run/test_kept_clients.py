@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,8 +30,13 @@ METHODS = ["fedavg", "ifca(groups=2)"]
 KEYS = ["method", "seed", "round", "client"]
 
 
-def run(**more: object) -> ct.Result:
-    return ct.study(METHODS, data=DATA, **{"rounds": 2, "seeds": [0, 1]} | more)  # type: ignore[arg-type]
+def run(method: str | list[str] = METHODS, /, **more: Any) -> ct.Result:
+    options: dict[str, Any] = {"data": DATA, "rounds": 2, "seeds": [0, 1]} | more
+    return ct.study(method, **options)
+
+
+def whole_and_kept(data: str, keep: int, **more: Any) -> tuple[ct.Result, ct.Result]:
+    return run("fedavg", data=data, **more), run("fedavg", data=data, keep_clients=keep, **more)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,7 @@ def test_they_are_shown_and_in_the_report(both: tuple[ct.Result, ct.Result], cap
     print_result(some, PlainConsole())
     assert "method lowest 10 % 30 % median 70 % 90 % highest" in " ".join(capsys.readouterr().out.split())
     assert some.spread is not None
-    assert json.loads(json.dumps(some.as_json(None)))["methods"]["fedavg"]["tenths"] == some.spread.loc["fedavg"].tolist()
+    assert json.loads(json.dumps(some.as_json(None)))["methods"]["fedavg"]["tenths"] == list(some.spread.loc["fedavg"])
     assert "tenths" not in both[0].as_json(None)["methods"]["fedavg"]
     assert some.evidence.folder is not None
     made = report(some.evidence.folder)
@@ -104,7 +110,7 @@ def test_rounds_that_were_the_last_once_tell_nothing_of_everybody(tmp_path: Path
 
 
 def test_hostile_clients_count_in_nothing() -> None:
-    results = [run(attack="signflip(share=0.3)", **more) for more in ({}, {"keep_clients": 5})]
+    results = run(attack="signflip(share=0.3)"), run(attack="signflip(share=0.3)", keep_clients=5)
     for name in ("accuracy", "accuracy_macro", "worst", "bottom_decile", "loss"):
         np.testing.assert_allclose(results[0].rounds[name], results[1].rounds[name], rtol=1e-12)
     assert set(results[1].evidence.frame("rounds")["everybody"]) == {8.0}
@@ -133,8 +139,7 @@ def test_a_sample_of_one_is_refused(clients: int) -> None:
 
 
 def test_stopping_early_does_not_mind_a_sample() -> None:
-    data = "synthetic(0,0,clients=12,validation=0.2)"
-    whole, some = (ct.study("fedavg", data=data, rounds=6, stop_early=1, **more) for more in ({}, {"keep_clients": 5}))
+    whole, some = whole_and_kept("synthetic(0,0,clients=12,validation=0.2)", 5, rounds=6, stop_early=1)
     np.testing.assert_allclose(whole.rounds["accuracy"], some.rounds["accuracy"], rtol=1e-12)
     assert whole.table()["final"].tolist() == some.table()["final"].tolist()
 
@@ -175,15 +180,13 @@ def test_the_sample_is_that_which_would_be_evaluated(both: tuple[ct.Result, ct.R
 
 @pytest.mark.parametrize("data", ["linear(regression,clients=6,samples=20)", "linear(multilabel,clients=6,samples=20)"])
 def test_other_tasks_tell_of_everybody_by_their_own_score(data: str) -> None:
-    whole, some = (ct.study("fedavg", data=data, rounds=2, lr=0.1, **more) for more in ({}, {"keep_clients": 3}))
+    whole, some = whole_and_kept(data, 3, lr=0.1)
     np.testing.assert_allclose(some.rounds.iloc[:, 4:8].astype(float), whole.rounds.iloc[:, 4:8].astype(float), rtol=1e-9)
     np.testing.assert_allclose(some.rounds["loss"], whole.rounds["loss"], rtol=1e-9)
 
 
 def test_rows_of_clients_that_took_no_part_are_all_kept() -> None:
-    whole, some = (
-        ct.study("fedavg", data="digits/rotated(clients=10,groups=2)/unseen(0.3)", rounds=1, **more) for more in ({}, {"keep_clients": 3})
-    )
+    whole, some = whole_and_kept("digits/rotated(clients=10,groups=2)/unseen(0.3)", 3, rounds=1)
     assert some.table()[["final", "unseen"]].to_numpy().tolist() == whole.table()[["final", "unseen"]].to_numpy().tolist()
     unseen = [result.evidence.of_unseen() for result in (whole, some)]
-    assert [0 if own is None else len(own.frame("clients")) for own in unseen] == [6, 6]
+    assert [0 if own is None else len(own.frame("clients")) for own in unseen] == [12, 12]

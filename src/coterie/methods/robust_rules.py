@@ -125,7 +125,7 @@ def _columns(n: int) -> int:
 def _average(vectors: Floats | Doubles, weights: Doubles) -> Doubles:
     if len(vectors) > MANY:  # a piece at a time: in float64 they would be three times what they are
         pieces = range(0, len(vectors), MANY)
-        return np.sum([weights[at : at + MANY] @ vectors[at : at + MANY].astype(np.float64) for at in pieces], axis=0)
+        return np.asarray(np.sum([weights[at : at + MANY] @ vectors[at : at + MANY].astype(np.float64) for at in pieces], axis=0))
     return np.asarray(weights @ vectors.astype(np.float64))
 
 

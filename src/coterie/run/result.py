@@ -186,7 +186,7 @@ class Result:
             str(name): {
                 **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari", "unseen") if score in lanes},
                 "seeds": int(lanes["final"].count()),
-                **({} if self.spread is None else {"tenths": self.spread.loc[str(name)].tolist()}),
+                **({} if self.spread is None else {"tenths": list(self.spread.loc[str(name)])}),
             }
             for name, lanes in scores
         }
