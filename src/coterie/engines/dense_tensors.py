@@ -1,6 +1,7 @@
 """Dense networks on a GPU, in torch, the data resident there."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ class DenseTensors(Dense):
         return self.x[torch.as_tensor(rows, device=self.device)]
 
     def central(self) -> Tensor:
+        return self._own_test_set
+
+    @cached_property
+    def _own_test_set(self) -> Tensor:
         assert self.federation.central is not None
         x = torch.as_tensor(self.federation.central[0], device=self.device, dtype=torch.float32)
         return x.reshape(len(x), -1)

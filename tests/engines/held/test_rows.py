@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from coterie.core.acceptance import accept
 from coterie.core.arrays import Floats
-from coterie.core.asks import Train, Trained
+from coterie.core.asks import Gradient, Train, Trained
 from coterie.core.limits import Limits, moved_by
 from coterie.core.local import Local
 from coterie.core.mixing import MixedTensor, Mixing, mix
@@ -186,8 +186,10 @@ def test_weights_of_rows_that_are_not_there_are_refused() -> None:
 
 
 def kept_where_they_are(stamped: Stamped, number: int, reply: Any) -> Any:
-    """Trained models as an engine with a device leaves them."""
+    """Trained models and gradients as an engine with a device leaves them."""
     ask = stamped.ask
+    if isinstance(ask, Gradient) and ask.sketch is None:
+        return replace(reply, vectors=held(reply.vectors).as_array())
     if not isinstance(ask, Train) or ask.sketch is not None or not len(reply):
         return reply
     start = ask.start[np.searchsorted(ask.clients, reply.clients)]
@@ -224,6 +226,12 @@ def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_sam
         [reply] = holding.run([Stamped(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
         assert isinstance(reply.vectors, TensorRows)
         assert (reply.vectors.at_hand is None) == (few == 0)
+        asked = Stamped(Gradient(np.arange(4), world.model.initial(0)()), 0, 1)
+        [gradients], [expected] = holding.run([asked]), plain.run([asked])
+        assert isinstance(gradients.vectors, TensorRows)
+        assert np.asarray(gradients.vectors).tobytes() == expected.vectors.tobytes()
+        assert gradients.losses.tobytes() == expected.losses.tobytes()
+        assert_allclose(gradients.vectors.moved, np.linalg.norm(expected.vectors, axis=1), rtol=1e-6)
         for spec in ("fedavg", "fedprox", "local", "fedgroup(groups=2)"):
             histories = [play.play(build(spec), engine=engine, world=world) for engine in (plain, holding)]
             assert histories[0].data == histories[1].data

@@ -29,6 +29,12 @@ class TensorRows(Held):
         moved = distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device))
         return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
 
+    @classmethod
+    def measured(cls, tensor: Tensor) -> "TensorRows":
+        """Rows that began from nothing, gradients for instance: how far they have moved is their length."""
+        plain = cls(tensor, np.zeros(len(tensor)))
+        return cls(tensor, plain.lengths(None), fetched(tensor) if tensor.shape[1] <= FEW else None)
+
     def fetch(self) -> Floats:
         return fetched(self._tensor)
 
