@@ -1,7 +1,7 @@
 """Vectors that stay where they were computed, in a GPU's memory say, until somebody asks for their numbers.
 
-What the server does with every reply (is it finite, how far has it moved, what is their mean) is done where they are. To everything else
-they are an array: NumPy fetches them, once, at the first question, so that a method need not know.
+What the server does with every reply (is it finite, how far has it moved, what is their mean, how alike are they) is done where they are.
+To everything else they are an array: NumPy fetches them, once, at the first question, so that a method need not know.
 """
 
 from abc import ABC, abstractmethod
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 class Held(NDArrayOperatorsMixin, ABC):
     """(n, d) trained models, float32, and how far each is from the model that its client was sent.
 
-    Rows can be chosen where they are; every other question an array can be asked goes to the numbers fetched.
+    Rows, and columns that lie together, can be chosen where they are; every other question that an array can be asked goes to the numbers
+    fetched.
     """
 
     dtype, ndim = np.dtype(np.float32), 2
     shape: tuple[int, int]
-    moved: Doubles  # (n,); not finite where one of the row's numbers is not
+    moved: Doubles  # (n,) of whole models, also where columns of them were chosen; not finite where one of the row's numbers is not
 
     def __init__(self, shape: tuple[int, int], moved: Doubles, at_hand: Floats | None = None) -> None:
         self.shape, self.moved = shape, moved
         self.at_hand = at_hand  # the numbers, where they are so few that they came along at once: then the host mixes them as fast
         self._fetched = at_hand
+        self._parts: dict[tuple[int, int, int], Held] = {}  # columns that were asked for: they are fetched once, too
 
     @abstractmethod
     def fetch(self) -> Floats:
@@ -41,12 +43,28 @@ class Held(NDArrayOperatorsMixin, ABC):
         """These rows, where they are."""
 
     @abstractmethod
+    def columns(self, chosen: slice) -> "Held":
+        """These columns of all rows, where they are."""
+
+    @abstractmethod
     def mixed(self, parts: "Sequence[MixedTensor]", order: Ints, before: Floats) -> Floats:
         """What `mix` promises, to the bit, for these rows in this order: (k, d)."""
 
     @abstractmethod
     def gram(self, origin: Floats | None) -> Doubles:
         """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64."""
+
+    @abstractmethod
+    def dots(self, directions: Doubles, origin: Floats | None) -> Doubles:
+        """(n,) or (n, m) inner products of the rows (less `origin`) with one direction, or with each of m, in float64."""
+
+    @abstractmethod
+    def lengths(self, origin: Floats | Doubles | None) -> Doubles:
+        """(n,) the Euclidean norm of each row (less `origin`), in float64."""
+
+    @abstractmethod
+    def averaged(self) -> Doubles:
+        """(d,) the plain mean of the rows, in float64."""
 
     @property
     def finite(self) -> Bools:
@@ -72,6 +90,11 @@ class Held(NDArrayOperatorsMixin, ABC):
             return self.rows(chosen)
         if isinstance(chosen, np.ndarray) and chosen.ndim == 1:
             return self.rows(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
+        if self._fetched is None and (part := _whole_columns(chosen)) is not None:
+            ends = part.indices(self.shape[1])
+            if ends not in self._parts:
+                self._parts[ends] = self.columns(part)
+            return self._parts[ends]
         return self._host()[chosen]
 
     def __getattr__(self, name: str) -> Any:
@@ -89,3 +112,10 @@ class Held(NDArrayOperatorsMixin, ABC):
         if self._fetched is None:
             self._fetched = self.fetch()
         return self._fetched
+
+
+def _whole_columns(chosen: Any) -> slice | None:
+    """Which columns an index asks for of all rows; none where it asks for something else."""
+    if isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[0], slice) and chosen[0] == slice(None):
+        return chosen[1] if isinstance(chosen[1], slice) else None
+    return None

@@ -30,6 +30,7 @@ from coterie.engines.features import Featured
 from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
+from coterie.engines.gradients import gradients_of
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
 from coterie.engines.judging import JudgeMany, judged_together
@@ -148,6 +149,10 @@ class BatchedEngine(LocalEngine):
                 found = [kept.dense.gradient(ask.models[s], parts[c]) for c, s in zip(ask.clients, ask.start, strict=True)]
                 vectors, losses = np.stack([v for v, _ in found]), np.array([loss for _, loss in found])
                 return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
+            case Gradient() if self.holds:
+                parts = work.parts()
+                there, losses = gradients_of(ask, self.loop.space(work.world), parts)
+                return Gradients(ask.clients, TensorRows.measured(there).as_array(), parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
     def _judge(self, work: Work, kept: "_Kept", spread: Spread) -> Judge | None:

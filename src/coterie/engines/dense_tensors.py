@@ -1,5 +1,7 @@
 """Dense networks on a GPU, in torch, the data resident there."""
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +25,10 @@ class DenseTensors(Dense):
         return self.x[torch.as_tensor(rows, device=self.device)]
 
     def central(self) -> Tensor:
+        return self._own_test_set
+
+    @cached_property
+    def _own_test_set(self) -> Tensor:
         assert self.federation.central is not None
         x = torch.as_tensor(self.federation.central[0], device=self.device, dtype=torch.float32)
         return x.reshape(len(x), -1)

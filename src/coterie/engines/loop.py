@@ -11,15 +11,17 @@ import torch
 from torch import nn
 
 from coterie.core.asks import Error, Errors, Evaluate, Gradient, Gradients, Losses, LossTable, Train, Trained
-from coterie.core.parameters import read, torch_seeded, write
+from coterie.core.parameters import read, torch_seeded
 from coterie.core.threads import cores
 from coterie.data.federation import Parts
 from coterie.engines.client import Visit, train_client
 from coterie.engines.evaluate import evaluate
+from coterie.engines.gradients import gradients_of
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.losses import squares_of
 from coterie.engines.pool import Pool
 from coterie.engines.precision import Precision, products_in
+from coterie.engines.tensors import fetched
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -115,21 +117,8 @@ def worth_threads(module: nn.Module) -> bool:
 
 
 def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
-    vectors = np.zeros((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
-    losses = np.zeros(len(ask.clients))
-    for i, client in enumerate(ask.clients):
-        write(space.module, space.vector(ask.models[ask.start[i]]))
-        space.module.eval()  # a probe must not move running statistics
-        space.module.zero_grad()
-        loss = space.losses(parts[client]).mean()
-        torch.autograd.backward(loss)
-        losses[i] = loss.item()
-        begin = 0
-        for w in (w for w in space.module.parameters() if w.requires_grad):
-            if w.grad is not None:
-                vectors[i, begin : begin + w.numel()] = w.grad.cpu().numpy().ravel()
-            begin += w.numel()
-    return Gradients(ask.clients, vectors, parts.sizes[ask.clients], losses)
+    vectors, losses = gradients_of(ask, space, parts)
+    return Gradients(ask.clients, fetched(vectors), parts.sizes[ask.clients], losses)
 
 
 def _losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:

@@ -1,6 +1,7 @@
 """A world laid out for work: one module that is written to again and again, and the data as tensors on the device."""
 
 from copy import copy, deepcopy
+from functools import cached_property
 from threading import Event
 from typing import Any
 
@@ -113,14 +114,18 @@ class Workspace:
         chances, losses = self._predicted(model, rows)
         return chances.argmax(1).cpu().numpy(), losses.cpu().double().numpy()
 
+    @cached_property
+    def _central(self) -> tuple[Tensor, Tensor]:
+        """The server's own test set, on the device: every model of every round is judged on it."""
+        assert self.federation.central is not None
+        return self.features(self.federation.central[0]), as_tensor(self.federation.central[1], self.device)
+
     @torch.no_grad()
     def _predicted(self, model: Floats, rows: Ints | None) -> tuple[Tensor, Tensor]:
         write(self.module, self.vector(model))
         self.module.eval()
         if rows is None:
-            assert self.federation.central is not None
-            x = self.features(self.federation.central[0])
-            y = as_tensor(self.federation.central[1], self.device)
+            x, y = self._central
             numbers = torch.arange(len(y), device=self.device)
         else:
             x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)

@@ -20,10 +20,8 @@ EPS = float(np.finfo(np.float64).eps)
 
 def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
-    if isinstance(vectors, Held):
-        if vectors.at_hand is None:
-            return vectors.gram(origin)
-        vectors = vectors.at_hand
+    if (away := _away(vectors)) is not None:
+        return away.gram(origin)
     total = np.zeros((len(vectors), len(vectors)))
     for product in over_blocks(lambda block, begin: block @ block.T, vectors, origin):
         total += product
@@ -33,6 +31,8 @@ def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
 def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = None) -> Doubles:
     """(n,) the inner product of each row (or of its difference from `origin`) with one direction, or (n, m) with each of m, in float64."""
     along = np.asarray(directions, dtype=np.float64)
+    if (away := _away(vectors)) is not None:
+        return away.dots(along, origin)
     if len(vectors) > MANY:  # a block of all their columns would be a second stack
         return by_rows(lambda rows: laid_out(rows, origin) @ along.T, vectors)
     total = np.zeros((len(vectors), *along.shape[:-1]))
@@ -43,12 +43,21 @@ def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = 
 
 def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
+    if (away := _away(vectors)) is not None:
+        return away.lengths(origin)
     if len(vectors) > MANY:
         return np.sqrt(by_rows(lambda rows: (laid_out(rows, origin) ** 2).sum(axis=1), vectors))
     total = np.zeros(len(vectors))
     for squares in over_blocks(lambda block, begin: np.einsum("ij,ij->i", block, block), vectors, origin):
         total += squares
     return np.sqrt(total)
+
+
+def average(vectors: Floats) -> Doubles:
+    """(d,) the plain mean of the rows, in float64."""
+    if (away := _away(vectors)) is not None:
+        return away.averaged()
+    return np.asarray(vectors.mean(axis=0, dtype=np.float64))
 
 
 def shifted(gram: Doubles, dots: Doubles, square: float) -> Doubles:
@@ -120,7 +129,7 @@ def ternary_cosines(updates: Floats, directions: int, origin: Floats | None = No
 
 def over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin: Floats | Doubles | None) -> Iterator[Doubles]:
     """What `work` makes of each block of columns (in float64, less the origin's) and the number of its first column, in order."""
-
+    vectors = np.asarray(vectors)  # rows that are elsewhere are fetched once, not a block of columns at a time
     flat: Array = np.zeros(0) if origin is None else np.asarray(origin).reshape(-1)
 
     def block(begin: int) -> Doubles:
@@ -131,6 +140,11 @@ def over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin
 
     with one_thread():
         yield from in_order(block, range(0, vectors.shape[1], BLOCK), workers=cores() if vectors.size > LARGE else 1)
+
+
+def _away(vectors: Floats) -> Held | None:
+    """Rows that are elsewhere, and not at hand."""
+    return vectors if isinstance(vectors, Held) and vectors.at_hand is None else None
 
 
 def _centre(gram: Doubles) -> Doubles:

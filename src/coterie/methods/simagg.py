@@ -13,7 +13,7 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.grouping.similarity import lengths
+from coterie.grouping.similarity import average, lengths
 from coterie.methods.by_tensor import tensor_mixing
 from coterie.methods.one_model import OneModelMethod
 
@@ -40,7 +40,7 @@ class SimAgg(OneModelMethod):
 
     def similar(self, replies: Floats) -> Doubles:
         """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where nobody differs from the mean."""
-        mean = replies.mean(axis=0, dtype=np.float64)
+        mean = average(replies)
         d = lengths(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
         u = d.sum() / (d + self.epsilon)
         return np.asarray(u / u.sum()) if u.sum() > 0 else np.full(len(d), 1 / len(d))

@@ -124,6 +124,20 @@ def test_dropout_between_recurrent_layers_is_left_to_the_loop() -> None:
     assert route_for(world, Local(), torch.device("cpu")).name == "loop"
 
 
+def test_mapped_weights_lie_at_one_place_and_others_where_they_lie() -> None:
+    """On a GPU `nn.LSTM` asks where its weights lie, which torch does not answer of mapped ones."""
+    plain, places = torch.randn(2, 3), list[int]()
+
+    def asked(row: torch.Tensor) -> torch.Tensor:
+        places.append(row.data_ptr())
+        return row
+
+    with as_mappable():
+        torch.vmap(asked)(plain)
+        assert plain.data_ptr() != 0
+    assert places == [0]
+
+
 @pytest.mark.parametrize("setting", [{"scale_grad_by_freq": True}, {"max_norm": 1.0}])
 def test_embeddings_that_look_at_all_words_are_left_to_the_loop(setting: dict[str, Any]) -> None:
     case = Case(lambda: Head(3 * WORDS, nn.Embedding(TOKENS, 3, **setting)), (WORDS,), tokens=True)

@@ -1,6 +1,6 @@
 """Rows of a tensor as replies hold them: what acceptance, mixing and similarity need is computed on the tensor's device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -29,12 +29,21 @@ class TensorRows(Held):
         moved = distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device))
         return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
 
+    @classmethod
+    def measured(cls, tensor: Tensor) -> "TensorRows":
+        """Rows that began from nothing, gradients for instance: how far they have moved is their length."""
+        plain = cls(tensor, np.zeros(len(tensor)))
+        return cls(tensor, plain.lengths(None), fetched(tensor) if tensor.shape[1] <= FEW else None)
+
     def fetch(self) -> Floats:
         return fetched(self._tensor)
 
     def rows(self, chosen: Ints | slice) -> "TensorRows":
         where = chosen if isinstance(chosen, slice) else as_tensor(chosen, self._tensor.device)
         return TensorRows(self._tensor[where], self.moved[chosen], None if self.at_hand is None else self.at_hand[chosen])
+
+    def columns(self, chosen: slice) -> "TensorRows":
+        return TensorRows(self._tensor[:, chosen], self.moved, None if self.at_hand is None else self.at_hand[:, chosen])
 
     def mixed(self, parts: Sequence[MixedTensor], order: Ints, before: Floats) -> Floats:
         used = any(part.before.any() for part in parts)
@@ -48,11 +57,34 @@ class TensorRows(Held):
 
     @torch.no_grad()
     def gram(self, origin: Floats | None) -> Doubles:
-        device, total = self._tensor.device, torch.zeros((len(self), len(self)), dtype=torch.float64, device=self._tensor.device)
-        flat = None if origin is None else torch.as_tensor(np.ravel(origin), device=device, dtype=torch.float64)
+        return self._summed((len(self), len(self)), (block @ block.T for _, block in self._blocks(origin)))
+
+    @torch.no_grad()
+    def dots(self, directions: Doubles, origin: Floats | None) -> Doubles:
+        along = torch.as_tensor(directions.T, device=self._tensor.device)  # (d,) or (d, m)
+        return self._summed((len(self), *along.shape[1:]), (block @ along[part] for part, block in self._blocks(origin)))
+
+    @torch.no_grad()
+    def lengths(self, origin: Floats | Doubles | None) -> Doubles:
+        return np.sqrt(self._summed((len(self),), (block.square_().sum(dim=1) for _, block in self._blocks(origin))))
+
+    @torch.no_grad()
+    def averaged(self) -> Doubles:
+        found = torch.empty(self.shape[1], dtype=torch.float64, device=self._tensor.device)
+        for part, block in self._blocks(None):
+            found[part] = block.mean(dim=0)
+        return np.asarray(found.cpu().numpy())
+
+    def _blocks(self, origin: Floats | Doubles | None) -> Iterator[tuple[slice, Tensor]]:
+        """Some columns at a time in float64, less the origin's: the stack is never copied whole."""
+        flat = None if origin is None else torch.as_tensor(np.ravel(origin), device=self._tensor.device, dtype=torch.float64)
         for begin in range(0, self.shape[1], COLUMNS):
-            block = self._tensor[:, begin : begin + COLUMNS].double()
-            if flat is not None:
-                block -= flat[begin : begin + COLUMNS]
-            total += block @ block.T
+            part = slice(begin, begin + COLUMNS)
+            block = self._tensor[:, part].double()
+            yield part, block if flat is None else block.sub_(flat[part])
+
+    def _summed(self, shape: tuple[int, ...], blocks: Iterator[Tensor]) -> Doubles:
+        total = torch.zeros(shape, dtype=torch.float64, device=self._tensor.device)
+        for block in blocks:
+            total += block
         return np.asarray(total.cpu().numpy())

@@ -26,10 +26,21 @@ class as_mappable(TorchFunctionMode):
     ) -> Any:
         if func is functional.embedding:
             return _embedded(*args, **(kwargs or {}))
+        if func is Tensor.data_ptr:
+            return _place(*args)
         if kwargs:
             return func(*args, **kwargs)
         found = by_steps(func, args)
         return func(*args) if found is NotImplemented else found
+
+
+def _place(tensor: Tensor) -> int:
+    """Where a tensor lies. On a GPU recurrent layers ask it of their weights, to lay them out anew unless two lie at one place: mapped
+    weights lie nowhere, which torch takes for an error, and must stay as they are."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def _embedded(

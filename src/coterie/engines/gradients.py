@@ -1,0 +1,33 @@
+"""Full-batch gradients, client after client, left where they are computed: fetching each would take longer than computing it."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.arrays import Doubles
+from coterie.core.asks import Gradient
+from coterie.core.parameters import write
+from coterie.data.federation import Parts
+from coterie.engines.workspace import Workspace
+
+
+def gradients_of(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor, Doubles]:
+    """(n, d) float32 on the workspace's device, with noughts for what is not trained, and (n,) the mean losses."""
+    found = torch.zeros((len(ask.clients), ask.models.shape[1]), dtype=torch.float32, device=space.device)
+    weights = [w for w in space.module.parameters() if w.requires_grad]
+    losses, last = list[Tensor](), -1
+    for row, client, start in zip(found, ask.clients, ask.start, strict=True):
+        if start != last:  # a probe changes nothing: the model that is there is still the one received
+            write(space.module, space.vector(ask.models[start]))
+            last = start
+        space.module.eval()  # a probe must not move running statistics
+        space.module.zero_grad()
+        loss = space.losses(parts[client]).mean()
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+        begin = 0
+        for w in weights:
+            if w.grad is not None:
+                row[begin : begin + w.numel()] = w.grad.reshape(-1)
+            begin += w.numel()
+    return found, torch.stack(losses).cpu().double().numpy() if losses else np.zeros(0)
