@@ -108,11 +108,8 @@ def _when(outcome: Reproduced, command: str) -> str:
     today, kept = date.today().isoformat(), outcome.kept
     if kept is None:
         return f"`{command}`, {today}."
-    others = dict.fromkeys(
-        f"`{part.command}`, {part.date}"
-        for name, part in kept.parts.items()
-        if outcome.values[name].numbers and part.command not in ("", kept.command)
-    )
+    parts = [kept.parts[run.part.name] for run in outcome.runs if not run.why_not and run.part.name in kept.parts]
+    others = dict.fromkeys(f"`{part.command}`, {part.date}" for part in parts if part.command not in ("", kept.command))
     by = f" by {' and '.join(others)}" if others else ""
     if not outcome.again:
         return f"`{command}`, {today}; the other parts{by}, from the scores that were kept."
