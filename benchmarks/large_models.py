@@ -1,10 +1,13 @@
 """Large models on a GPU: a round of ResNet-18 against a plain loop with a DataLoader, and 64 clients' adapters together against one by one.
 
     python -m benchmarks.large_models
+    python -m benchmarks.large_models --images cifar10 --data-dir ~/data
 
-Images and texts are made up, so nothing is fetched: the time of a step does not depend on what is in them.
+Images and texts are made up, so nothing is fetched: the time of a step does not depend on what is in them. What is learnt does: with real
+images it is told instead how far some rounds of either side come (`learnt_images`).
 """
 
+import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,16 +15,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.learnt_images import cifar10, dealt_evenly, show_learnt
+from benchmarks.plain_loop import PlainLoop
 from benchmarks.timing import apart, heading, row, timed, verdict
-from coterie.core.arrays import Array, Floats, Ints
+from coterie.core.arrays import Floats
 from coterie.core.asks import Evaluate, Train
 from coterie.core.local import Local
-from coterie.core.parameters import read, write
 from coterie.core.serving import Serving
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import Federation
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.loop import LoopEngine
@@ -35,30 +37,23 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bf16")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", choices=["made-up", "cifar10"], default="made-up")
+    parser.add_argument("--data-dir", type=Path)
+    chosen = parser.parse_args()
+    if chosen.images == "cifar10":
+        show_learnt(cifar10(chosen.data_dir), "resnet18", LOCAL)
+        return
     images("resnet18", each=2500, target=2.0)
     images("densenet121", each=320)
     adapters()
-
-
-def made_up(x: Array, y: Ints, clients: int, test: int) -> Federation:
-    """The samples dealt out evenly; the last of each client's are its test part."""
-    whole = np.split(np.arange(len(x)), clients)
-    return Federation(
-        name="made up",
-        x=x,
-        y=y,
-        classes=tuple(str(c) for c in range(int(y.max()) + 1)),
-        ids=tuple(f"client-{k}" for k in range(clients)),
-        train=Parts.of([rows[: len(rows) - test] for rows in whole]),
-        test=Parts.of([rows[len(rows) - test :] for rows in whole]),
-    )
 
 
 def coloured_noise(each: int) -> Federation:
     """Ten classes of images, each a pattern of its own under noise."""
     draw = np.random.default_rng(0)
     patterns, y = draw.normal(size=(10, 3, 32, 32)).astype(np.float32), draw.integers(10, size=CLIENTS * (each + TEST))
-    return made_up(0.3 * patterns[y] + draw.normal(size=(len(y), 3, 32, 32)).astype(np.float32), y, CLIENTS, TEST)
+    return dealt_evenly(0.3 * patterns[y] + draw.normal(size=(len(y), 3, 32, 32)).astype(np.float32), y, CLIENTS, TEST)
 
 
 def images(model: str, each: int, target: float | None = None) -> None:
@@ -66,8 +61,8 @@ def images(model: str, each: int, target: float | None = None) -> None:
     world = World.of(coloured_noise(each), model)
     start, samples = world.model.initial(0)(), CLIENTS * each
     heading(f"{model}, {world.model.layout.size:,} numbers, {CLIENTS} clients of {each:,} images 32x32, B={LOCAL.batch_size}")
-    plain = PlainLoop(world, start)
-    seconds = best(plain.round)
+    plain = PlainLoop(world, LOCAL)
+    seconds = best(lambda: plain.round(start))
     right = accuracy(world, plain.models)
     row("DataLoader and plain PyTorch", f"{1e6 * seconds / samples:.0f} us/sample", f"accuracy {right:.1%}")
     for precision in PRECISIONS:
@@ -82,36 +77,13 @@ def images(model: str, each: int, target: float | None = None) -> None:
         verdict("plain loop / ours, bf16", seconds / took, target, least=True)
 
 
-class PlainLoop:
-    """What a client written by hand runs: batches from a DataLoader, float32 as torch has it unless told, nothing captured."""
-
-    def __init__(self, world: World, start: Floats) -> None:
-        federation = world.federation
-        self.start, self.module = torch.from_numpy(start), world.model.module().cuda()
-        x, y = torch.from_numpy(federation.x), torch.from_numpy(federation.y)
-        sets = [TensorDataset(x[rows], y[rows]) for rows in federation.train]
-        self.loaders = [DataLoader(own, batch_size=LOCAL.batch_size, shuffle=True) for own in sets]
-        self.models = np.zeros((len(federation), len(start)), np.float32)
-
-    def round(self) -> None:
-        for client, loader in enumerate(self.loaders):
-            write(self.module, self.start.cuda())
-            self.module.train()
-            optimizer = torch.optim.SGD(self.module.parameters(), lr=LOCAL.lr, weight_decay=LOCAL.weight_decay)
-            for x, y in loader:
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(self.module(x.cuda()), y.cuda()).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-            self.models[client] = read(self.module)
-
-
 def adapters(clients: int = 64, each: int = 64, length: int = 32, batch: int = 8) -> None:
     """LoRA on an encoder of MiniLM's shape: all clients in one batch against client after client."""
     draw = np.random.default_rng(0)
     tokens, y = draw.integers(1000, 30_000, (clients * (each + 2), length)), draw.integers(8, size=clients * (each + 2))
     local = Local(epochs=1, batch_size=batch, lr=0.05)
     with saved_encoder() as folder:
-        world = World.of(made_up(tokens.astype(np.int32), y, clients, 2), f"text({folder},train=lora)")
+        world = World.of(dealt_evenly(tokens.astype(np.int32), y, clients, 2), f"text({folder},train=lora)")
         start = world.model.initial(0)()
         heading(f"LoRA, {world.model.layout.size:,} numbers on a frozen encoder, {clients} clients, B={batch}, {length} tokens")
         for precision in PRECISIONS:

@@ -47,6 +47,7 @@ FEDERATIONS = (
     Federation("CIFAR-10, frozen features", "simprox_cifar", "cifar10 frozen", "last10", central=True),
     Federation("Banking77, head", "simprox_banking77", "head", "last10", central=True),
     Federation("Banking77, adapters", "simprox_banking77", "lora", "last10", central=True),
+    Federation("Banking77, hashed words", "simprox_banking77", "words", "last10", central=True),
     Federation("CrisisMMD, text, Dirichlet", "simprox_medic", "text dirichlet", "mean", central=False),
     Federation("CrisisMMD, image, Dirichlet", "simprox_medic", "image dirichlet", "mean", central=False),
     Federation("CrisisMMD, fusion, Dirichlet", "simprox_medic", "fusion dirichlet", "mean", central=False),

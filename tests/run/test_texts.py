@@ -58,8 +58,12 @@ def test_scores_and_perplexity(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.rounds["perplexity"], np.exp(-found.rounds["likelihood"]))
     assert found.scores["perplexity"].tolist() == pytest.approx(records.perplexity[:, 0, -1].tolist())
     assert records.measure.level(-2.0) == "-2.000 (perplexity 7.389)"
-    with pytest.raises(UserError, match="not exported yet"):
-        found.model("site-0", "fedavg")
+    first = found.model("site-0", "fedavg")
+    own = clients.query("id == 'site-0'").iloc[0]
+    test = options["data"].x[options["data"].test[0]]
+    assert first.predict(test).sum() == pytest.approx(own["log_likelihood"], rel=1e-5)
+    with pytest.raises(UserError, match="does not say how texts of 'spoken' become tokens"):
+        first.predict(["a text"])
 
 
 def test_a_comparison_has_intervals_over_samples_and_a_page(options: dict[str, Any], tmp_path: Path) -> None:

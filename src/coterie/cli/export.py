@@ -24,6 +24,7 @@ def export(
     ] = None,
     everybody: Annotated[bool, typer.Option("--all", help="A bundle for each client of the federation, or each newcomer.")] = False,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write model.onnx, for bundles with one model.")] = False,
+    peft: Annotated[bool, typer.Option("--peft", help="Also write adapter/, which peft loads onto the same language model.")] = False,
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
@@ -33,6 +34,7 @@ def export(
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import served
     from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
+    from coterie.deploy.to_peft import ADAPTER, check_adapter, write_adapter
 
     if bool(client) == everybody and newcomers is None:
         raise UserError("Say whose bundle to export: --client NAME, or --all for one each.")
@@ -53,9 +55,13 @@ def export(
         bundle = found.bundle(own)
         if onnx:
             check_onnx(bundle)
+        if peft:
+            check_adapter(bundle)
         write_bundle(bundle, place)
         if onnx:
             write_onnx(bundle, place / ONNX)
+        if peft:
+            write_adapter(bundle, place / ADAPTER)
     console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)

@@ -1,6 +1,7 @@
 """`coterie place`: where a client that the study never knew belongs, from a file of its own."""
 
 import json
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,6 @@ import typer
 
 from coterie.cli import options
 from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.deploy.placing import Placing
@@ -18,7 +18,7 @@ SURE = 0.8  # the share of halves from which on a place is not called unsure
 
 def place(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
-    data: Annotated[Path, typer.Option(help="The client's own rows with their labels: .csv with a line of names, or .npz.")],
+    data: Annotated[Path, typer.Option(help="The client's own rows with their labels, or its texts: .csv with a line of names, or .npz.")],
     method: Annotated[str | None, typer.Option(help="By which method; needed where the study has several.")] = None,
     client: Annotated[str | None, typer.Option(help="What to call the client; the file's name unless given.")] = None,
     label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of labels; as in the study unless given.")] = None,
@@ -34,16 +34,14 @@ def place(
     from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import served
-    from coterie.deploy.newcomer_file import label_column, newcomer_from
+    from coterie.deploy.newcomer_file import newcomer_from
     from coterie.deploy.placing import place as placed
     from coterie.evidence.reader import Evidence
 
     settings = Evidence.open(folder).settings
-    column, name = label or label_column(settings.data), client or data.stem
-    if column is None:
-        raise UserError(f"Say which column of {data} holds the labels: --label NAME.")
+    name = client or data.stem
     known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
-    new = newcomer_from(data, known, name, column, test)
+    new = newcomer_from(data, known, name, label, test)
     found = with_trust(
         lambda trusted: placed(new, lambda several: served(folder, method, seed=seed, federation=known, newcomers=several, trust=trusted)),
         trust,
@@ -60,15 +58,16 @@ def place(
 
 def sentences(name: str, found: "Placing") -> list[str]:
     """What is told of a placing."""
-    origin = found.bundle.origin
-    told = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its rows."]
+    origin, what = found.bundle.origin, "blocks of tokens" if found.bundle.task.name == "next-token" else "rows"
+    told = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its {what}."]
     if found.same is None:
         told.append("There was no choice to make: the method has one model for everybody, or makes each client its own.")
     else:
-        unsure = ": the place is not sure, other rows of its own might well lead elsewhere" if found.same < SURE * found.halves else ""
-        told.append(f"{found.same} of {found.halves} random halves of these rows place it there too{unsure}.")
+        unsure = f": the place is not sure, other {what} of its own might well lead elsewhere" if found.same < SURE * found.halves else ""
+        told.append(f"{found.same} of {found.halves} random halves of these {what} place it there too{unsure}.")
     if not found.judged:
-        return [*told, "No row was kept aside, so nothing is said of how well it does: give --test 0.3."]
+        lacking, give = ("No row", "--test 0.3") if what == "rows" else ("No block", "more texts, or a larger --test")
+        return [*told, f"{lacking} was kept aside, so nothing is said of how well it does: give {give}."]
     return [*told, _expected(found)]
 
 
@@ -79,6 +78,12 @@ def _expected(found: "Placing") -> str:
         return (
             f"Expected absolute error {found.score:.4g} in {found.bundle.classes[0]} ({found.judged} rows kept aside; 95 % interval "
             f"{found.low:.4g} to {found.high:.4g}); always saying the mean of its rows is {found.usual:.4g} off."
+        )
+    if task == "next-token":
+        within = f"{found.judged} blocks kept aside; 95 % interval {exp(-found.high):.4g} to {exp(-found.low):.4g}"
+        return (
+            f"Expected log-likelihood {found.score:.4g} nats a token, perplexity {exp(-found.score):.4g} "
+            f"({within if found.judged > 1 else 'one block kept aside'}); before training it was {exp(-found.usual):.4g}."
         )
     share, kept = (
         f"{100 * found.score:.1f} %",
@@ -92,8 +97,10 @@ def _expected(found: "Placing") -> str:
 def as_tree(name: str, found: "Placing") -> dict[str, Any]:
     """The same as one object."""
     task = found.bundle.task
-    named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae"}[task.name]
+    named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}[task.name]
     hits = {"hits": found.hits} if task.counts_classes else {}
     score = {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
+    if task.name == "next-token" and found.judged:
+        score |= {"perplexity": exp(-found.score)} | ({"low": None, "high": None} if found.judged < 2 else {})  # one block has no interval
     sure = {"same": found.same, "halves": found.halves}
     return {"client": name, "model": found.model, "placed_by": found.placed_by, **hits, "judged": found.judged, **score, **sure}

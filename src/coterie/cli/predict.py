@@ -1,6 +1,7 @@
 """`coterie predict`: what a bundle says of a site's own rows. Needs no study and no server."""
 
 import json
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from coterie.deploy.bundle import Bundle, Predictions
 
 SHOWN = 10
+OF_TEXTS = ("row", "tokens", "log_likelihood", "perplexity", "model")  # what is told of a text
 Line = tuple[Any, ...]  # of what `columns_of` names
 
 
@@ -33,13 +35,16 @@ def predict(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict the classes, labels or numbers of rows with a bundle."""
+    """Predict the classes, labels or numbers of rows with a bundle; of texts, how likely their tokens are."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle_files import read_bundle
     from coterie.deploy.row_scores import told_of_rows
     from coterie.deploy.rows import read_rows
 
     own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
+    if own.task.name == "next-token":
+        _predict_texts(own, data, client, label, out, as_json)
+        return
     rows = read_rows(data, own, label, client)
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
     found = own.answer(x, client)
@@ -59,6 +64,30 @@ def predict(
     if as_json:
         listed = [dict(zip(columns_of(own), line, strict=True)) for line in lines]
         print(json.dumps(plain({"model": who, "rows": len(lines), **scores, "predictions": listed})))
+
+
+def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | None, out: Path | None, as_json: bool) -> None:
+    """How likely a language model takes each text to be."""
+    from coterie.cli.console import PlainConsole
+    from coterie.deploy.text_scores import scores_of_texts, texts_in
+
+    if label is not None:
+        raise UserError(f"Texts to be continued have no labels: leave --label {label} away.")
+    found = scores_of_texts(own, texts_in(data, own), client)
+    who, origin, console = own.answered(found.model), own.origin, PlainConsole(stderr=as_json)
+    pairs = zip(found.tokens.tolist(), found.log_likelihood.tolist(), strict=True)
+    lines: list[Line] = [(row, tokens, round(mean, 6), round(exp(-mean), 4), who) for row, (tokens, mean) in enumerate(pairs)]
+    if out is not None:
+        _write(out, OF_TEXTS, lines)
+    else:
+        _show(OF_TEXTS, lines, console)
+    told = f"{len(lines)} text{'' if len(lines) == 1 else 's'} of {found.tokens.sum():,} tokens read by {who} ({origin.method}, seed "
+    told += f"{origin.seed}, round {origin.round_}); log-likelihood {found.whole:.4g} nats a token, perplexity {exp(-found.whole):.4g}"
+    console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
+    if as_json:
+        whole = {"tokens": int(found.tokens.sum()), "log_likelihood": found.whole, "perplexity": exp(-found.whole)}
+        listed = [dict(zip(OF_TEXTS, line, strict=True)) for line in lines]
+        print(json.dumps(plain({"model": who, "rows": len(lines), **whole, "predictions": listed})))
 
 
 def columns_of(bundle: "Bundle") -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from coterie.data.table import Table
 from coterie.data.tokenizer import tokenizer_at
 
 CLASSES = ("next token",)  # what a federation of texts has in place of classes
+A_BLOCK, COLUMN = "tokens_a_block", "text_column"  # in the provenance of texts: to predict in a block; where a table has them
 Blocks = npt.NDArray[np.int32]
 
 
@@ -62,7 +63,7 @@ def block_table(texts: Sequence[str], owners: Ints, part: Ints, names: Sequence[
         raise UserError(f"Nobody says enough for a block of {length} tokens and the next: use a shorter length.")
     counts = [len(found) for _, _, found in cuts]
     values = np.concatenate([found for _, _, found in cuts])
-    told = {TOKENS: tokenizer, "tokens_a_block": length, "clients_without_a_block": len(names) - len(train)}
+    told = {TOKENS: tokenizer, A_BLOCK: length, "clients_without_a_block": len(names) - len(train)}
     whole = Table(
         np.zeros(len(values), np.int64),
         CLASSES,

@@ -1,6 +1,6 @@
 """A bundle: the models that some clients are served, and all that is needed to ask them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -17,9 +17,11 @@ from coterie.core.model import MakeModule, ModelSpec
 from coterie.core.parameters import write
 from coterie.core.serving import COMBINED, Combiner
 from coterie.core.tasks import CLASSIFICATION, Task
+from coterie.data.blocked import BlockedTexts
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
+from coterie.deploy.text_scores import log_likelihoods_of, scores_of_texts
 from coterie.engines.loss import scores
 from coterie.engines.tallies import THRESHOLD
 from coterie.engines.workspace import chunk_for
@@ -28,14 +30,14 @@ from coterie.models.catalogue import build_model
 if TYPE_CHECKING:
     import pandas as pd
 
-    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array]
+    Rows = Array | pd.DataFrame | tuple[Array, ...] | Mapping[str, Array] | Sequence[str]
 
 
 class Predictions(NamedTuple):
     """What a bundle says of m samples."""
 
-    classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; or (m,) numbers in the target's own units
-    probabilities: Doubles  # (m, C); of numbers (m, 0)
+    classes: Array  # (m,) class numbers; (m, L) labels of 0 and 1; (m,) numbers in the target's own units, or log-likelihoods of a token
+    probabilities: Doubles  # (m, C); of numbers (m, 0); of blocks of tokens (m, T), of each token
     models: Ints  # (m,) the row of the model that answered, or COMBINED
 
 
@@ -66,6 +68,7 @@ class Bundle:
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
     preparation: Preparation | None = None  # of the table that it was trained on
     worded: WordedColumn | None = None  # of a table of texts
+    blocked: BlockedTexts | None = None  # of texts whose next tokens are predicted
     task: Task = CLASSIFICATION
     make: MakeModule = build_model  # another where the model was given as an object
     several: Inputs | None = None  # what a row holds, where samples have several inputs
@@ -81,15 +84,19 @@ class Bundle:
 
     def predict(self, rows: "Rows", client: str | None = None) -> Array:
         """(m,) the class of each row, by name; of a regression the number, in the target's own units; of several labels (m, L) whether each
-        is set. A table is in the client's own units; an array in those that the models were trained in; samples of several inputs are a
-        tuple or a dictionary of arrays, as they were in training."""
+        is set; of a language model the mean log-likelihood of each text's tokens, in nats. A table is in the client's own units; an array
+        in those that the models were trained in; samples of several inputs are a tuple or a dictionary of arrays, as they were in training;
+        texts to be continued are a list or a table.
+        """
+        if self.task.name == "next-token":
+            return scores_of_texts(self, rows, client).log_likelihood
         found = self._answered(rows, client).classes
         return np.asarray(self.classes_[found]) if self.task.counts_classes else found
 
     def predict_proba(self, rows: "Rows", client: str | None = None) -> Doubles:
         """(m, C) the probability of each class, or of each label."""
-        if self.task.name == "regression":
-            raise UserError("A regression has no probabilities: use predict.")
+        if self.task.name in ("regression", "next-token"):
+            raise UserError(f"A {'regression' if self.task.name == 'regression' else 'language model'} has no probabilities: use predict.")
         return self._answered(rows, client).probabilities
 
     def _answered(self, rows: "Rows", client: str | None) -> Predictions:
@@ -110,6 +117,8 @@ class Bundle:
         models = np.full(len(inputs), row, dtype=np.int64)
         if self.task.name == "regression":
             return Predictions(self.task.in_units(said[:, 0]), said[:, :0], models)
+        if self.task.name == "next-token":
+            return Predictions(log_likelihoods_of(said).mean(axis=1), said, models)
         if self.task.name == "multilabel":
             return Predictions((said >= THRESHOLD).astype(np.int64), said, models)
         sums = said.sum(axis=1, keepdims=True)  # of one where a model answers; a combiner's scores need not be

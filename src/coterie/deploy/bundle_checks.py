@@ -22,12 +22,13 @@ def contradiction(bundle: Bundle) -> str | None:
     rows = list(bundle.clients.values())
     if not all(COMBINED <= row < k for row in rows) or (COMBINED in rows and bundle.combiner is None):
         return f"clients are served models that are not among its {k}"
-    classes = len(bundle.classes)
+    texts = bundle.task.name == "next-token"
+    classes = bundle.input_shape[0] - 1 if texts else len(bundle.classes)  # of a block, tokens that are predicted
     for place in [place for place, row in enumerate(rows) if row == COMBINED]:
         assert bundle.combiner is not None
         shape = np.shape(bundle.combiner.combine(np.full((k, 1, classes), 1 / classes), place))
         if shape != (1, classes):
-            return f"its combiner gives scores of shape {shape} for {classes} classes"
+            return f"its combiner gives scores of shape {shape} for {classes} {'tokens' if texts else 'classes'}"
     if bundle.several is not None and bundle.input_shape != (bundle.several.width,):
         return f"inputs of {bundle.several.width} numbers where the model takes {bundle.input_shape}"
     if bundle.features is not None and len(bundle.features) != width:
@@ -36,6 +37,8 @@ def contradiction(bundle: Bundle) -> str | None:
         return "a preparation that makes other features than it names"
     if bundle.worded is not None and bundle.worded.wording.shape != bundle.input_shape:
         return "texts that become other features than the model takes"
+    if bundle.blocked is not None and (not texts or bundle.input_shape != (bundle.blocked.length + 1,)):
+        return "texts that are cut into other blocks than the model takes"
     if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
         return f"a scaling that is not of {width} features"
     return None

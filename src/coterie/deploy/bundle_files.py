@@ -16,6 +16,7 @@ from coterie.core.inputs import Inputs
 from coterie.core.plain import write_json
 from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.core.trust import check_trust
+from coterie.data.blocked import BlockedTexts
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
@@ -59,6 +60,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         head["preparation"] = bundle.preparation.told()
     if bundle.worded is not None:
         head["worded"] = bundle.worded.told()
+    if bundle.blocked is not None:
+        head["blocked"] = bundle.blocked.told()
     if bundle.several is not None:
         head["inputs"] = bundle.several.told()
     if not bundle.task.counts_classes:
@@ -99,6 +102,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
             worded=None if head.worded is None else WordedColumn.read(head.worded),
+            blocked=None if head.blocked is None else BlockedTexts.read(head.blocked),
             several=None if head.inputs is None else Inputs.read(head.inputs),
             task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
         )

@@ -23,7 +23,7 @@ class _Scale(_Strict):
 
 
 class _Task(_Strict):
-    name: Literal["regression", "multilabel"]
+    name: Literal["regression", "multilabel", "next-token"]
     mean: FiniteFloat
     deviation: Annotated[FiniteFloat, Field(gt=0)]
 
@@ -54,6 +54,7 @@ class Head(_Strict):
     scaling: dict[str, _Scale]
     preparation: dict[str, Any] | None = None
     worded: dict[str, Any] | None = None
+    blocked: dict[str, Any] | None = None
     inputs: dict[str, Any] | None = None
     task: _Task | None = None  # none of a classification
     sha256: str

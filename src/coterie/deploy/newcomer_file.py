@@ -16,6 +16,7 @@ from coterie.data.preparing.prepared import DONE, preparation_of
 from coterie.data.preparing.targets import standardised
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
+from coterie.deploy.newcomer_texts import newcomer_texts
 from coterie.deploy.rows import (
     classes_of,
     columns_by_name,
@@ -42,11 +43,23 @@ def label_column(data: str) -> str | None:
         return None
 
 
-def newcomer_from(source: "Path | pd.DataFrame", known: Federation, name: str, label: str, test: float, data_seed: int = 0) -> Federation:
-    """The federation of one client, in the units of those that the study knows; a share `test` of its rows is kept to judge by."""
+def newcomer_from(
+    source: "Path | pd.DataFrame", known: Federation, name: str, label: str | None, test: float, data_seed: int = 0
+) -> Federation:
+    """The federation of one client, in the units of those that the study knows; a share `test` of its rows is kept to judge by.
+
+    Texts to be continued have no labels; others need the column of theirs, the study's own unless given.
+    """
     check_fractions("Placing a client", test, 0.0)
     if isinstance(source, Path) and not source.is_file():
         raise UserError(f"There is no file {source}.")
+    if known.task.name == "next-token":
+        if label is not None:
+            raise UserError(f"Texts to be continued have no labels: leave label {label!r} away.")
+        return newcomer_texts(source, known, name, test, data_seed)
+    label = label or label_column(known.name)
+    if label is None:
+        raise UserError(f"Say which column of {source if isinstance(source, Path) else 'the table'} holds the labels: --label NAME.")
     raw, y = _rows(source, known, label, where := str(source) if isinstance(source, Path) else f"The table of {name!r}")
     if len(y) < LEAST:
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST} or more.")

@@ -11,8 +11,9 @@ from coterie.core.rng import key, shuffle
 from coterie.core.serving import COMBINED
 from coterie.data.federation import Federation, Parts
 from coterie.deploy.bundle import Bundle
-from coterie.deploy.row_scores import scores_of_rows
+from coterie.deploy.row_scores import NOTHING_JUDGED, RowScores, scores_of_blocks, scores_of_rows
 from coterie.deploy.served import Served
+from coterie.deploy.text_scores import scores_before
 
 DRAWS = 20  # random halves of the rows
 
@@ -25,10 +26,10 @@ class Placing:
     model: str  # the name of what answers for it: "group 2", "global"
     placed_by: int  # rows
     judged: int  # rows kept aside
-    score: float  # on those: accuracy, the share of right labels, or the mean absolute error in the target's own units
+    score: float  # on those: accuracy, share of right labels, mean absolute error in the target's own units, or log-likelihood of a token
     low: float  # of the score, a 95 % interval
     high: float
-    usual: float  # the score of always saying what is usual among the rows it was placed by
+    usual: float  # the score of always saying what is usual among the rows it was placed by; of texts, of the model before training
     same: int | None  # of the halves, how many place it alike; None where there is no choice to make
     halves: int = DRAWS
 
@@ -47,22 +48,28 @@ def place(new: Federation, serve: Callable[[Federation], Served]) -> Placing:
     (name,) = new.ids
     found = serve(with_halves(new))
     bundle = found.bundle([name])
-    tests, train = new.test[0], new.train[0]
-    y = new.task.in_units(new.y) if new.task.name == "regression" else new.y
-    guessed = bundle.answer(np.asarray(new.x[tests]), name).classes if len(tests) else y[:0]
-    scores = scores_of_rows(guessed, y[tests], y[train], new.task)
-    rows = found.serving.rows
+    scores, rows = _scores(bundle, new), found.serving.rows
     return Placing(
         bundle=bundle,
         model=bundle.answered(bundle.clients[name]),
-        placed_by=len(train),
-        judged=len(tests),
+        placed_by=len(new.train[0]),
+        judged=len(new.test[0]),
         score=scores.mean,
         low=scores.low,
         high=scores.high,
         usual=scores.usual,
         same=int((rows[1:] == rows[0]).sum()) if _is_choice(found) else None,
     )
+
+
+def _scores(bundle: Bundle, new: Federation) -> RowScores:
+    """How well the client's model does on what was kept aside."""
+    (name,), tests, x = new.ids, new.test[0], np.asarray(new.x[new.test[0]])
+    if new.task.name == "next-token":
+        return scores_of_blocks(bundle.answer(x, name).classes, scores_before(bundle, x)) if len(x) else NOTHING_JUDGED
+    y = new.task.in_units(new.y) if new.task.name == "regression" else new.y
+    guessed = bundle.answer(x, name).classes if len(x) else y[:0]
+    return scores_of_rows(guessed, y[tests], y[new.train[0]], new.task)
 
 
 def with_halves(new: Federation, draws: int = DRAWS) -> Federation:

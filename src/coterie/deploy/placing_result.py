@@ -6,7 +6,7 @@ from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.deploy.export import served_result
-from coterie.deploy.newcomer_file import label_column, newcomer_from
+from coterie.deploy.newcomer_file import newcomer_from
 from coterie.deploy.placing import Placing, place
 from coterie.run.result import Result
 
@@ -25,10 +25,7 @@ def place_in_result(
     draw: int | None,
 ) -> Placing:
     """Place a client by a table of its own rows with their labels."""
-    column = label or label_column(result.evidence.settings.data)
-    if column is None:
-        raise UserError("Say which column of the table holds the labels: label=NAME.")
-    new = newcomer_from(rows, _known(result, draw), client, column, test)
+    new = newcomer_from(rows, _known(result, draw), client, label, test)
     return place(new, lambda several: served_result(result, method, seed, draw, several))
 
 

@@ -18,7 +18,10 @@ class RowScores:
     mean: float
     low: float
     high: float
-    usual: float  # the same of always saying what is usual: the commonest class or labels, the mean target
+    usual: float  # the same of always saying what is usual: the commonest class or labels, the mean target; of texts, before training
+
+
+NOTHING_JUDGED = RowScores(nan, nan, nan, nan)
 
 
 def of_rows(said: Array, true: Array, task: Task) -> Doubles:
@@ -40,15 +43,28 @@ def scores_of_rows(said: Array, true: Array, known: Array, task: Task) -> RowSco
     from scipy import stats
 
     if not len(true):
-        return RowScores(nan, nan, nan, nan)
+        return NOTHING_JUDGED
     values, plain = of_rows(said, true, task), of_rows(np.broadcast_to(usual_of(known, task), true.shape), true, task)
     mean = float(values.mean())
     if task.counts_classes:
         within = stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
         return RowScores(mean, within.low, within.high, float(plain.mean()))
-    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else nan
+    half = _half(values)
     most = 1.0 if task.name == "multilabel" else np.inf
     return RowScores(mean, max(mean - half, 0.0), min(mean + half, most), float(plain.mean()))
+
+
+def scores_of_blocks(said: Doubles, before: Doubles) -> RowScores:
+    """Log-likelihoods of blocks kept aside, beside those of the model before training."""
+    mean, half = float(said.mean()), _half(said)
+    return RowScores(mean, mean - half, mean + half, float(before.mean()))
+
+
+def _half(values: Doubles) -> float:
+    """Half the width of Student's interval of a mean."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else nan
 
 
 def told_of_rows(said: Array, true: Array, task: Task) -> tuple[str, dict[str, float | int]]:

@@ -73,7 +73,7 @@ def labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], 
 
 def labelled_table(path: Path, classes: Sequence[str], label: str, task: Task) -> "tuple[pd.DataFrame, Array]":
     """The other columns of a CSV file, all cells as text, and its labels; the columns of several are named with commas between."""
-    return labelled_frame(_read_table(path), classes, label, task, str(path))
+    return labelled_frame(site_table(path), classes, label, task, str(path))
 
 
 def labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
@@ -136,7 +136,7 @@ def in_one_row(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array
 
 
 def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
-    frame, y = (_read_table(path), None) if label is None else labelled_table(path, bundle.classes, label, bundle.task)
+    frame, y = (site_table(path), None) if label is None else labelled_table(path, bundle.classes, label, bundle.task)
     if bundle.preparation is not None:
         return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
     if bundle.worded is not None:
@@ -145,7 +145,7 @@ def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) ->
     return SiteRows(np.stack(columns, axis=1), y)
 
 
-def _read_table(path: Path) -> "pd.DataFrame":
+def site_table(path: Path) -> "pd.DataFrame":
     """All cells as text: a label such as 07 must stay one, and a cell that is no number is to be named."""
     import pandas as pd
 

@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 
 from coterie.core.arrays import Floats
-from coterie.core.errors import UserError, check_names
+from coterie.core.errors import check_names
 from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
+from coterie.data.blocked import blocked_of
 from coterie.data.federation import Federation
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.preparing.worded import worded_column_of
@@ -35,10 +36,6 @@ class Served:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
         federation, key = self.federation, self.lane.key
         check_names(clients, federation.ids, "client")
-        if federation.task.name == "next-token":
-            raise UserError(
-                f"A bundle answers rows of a table, and {federation.name!r} is a {federation.task}: language models are not exported yet."
-            )
         numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
         own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows
@@ -60,6 +57,7 @@ class Served:
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
             worded=worded_column_of(federation.provenance),
+            blocked=blocked_of(federation.provenance) if federation.task.name == "next-token" else None,
             task=federation.task,
             make=self.make,
             several=federation.inputs,

@@ -33,6 +33,8 @@ def check_onnx(bundle: Bundle | None = None) -> None:
     """Refuse before anything is written: where a package is missing, or a bundle has several models."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UserError(f"--onnx needs the package {missing[0]}: install it with pip install 'coterie[onnx]'.")
+    if bundle is not None and bundle.task.name == "next-token":
+        raise UserError("--onnx writes models of classes, labels and numbers, not language models: leave --onnx away.")
     if bundle is not None and len(bundle.models) != 1:
         raise UserError(f"--onnx writes one model and {next(iter(bundle.clients))}'s bundle has {len(bundle.models)}: leave --onnx away.")
 

@@ -102,8 +102,8 @@ def language_model(where: str, dropout: float, *, frozen: bool) -> Any:
 def _read(where: str) -> Any:
     """The language model, read and dequantised once; whoever needs one copies it."""
     kind, config, (place, file) = transformers_of(WHO).AutoModelForCausalLM, config_of(where), gguf_file(WHO, where, ("gguf", "accelerate"))
-    options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
-    options |= {"config": config, "use_safetensors": True} if file is None else {"gguf_file": file}
+    options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa"}
+    options |= {"use_safetensors": True} if file is None else {"gguf_file": file}  # whose head alone takes seconds to read
     with torch.random.fork_rng(devices=[]), quietly():
         load = partial(kind.from_pretrained, output_loading_info=True, **options)
         inner, told = found(WHO, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here))

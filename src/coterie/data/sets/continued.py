@@ -17,7 +17,7 @@ from coterie.data.folder import find_path
 from coterie.data.own import own_samples
 from coterie.data.sets.texts import BANKING77, SHAKESPEARE
 from coterie.data.table import PARTS, Table, as_samples, coded
-from coterie.data.token_blocks import block_table, check_blocks
+from coterie.data.token_blocks import COLUMN, block_table, check_blocks
 from coterie.data.tokenizer import tokenizer_hash
 
 
@@ -138,11 +138,11 @@ def texts(
         if not rows:
             raise UserError(f"{where} holds no texts.")
         owners, names = coded([row[client].strip() for row in rows])
-        return block_table([row[text] for row in rows], owners, _parts_of(rows, split, owners, test, where), names, tokenizer, length)
+        made = block_table([row[text] for row in rows], owners, _parts_of(rows, split, owners, test, where), names, tokenizer, length)
+        return replace(made, facts={**made.facts, COLUMN: text})
 
-    return own_samples(
-        "texts", where, [where], read, client=client, text=text, split=split, tokens=tokenizer_hash(tokenizer), length=length, test=test
-    )
+    told = {"reader": 2, "client": client, "text": text, "split": split, "length": length, "test": test}
+    return own_samples("texts", where, [where], read, tokens=tokenizer_hash(tokenizer), **told)
 
 
 def _parts_of(rows: list[dict[str, str]], split: str | None, owners: Ints, test: float, where: Path) -> Ints:
