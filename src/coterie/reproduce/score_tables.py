@@ -38,7 +38,9 @@ def frame_of(outcome: Reproduced) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame()
     long = pd.DataFrame(rows, columns=["part", "method", "score", "seed", "value"])
-    return long.pivot_table(index=["part", "method", "seed"], columns="score", values="value", sort=False).reset_index()
+    keys = ["part", "method", "seed"]
+    wide = long.pivot_table(index=keys, columns="score", values="value", sort=False)  # methods in the order of the first part
+    return wide.loc[pd.MultiIndex.from_frame(long[keys].drop_duplicates())].reset_index()
 
 
 def score_lines(outcome: Reproduced) -> Iterator[str]:
