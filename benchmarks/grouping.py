@@ -14,20 +14,23 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.timing import heading, row, verdict
-from coterie.core.arrays import Floats, Ids
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.sketches import Sketch, project
 from coterie.grouping.clusterers import agglomerative, spectral
 from coterie.grouping.cuts import cut_of_cosines
 from coterie.grouping.many import points
 from coterie.grouping.many.cuts import cut_of_many
 from coterie.grouping.many.means import kmeans_of_many
 from coterie.grouping.many.neighbours import nearest_in_blocks, nearest_in_cells
-from coterie.grouping.many.points import short_points
+from coterie.grouping.many.points import short_points, short_points_of
 from coterie.grouping.many.spectra import spectral_of_many
 from coterie.grouping.many.trees import tree_of_many
 from coterie.grouping.principal import principal_points
 from coterie.grouping.similarity import cosines, distances, gram
+from coterie.methods.centres import USUAL
 
 PARAMETERS, GROUPS = 610, 5
+SKETCH = Sketch(USUAL, 0)
 Grouping = Callable[[Floats], Ids]
 
 
@@ -37,12 +40,16 @@ def rng() -> np.random.Generator:
 
 EXACT: dict[str, Grouping] = {
     "k-means (FeSEM, FedSim)": lambda rows: kmeans_exactly(rows),
+    "k-means of sketches (FeSEM)": lambda rows: kmeans_exactly(project(rows, SKETCH), turned=False),
     "spectral (FedEx)": lambda rows: spectral((1 + cosines(gram(rows))) / 2, GROUPS, rng()),
     "Ward's tree (FL+HC)": lambda rows: agglomerative(distances(gram(rows)), groups=GROUPS, linkage="ward"),
     "cut in two (CFL)": lambda rows: cut_of_cosines(cosines(gram(rows)), "single").leaves.astype(np.int64),
 }
 OF_MANY: dict[str, Grouping] = {
     "k-means (FeSEM, FedSim)": lambda rows: kmeans_of_many(short_points(rows, None, rng()), GROUPS, rng(), 10),
+    "k-means of sketches (FeSEM)": lambda rows: kmeans_of_many(
+        short_points_of(lambda block: project(block, SKETCH), rows, rng()), GROUPS, rng(), 10
+    ),
     "spectral (FedEx)": lambda rows: spectral_of_many(short_points(rows, None, rng(), centred=False, unit=True), GROUPS, rng()),
     "Ward's tree (FL+HC)": lambda rows: tree_of_many(short_points(rows, None, rng()), rng(), groups=GROUPS, linkage="ward"),
     "cut in two (CFL)": lambda rows: cut_of_many(rows, np.zeros(PARAMETERS, np.float32), rng(), "single").leaves.astype(np.int64),
@@ -50,11 +57,12 @@ OF_MANY: dict[str, Grouping] = {
 NEIGHBOURS = 3
 
 
-def kmeans_exactly(rows: Floats) -> Ids:
-    """k-means on everybody's coordinates, whatever their number."""
+def kmeans_exactly(rows: Floats | Doubles, turned: bool = True) -> Ids:
+    """k-means on everybody's coordinates, whatever their number; sketches are coordinates as they are."""
     from sklearn.cluster import KMeans
 
-    return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(principal_points(rows)).labels_, dtype=np.int64)
+    points = principal_points(np.asarray(rows, dtype=np.float32)) if turned else rows
+    return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(points).labels_, dtype=np.int64)
 
 
 def made(clients: int, noise: float) -> tuple[Floats, Ids]:

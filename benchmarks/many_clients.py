@@ -2,8 +2,9 @@
 
     python -m benchmarks.many_clients --clients 1000 10000 --methods fedavg fesem(groups=5) --rounds 5
 
-Prints CPU seconds a round (user and system, evaluation included), the peak of memory, megabytes on disk, and how much faster than the
-clients the seconds grew from one number to the next: 1.00 is linear. A process that outgrows its memory, or its time, says so.
+Prints CPU seconds a round (the process' own, and the system's for it; evaluation included), the peak of memory, megabytes on disk, and how
+much faster than the clients its own seconds grew from one number to the next: 1.00 is linear. A process that outgrows its memory, or its
+time, says so.
 """
 
 import argparse
@@ -46,6 +47,9 @@ METHODS = (
     "flhc(groups=5,warmup=1)",
     "cfl",
     "fedavg+finetune",
+    "fedavg+guard",
+    "fedavg+server",
+    "ifca(groups=5)+restarts(starts=2)",
     "local",
     "scaffold",
     "neighbourprox",
@@ -77,21 +81,19 @@ def made(clients: int) -> Federation:
     )
 
 
-def one(clients: int, method: str, rounds: int, cohort: int, evaluated: int | None) -> dict[str, Any]:
+def one(clients: int, method: str, rounds: int, cohort: int, **settings: Any) -> dict[str, Any]:
     """Run one method in this process and say what it took, without making the data."""
     import coterie as ct
 
     ct.study(method, data=made(200), rounds=3, cohort=20, epochs=1)  # imports and compiled code are not what grows
     federation = made(clients)
-    settings: dict[str, Any] = {} if evaluated is None else {"evaluate_clients": evaluated}
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_SELF)
         ct.study(method, data=federation, rounds=rounds, cohort=min(cohort, clients), epochs=1, out=Path(folder) / "study", **settings)
         after = resource.getrusage(resource.RUSAGE_SELF)
         disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {
-        "seconds": seconds / rounds,
+        "seconds": (after.ru_utime - before.ru_utime) / rounds,
         "system": (after.ru_stime - before.ru_stime) / rounds,
         "mb": after.ru_maxrss / 1000,
         "disk": disk / 1e6,
@@ -101,7 +103,7 @@ def one(clients: int, method: str, rounds: int, cohort: int, evaluated: int | No
 def apart(clients: int, method: str, given: argparse.Namespace) -> dict[str, Any]:
     """The same in a process of its own."""
     words = ["--one", method, "--clients", str(clients), "--rounds", str(given.rounds), "--cohort", str(given.cohort)]
-    words += [] if given.evaluated is None else ["--evaluated", str(given.evaluated)]
+    words += [word for name, value in _samples(given).items() for word in (f"--{name.replace('_', '-')}", str(value))]
     limit = int(given.memory * (1 << 30))
 
     def limited() -> None:
@@ -125,24 +127,30 @@ def apart(clients: int, method: str, given: argparse.Namespace) -> dict[str, Any
     return found
 
 
+def _samples(given: argparse.Namespace) -> dict[str, int]:
+    """The settings of a study that are about samples of clients, as far as they were given."""
+    return {name: value for name in ("evaluate_clients", "keep_clients") if (value := getattr(given, name)) is not None}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cohort", type=int, default=100)
-    parser.add_argument("--evaluated", type=int, help="clients that are evaluated: a sample; all unless given")
+    parser.add_argument("--evaluate-clients", type=int, help="clients that are evaluated: a sample; all unless given")
+    parser.add_argument("--keep-clients", type=int, help="clients of whom rows are kept: a sample; all unless given")
     parser.add_argument("--memory", type=float, default=12.0, help="GiB of address space of each process")
     parser.add_argument("--seconds", type=float, default=300.0, help="the longest that one may take")
     parser.add_argument("--one", help="run this method in this process")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(one(given.clients[0], given.one, given.rounds, given.cohort, given.evaluated)))
+        print(json.dumps(one(given.clients[0], given.one, given.rounds, given.cohort, **_samples(given))))
         return
     heading(
         f"many clients: {given.rounds} rounds, cohort {given.cohort}, 610 parameters, at most {given.memory:g} GiB and {given.seconds:g} s"
     )
-    row("method", "clients", "CPU s/round", "of it system", "peak MB", "disk MB", "against linear")
+    row("method", "clients", "own s/round", "system's", "peak MB", "disk MB", "against linear")
     for method in given.methods:
         last: tuple[int, float] | None = None
         for clients in given.clients:

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.core import limits as limits_module
 from coterie.core.acceptance import accept
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Share, Train, Trained
 from coterie.core.errors import UserError
-from coterie.core.limits import Limits
+from coterie.core.limits import Limits, Moves
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.refusals import Refusal
@@ -39,6 +40,26 @@ def test_far_is_measured_from_the_model_that_each_was_sent_in_medians() -> None:
     assert refused(ASK, trained([1, 2, 3, 4, 1e30]), Limits()) == {}
     kept = accept(ASK, trained([1, 2, 3, 4, 31]), limits)
     assert kept.clients.tolist() == [0, 1, 2, 3]
+
+
+def test_how_far_is_measured_once_of_a_reply_and_anew_of_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, sound = list[int](), limits_module._lengths
+
+    def counted(steps: np.ndarray) -> np.ndarray:
+        measured.append(len(steps))
+        return sound(steps)
+
+    monkeypatch.setattr(limits_module, "_lengths", counted)
+    moves = Moves()
+    accepted = accept(ASK, trained([1, 2, 3, 4, 30]), Limits(norm=10), moves)
+    assert np.concatenate(moves.of(ASK, accepted)).tolist() == [1, 2, 3, 4, 30]
+    assert measured == [5]
+    moves.of(replace(ASK, models=MODELS + 1), accepted)  # the same reply to another question
+    assert measured == [5, 5]
+    moves.forget()
+    accepted = accept(ASK, trained([1, 2, 3, 4, 31]), Limits(norm=10), moves)
+    assert np.concatenate(moves.of(ASK, accepted)).tolist() == [1, 2, 3, 4]
+    assert measured == [5, 5, 5, 4]
 
 
 def test_nonsense_does_not_enter_the_median() -> None:

@@ -3,8 +3,9 @@ import pytest
 
 from coterie.core.arrays import Floats
 from coterie.core.asks import Trained
-from coterie.core.mixing import Mixing, _add_rows, add_rows, mix
+from coterie.core.mixing import Mixing, add_rows, mix
 from coterie.core.rng import generator
+from coterie.core.row_sums import add_by_fours, add_plainly
 from coterie.testing import worlds
 from coterie.testing.play import round_context
 
@@ -55,17 +56,29 @@ def test_nor_on_the_order_of_arrival() -> None:
         assert mix(Mixing(IDS[order], weights, np.zeros((1, 1))), wild[order], before).item() == 0.25
 
 
-@pytest.mark.parametrize("d", [1, 1024, 5000, 300_000])
-def test_compiled_and_interpreted_sums_have_the_same_bits(d: int) -> None:
-    weights, replies = generator(d).normal(size=7), vectors(7, d)
+@pytest.mark.parametrize(("d", "n"), [(1, 7), (1024, 7), (5000, 7), (300_000, 7), *((33, n) for n in (1, 3, 4, 5, 8))])
+def test_compiled_and_interpreted_sums_have_the_same_bits(d: int, n: int) -> None:
+    weights, replies = generator(d).normal(size=n), vectors(n, d)
     compiled, interpreted, by_term = np.zeros((3, d))
-    add_rows(compiled, weights, np.arange(7), replies, 0)
-    _add_rows(interpreted, weights, np.arange(7), replies, 0)
+    add_rows(compiled, weights, np.arange(n), replies, 0)
+    add_plainly(interpreted, weights, np.arange(n), replies, 0)
     for weight, reply in zip(weights, replies, strict=True):
         by_term += weight * reply.astype(np.float64)
     assert compiled.tobytes() == interpreted.tobytes() == by_term.tobytes()
-    mixed = mix(Mixing(np.arange(7), weights[None], np.zeros((1, 1))), replies, vectors(1, d))
+    mixed = mix(Mixing(np.arange(n), weights[None], np.zeros((1, 1))), replies, vectors(1, d))
     assert mixed[0].tobytes() == by_term.astype(np.float32).tobytes()
+
+
+def test_sums_begin_where_they_are_told_to_and_go_on_from_what_is_there() -> None:
+    weights, replies, rows = generator(1).normal(size=6), vectors(6, 50), np.array([4, 0, 2, 5, 1])
+    start = generator(2).normal(size=20)
+    for add in (add_by_fours, add_plainly):
+        total = start.copy()
+        add(total, weights[rows], rows, replies, 7)
+        expected = start.copy()
+        for row in rows:
+            expected += weights[row] * replies[row, 7:27].astype(np.float64)
+        assert total.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(("n", "d", "k"), [(3, 9, 1), (4, 8, 1), (4, 9, 0)])

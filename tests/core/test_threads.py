@@ -1,11 +1,13 @@
 """Work in pieces: the order of results, and how many pieces are held at once."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, get_ident
 from time import sleep
 
 import pytest
 
-from coterie.core.threads import cores, in_order
+from coterie.core.threads import among, cores, in_order
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -31,3 +33,39 @@ def test_no_more_pieces_are_taken_than_there_are_workers() -> None:
 
 def test_there_is_a_core() -> None:
     assert cores() >= 1
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 3, 20])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_pieces_among_threads_come_back_in_their_order(helpers: int, count: int) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        assert among(pool, helpers, lambda i: i * i, range(count)) == [i * i for i in range(count)]
+
+
+def test_the_calling_thread_takes_part_and_waits_for_nobody_who_has_not_begun() -> None:
+    free = Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(free.wait)  # the only helper is busy elsewhere, until all is done
+        found = among(pool, 1, lambda i: (i, get_ident()), range(5))
+        free.set()
+    assert found == [(i, get_ident()) for i in range(5)]
+
+
+@pytest.mark.parametrize("by_helper", [False, True])
+def test_an_error_of_any_thread_comes_out_and_ends_the_work(by_helper: bool) -> None:
+    begun, caller = list[int](), get_ident()
+    met = Barrier(2)
+
+    def work(i: int) -> None:
+        begun.append(i)
+        if i < 2:
+            met.wait(10)  # both have a piece
+            if (get_ident() != caller) is by_helper:
+                raise ValueError("a piece is bad")
+            sleep(0.05)
+        else:
+            sleep(0.002)
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="a piece is bad"):
+        among(pool, 1, work, range(10_000))
+    assert len(begun) < 10_000

@@ -4,20 +4,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from coterie.core.arrays import Floats
 from coterie.core.asks import Evaluate, Share
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.engines import judging
+from coterie.engines import dense as dense_module
+from coterie.engines import judging, panels
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.dense_arrays import DenseArrays
+from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
-from coterie.engines.evaluate import only_model
+from coterie.engines.evaluate import evaluate, only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
+from coterie.engines.panels import Panels
 from coterie.engines.routes import layer_sizes
 from coterie.engines.workspace import CHUNK
 from coterie.engines.world import World
@@ -42,6 +46,29 @@ def test_many_models_are_judged_as_each_of_them_and_as_probabilities_have_it(siz
         chances, expected = dense.predict(one, rows)
         assert losses.tobytes() == expected.tobytes()
         assert_array_equal(guess, chances.argmax(1))
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["mclr", "mlp(5)"])
+@pytest.mark.parametrize("large", [1 << 29, 0])
+def test_models_on_a_device_are_judged_together_as_each_of_them(
+    device: str, model: str, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense_module, "LARGE", large)  # nought: piece by piece
+    world = World.of(worlds.tiny((40, 7, 300)), model)
+    dense, models = DenseTensors(world.federation, layer_sizes(world), torch.device(device)), models_of(world, 5)
+    models[3, 0] = np.nan
+    for rows in (np.random.default_rng(0).permutation(len(world.federation.x)), np.array([4]), None):
+        for (guess, losses), one in zip(dense.judge_many(list(models), rows), models, strict=True):
+            alone, losses_alone = dense.judge(one, rows)
+            assert_array_equal(guess, alone)
+            assert losses.tobytes() == losses_alone.tobytes()
+            chances, expected = dense.predict(one, rows)
+            np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+            assert np.isnan(losses).all() or (guess == chances.argmax(1)).mean() > 0.99
 
 
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf])
@@ -99,6 +126,48 @@ def test_lanes_of_all_kinds_get_the_same_answers_together_and_alone(most: int, m
         assert_array_equal(one.answers, other.answers)
 
 
+@pytest.mark.parametrize(("part", "answers"), [("test", False), ("test", True), ("validation", False), ("central", False)])
+def test_one_lane_gets_what_probabilities_say(part: Any, answers: bool) -> None:
+    world = worlds.world()
+    federation, roster = world.federation, world.problem.roster
+    serving = Serving.one(roster.clients[: 1 if part == "central" else None], models_of(world, 1)[0])
+    ask, dense = Evaluate(serving, part, answers=answers), DenseArrays(federation, layer_sizes(world))
+    expected = evaluate(ask, federation, dense.predict, None if part == "central" else federation.part(part))
+    with BatchedEngine(world, threads=2) as engine:
+        first, again = engine.run([Stamped(ask, 0, 1)])[0], engine.run([Stamped(ask, 0, 2)])[0]
+    for found in (first, again):  # the second of samples that are known already
+        for name in ("clients", "hits", "predicted", "actual", "loss", "auroc", "answers"):
+            assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_panels_are_kept_by_their_parts_and_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = worlds.tiny()
+    kept, everybody = Panels(federation), np.arange(len(federation))
+    test = kept.of(federation.test, everybody)
+    assert kept.of(federation.test, everybody.copy()) is test
+    assert_array_equal(test.y, federation.y[federation.test.indices])
+    assert_array_equal(kept.of(federation.train, everybody).y, federation.y[federation.train.indices])
+    assert_array_equal(kept.of(federation.test, everybody[1:3]).rows, np.concatenate([federation.test[1], federation.test[2]]))
+    assert kept.of(None, everybody[:1]).rows is None
+    kept.of(federation.train, everybody[:1])  # the fifth: the one that was longest not asked for makes room
+    assert kept.of(federation.test, everybody) is not test
+    monkeypatch.setattr(panels, "LARGEST", 3)
+    assert kept.of(federation.test, everybody[2:]) is not kept.of(federation.test, everybody[2:])
+    with pytest.raises(ValueError, match="read-only"):
+        test.actual[0] += 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 30_000), st.integers(1, 5), st.integers(1, 3), st.sampled_from([(784, 10), (2, 3), (784, 128, 10)]))
+@example(1009, 1, 2, (784, 10))
+def test_pieces_are_whole_blocks_and_leave_no_sample_by_itself(samples: int, threads: int, models: int, sizes: tuple[int, ...]) -> None:
+    dense = DenseArrays(worlds.tiny(), sizes, threads)
+    pieces = dense.pieces(samples, models=models)
+    assert_array_equal(np.concatenate([np.arange(samples)[piece] for piece in pieces]), np.arange(samples))
+    assert all(piece.start % dense.block == 0 for piece in pieces)
+    assert samples < 2 or min(piece.stop - piece.start for piece in pieces) > 1
+
+
 def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
     """As on a GPU, where each model is judged by itself, by a module's predictions."""
     world = World.of(worlds.tiny(), "mlp(4,4,4)")  # too deep for the kernels
@@ -110,9 +179,8 @@ def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
     ]
     with LoopEngine(world) as loop:
         judge = loop.space(world).judge
-        found = judging.judged_together(
-            [Work(ask, world) for ask in asks], {world: lambda models, rows: [judge(model, rows) for model in models]}, map
-        )
+        jury = judging.Jury(lambda models, rows: [judge(model, rows) for model in models], Panels(world.federation))
+        found = judging.judged_together([Work(ask, world) for ask in asks], {world: jury}, map)
         expected = loop.run(asks)
     assert sorted(found) == list(range(len(asks)))
     for number, answer in enumerate(expected):

@@ -44,6 +44,7 @@ def test_frozen_layer() -> None:
     held = Online(frozen=True, weights=weights)
     np.testing.assert_allclose(held.combine(OUTPUTS, 0)[0], (weights * OUTPUTS[:, 0]).sum(0), rtol=1e-12)
     assert held.learned(OUTPUTS).tobytes() == weights.tobytes()
+    assert held.combine_each(OUTPUTS, np.array([1, 2])) is None  # nothing goes from input to input: it is combined client by client
 
 
 def test_an_answer_that_no_expert_gives_any_probability() -> None:
@@ -55,6 +56,23 @@ def test_an_answer_that_no_expert_gives_any_probability() -> None:
 def test_columns_of_the_online_layer_keep_the_sum_one(k: int, m: int, classes: int, seed: int, per_class: bool) -> None:
     outputs: Doubles = np.random.default_rng(seed).dirichlet(np.ones(classes), (k, m))
     np.testing.assert_allclose(Online(per_class=per_class).learned(outputs).sum(0), 1.0, rtol=1e-12)
+
+
+@given(
+    k=st.integers(1, 10), classes=st.integers(2, 6), sizes=st.lists(st.integers(0, 5), min_size=1, max_size=9), seed=st.integers(0, 999),
+    per_class=st.booleans(),
+)  # fmt: skip
+def test_many_clients_side_by_side_have_the_bits_of_each(k: int, classes: int, sizes: list[int], seed: int, per_class: bool) -> None:
+    rng = np.random.default_rng(seed)
+    outputs: Doubles = rng.dirichlet(np.ones(classes), (k, sum(sizes)))
+    outputs[:, rng.random(sum(sizes)) < 0.2] = 0.0  # inputs that no expert gives any probability
+    layer = Online(per_class=per_class, weights=rng.dirichlet(np.ones(k), classes).T if seed % 2 else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.methods.online_together.TOGETHER", 3)
+        together = layer.combine_each(outputs, np.array(sizes))
+    each = [layer.combine(part, 0) for part in np.split(outputs, np.cumsum(sizes)[:-1], axis=1)]
+    assert together is not None
+    assert together.tobytes() == np.concatenate(each).tobytes()
 
 
 def test_one_expert_is_itself_under_every_combiner() -> None:

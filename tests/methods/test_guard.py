@@ -109,6 +109,18 @@ def test_those_who_stand_apart_are_found_and_nobody_else(seed: int) -> None:
     assert not set_apart(np.zeros((30, 4), np.float32)).any()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_among_many_the_same_are_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = np.full((1, 6), 7.0, np.float32)
+    exact = set_apart(crowd(300, 40, seed))
+    monkeypatch.setattr("coterie.methods.held_out.MANY", 10)
+    monkeypatch.setattr("coterie.methods.held_out.COMPARED", 100)
+    assert np.flatnonzero(exact).tolist() == list(range(260, 300))
+    assert set_apart(crowd(300, 40, seed)).tolist() == exact.tolist() == set_apart(crowd(300, 40, seed) + origin, origin).tolist()
+    assert not set_apart(crowd(300, 0, seed)).any()
+    assert not set_apart(np.zeros((30, 4), np.float32)).any()
+
+
 def test_only_updates_from_one_model_are_compared_and_not_few() -> None:
     models = np.array([[0.0] * 6, [50.0] * 6], np.float32)
     start = np.array([0] * 24 + [1] * 6)

@@ -14,12 +14,19 @@ SWITCHES = (
     "grouping.similarity",
     "grouping.pulls",
     "grouping.nearest",
+    "grouping.trimmed",
     "methods.flhc",
+    "methods.guard",
+    "methods.held_out",
     "methods.experts",
+    "methods.robust",
+    "methods.robust_rules",
     "methods.simprox",
 )
+SKETCHED = "fesem(groups=2,assign_on=sketch,sketch=64)"
+EXPERTS = "fedex(groups=2,combiner=own)"
 CUT = "cfl(eps1=9,eps2=0,gamma=0.4)"
-GROUPED = ["robust(groups=2,trim=0)", "fesem(groups=2)", "fedex(groups=2,combiner=own)", "flhc(groups=2,warmup=0)", CUT]
+GROUPED = ["robust(groups=2,trim=0)", "robust(groups=2,trim=0.1)", "fesem(groups=2)", SKETCHED, EXPERTS, "flhc(groups=2,warmup=0)", CUT]
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +53,20 @@ def test_the_groups_are_those_of_the_exact_form(method: str, monkeypatch: pytest
     assert adjusted_rand_score(*last) == 1.0
     assert noted(exact, method) == []
     assert set(noted(found, method)) == {2048}
+
+
+def test_a_guard_looks_at_landmarks_and_finds_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> ct.Result:
+        return ct.study("fesem(groups=2)+guard", data=DATA, rounds=2, epochs=3, lr=0.1, seeds=[0])
+
+    exact = run()
+    many(monkeypatch)
+    found = run()
+    last = [result.groups.query("round == 2").sort_values("client")["group"].tolist() for result in (exact, found)]
+    assert adjusted_rand_score(*last) == 1.0
+    assert noted(exact, "fesem(groups=2)+guard", "held_out_landmarks") == []
+    assert set(noted(found, "fesem(groups=2)+guard", "held_out_landmarks")) == {512}
+    assert found.table()["final"].tolist() == pytest.approx(exact.table()["final"].tolist(), abs=0.02)
 
 
 @pytest.mark.parametrize("method", ["simprox", "simprox(similarity_of=updates)", "fedsim(clusters=2)"])
@@ -78,7 +99,7 @@ def test_neighbours_are_those_of_all_pairs(pairs: int, monkeypatch: pytest.Monke
 
 def test_a_client_that_comes_later_joins_by_the_same_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> ct.Result:
-        return ct.study(GROUPED[1], data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
+        return ct.study(EXPERTS, data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
 
     exact = run()
     monkeypatch.setattr("coterie.methods.experts.MANY", 1)

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
 from coterie.methods.clustered_once import Clusters
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.robust import Robust, trimmed_kmeans, trimmed_mean
+from coterie.methods.robust import Robust, trimmed_mean
 from coterie.testing.by_hand import context, dialogue, emptied, trained
 from coterie.testing.play import PLAN, play
 from methods.noted import mixing_of
@@ -30,23 +32,18 @@ def test_trimmed_mean_in_blocks_is_the_mean_without_the_ends() -> None:
     np.testing.assert_allclose(shares.sum(), 1.0)
 
 
-def test_trimmed_kmeans_leaves_the_odd_one_out_of_its_centres() -> None:
-    # Two tight groups and one far away: k-means with k = 2 gives the far one a cluster and merges the others.
-    points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2], [100.0]])
-    labels, odd = trimmed_kmeans(points, 2, 1, np.random.default_rng(0))
-    assert odd.tolist() == [False] * 6 + [True]
-    assert len(set(labels[:3])) == len(set(labels[3:6])) == 1
-    assert labels[0] != labels[3] == labels[6]  # it joins the nearest
-    plain, none = trimmed_kmeans(points, 2, 0, np.random.default_rng(0))
-    assert plain[0] == plain[3] != plain[6]
-    assert not none.any()
-
-
-def test_trimmed_kmeans_with_few_points() -> None:
-    labels, _ = trimmed_kmeans(np.zeros((4, 1)), 3, 1, np.random.default_rng(0))
-    assert labels.tolist() == [0] * 4
-    labels, _ = trimmed_kmeans(np.array([[0.0], [1.0]]), 5, 1, np.random.default_rng(0))
-    assert sorted(labels) == [0, 1]
+@given(n=st.integers(5, 40), d=st.integers(1, 5), share=st.floats(0, 0.49), values=st.integers(1, 30), seed=st.integers(0, 1000))
+def test_trimmed_means_of_many_are_those_of_few(n: int, d: int, share: float, values: int, seed: int) -> None:
+    """Equal numbers too: a stable sort decides which of them count."""
+    vectors = np.random.default_rng(seed).integers(values, size=(n, d)).astype(np.float32)
+    cut = int(share * n)
+    mean, shares = trimmed_mean(vectors, cut)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.methods.robust.MANY", 1)
+        patch.setattr("coterie.methods.robust.SORTED", 2 * n)
+        many, shares_of_many = trimmed_mean(vectors, cut)
+    np.testing.assert_allclose(many, mean, rtol=1e-6)
+    np.testing.assert_array_equal(shares_of_many, shares)
 
 
 def rows(values: list[float]) -> list[list[float]]:

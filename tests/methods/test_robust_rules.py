@@ -108,3 +108,36 @@ def test_a_minority_moves_no_rule_far(n: int, seed: int, far: float) -> None:
         drawn_in(vectors, weights, 2.0),
     ):
         assert np.linalg.norm(made) < 25
+
+
+@given(n=st.integers(12, 60), d=st.integers(1, 9), seed=st.integers(0, 999))
+def test_rules_of_many_rows_are_those_of_few(n: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, weights = rng.normal(loc=30.0, size=(n, d)).astype(np.float32), rng.random(n) + 0.1
+    weights /= weights.sum()
+
+    def found() -> list[tuple[np.ndarray, np.ndarray]]:
+        return [trimmed(vectors, weights, 0.2), median(vectors, weights), geometric(vectors, weights), drawn_in(vectors, weights, 1.2)]
+
+    few = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.methods.robust_rules.MANY", 5)
+        patch.setattr("coterie.methods.robust_rules.SORTED", 1)
+        many = found()
+    for (mean, shares), (mean_of_many, shares_of_many) in zip(few, many, strict=True):
+        np.testing.assert_allclose(mean_of_many, mean, rtol=1e-6)
+        np.testing.assert_allclose(shares_of_many, shares, atol=1e-6)
+
+
+def test_krum_of_many_leaves_the_same_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(loc=30.0, size=(300, 5)).astype(np.float32)
+    far = rng.permutation(300)[:30]
+    vectors[far] += 25 * np.sign(rng.normal(size=(30, 5))).astype(np.float32)
+    weights = np.full(300, 1 / 300)
+    exact = krum(vectors, weights, 30)
+    monkeypatch.setattr("coterie.methods.robust_rules.MANY", 10)
+    monkeypatch.setattr("coterie.methods.robust_rules.COMPARED", 100)
+    found = krum(vectors, weights, 30)
+    assert np.flatnonzero(exact[1] == 0).tolist() == np.sort(far).tolist() == np.flatnonzero(found[1] == 0).tolist()
+    np.testing.assert_allclose(found[0], exact[0], rtol=1e-6)

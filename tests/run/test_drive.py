@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.arrays import Ids
+from coterie.core import limits
+from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Ask, Evaluate, Gradient, Losses, Share, Train
 from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
@@ -238,6 +239,20 @@ class Warming(FedAvg):
 def test_discrepancy_by_hand() -> None:
     watcher, _ = go([("a", FedAvg())], engine=Altered(by_two), rounds=1)
     assert watcher.records["a", 0][1].discrepancy == pytest.approx(4 * np.sqrt(18 * 4.0))  # four clients, d = 18, each entry moved by 2
+
+
+def test_how_far_clients_moved_is_measured_once_a_round_and_then_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, sound = list[int](), limits._lengths
+
+    def counted(steps: Floats) -> Doubles:
+        measured.append(len(steps))
+        return sound(steps)
+
+    monkeypatch.setattr(limits, "_lengths", counted)
+    [lane] = lanes_of([("a", FedAvg())], [0], worlds.world().problem, replace(PLAN, rounds=2, norm_bound=1e6))
+    drive([lane], LoopEngine(worlds.world()), 2, lambda lane, record: None)
+    assert measured == [len(lane.context(1).cohort()), len(lane.context(2).cohort())]
+    assert lane.account.moves._measured is None
 
 
 def test_discrepancy_is_of_the_training_of_the_round_alone() -> None:

@@ -4,7 +4,7 @@ Files are read piece by piece and only the columns needed, so that ten million r
 memory. A damaged file is named in `faults`, and what the others hold is still there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.early_stops import carry_on, keep_groups, reached, rest, stops_of
 from coterie.analysis.judging import JudgedRounds, Judging, held_in, wanted_columns
-from coterie.analysis.measures import Metric
+from coterie.analysis.measures import OWN, Metric
 from coterie.analysis.records import COSTS, Cluster, Records
 from coterie.core.arrays import Array, Bools, Doubles, Ints
+from coterie.evidence.everybody import SUMMED
 from coterie.evidence.reader import Evidence, json_notes, method_places
 from coterie.evidence.record import HOSTILE
 from coterie.evidence.settings import Settings
@@ -36,11 +37,13 @@ def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Recor
     chosen = metric_of(metric, evidence.task, evidence.classes)
     judged = _judged(evidence, index, rounds, chosen, hostile, faults)
     by_round = _by_round(evidence, index, faults)
+    everybody = _everybody(evidence, by_round, rounds, chosen)
     validation, groups = by_round["validation"][:, :, rounds], _groups(evidence, index, faults)
     seconds = _server_seconds(evidence, index, faults)
     ends = evidence.ends(faults)
     stops, last = stops_of(ends, settings), reached(ends, plan.rounds)
     carry_on([judged.right, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation], rounds, stops, last)
+    carry_on(everybody.values(), rounds, stops, last)
     rest([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
     keep_groups(groups, settings.methods, stops, last)
     truth = evidence.roster["group"].to_numpy()[:n]
@@ -53,7 +56,8 @@ def records_of(evidence: Evidence, metric: str | ValueOf | None = None) -> Recor
         truth=truth.astype(np.int64) if (truth >= 0).any() else None,
         rounds=rounds,
         right=judged.right,
-        loss=judged.loss,
+        loss=everybody.get("all_loss", judged.loss),
+        everybody=everybody,
         auroc=judged.auroc,
         mae=judged.mae,
         rmse=judged.rmse,
@@ -119,12 +123,25 @@ def _judged(evidence: Evidence, index: _Index, rounds: Ints, metric: Metric, hos
 
 
 def _by_round(evidence: Evidence, index: _Index, faults: list[str]) -> dict[str, Doubles]:
-    names = [*COSTS, "discrepancy", "validation", "clock"]
+    of_all = () if not _of_sample(evidence) else ("everybody", *SUMMED)
+    names = [*COSTS, "discrepancy", "validation", "clock", *of_all]
     tables = {name: index.table() for name in names}
     for method, seed, batch in _columns(evidence, index, "rounds", names, faults):
         for name, table in tables.items():
             table[method, seed, batch["round"]] = batch[name]
     return tables
+
+
+def _of_sample(evidence: Evidence) -> bool:
+    """Whether rows are kept of a sample of those who were evaluated: of clients that took no part they are always all kept."""
+    return evidence.settings.plan.keep_clients is not None and not evidence.outside
+
+
+def _everybody(evidence: Evidence, by_round: Mapping[str, Doubles], rounds: Ints, metric: Metric) -> dict[str, Doubles]:
+    """(M, S, R) each, what is told of everybody where rows are of a sample; it is told by the task's own metric and no other."""
+    if not _of_sample(evidence) or metric.measure.name != OWN[evidence.task] or not np.isfinite(by_round["everybody"]).any():
+        return {}
+    return {name: by_round[name][:, :, rounds] for name in ("everybody", *SUMMED)}
 
 
 def _server_seconds(evidence: Evidence, index: _Index, faults: list[str]) -> Doubles:

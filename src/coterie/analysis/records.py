@@ -15,6 +15,7 @@ from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.score_names import ByRound
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.core.errors import UserError
+from coterie.evidence.everybody import TENTHS
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import Cost, LaneEnd
 from coterie.evidence.settings import Settings
@@ -52,6 +53,7 @@ class Records:
     answers: Array | None = None  # (M, S, N, bytes) after the last round, a bit or a float32 for each test sample: see `right_answers`
     answered: Bools | None = None  # (M, S, N) where those were kept
     early: Mapping[tuple[str, int], int] = field(default_factory=dict)  # by method and seed that stopped by validation: its last round
+    everybody: Mapping[str, Doubles] = field(default_factory=dict)  # (M, S, R) each, see `evidence.everybody`: where rows are of a sample
     unseen: "Records | None" = None  # the same of the clients that took no part: they are in nothing above
     measure: Measure = ACCURACY  # what `right` and all that is made of it measures
     mae: Doubles | None = None  # (M, S, R) mean absolute error over all test samples, of a regression
@@ -64,21 +66,29 @@ class Records:
         """(M, S, R) the measure over all clients' test samples, or over clients; nan for a round in which any client is missing."""
         if self.measure.alike:
             return self.macro
+        if self.everybody:
+            return self.everybody["score"]
         return self._over_clients(lambda right, tested: right.sum(axis=-1) / max(float(tested.sum()), 1.0))
 
     @cached_property
     def macro(self) -> Doubles:
         """(M, S, R) the plain mean of the clients' values."""
+        if self.everybody:
+            return self.everybody["macro"]
         return self._over_clients(lambda right, tested: metrics.mean(metrics.ratio(right, tested)))
 
     @cached_property
     def worst(self) -> Doubles:
         """(M, S, R) the lowest of the clients' values."""
+        if self.everybody:
+            return self.everybody[TENTHS[0]]
         return self._over_clients(lambda right, tested: metrics.worst(metrics.ratio(right, tested)))
 
     @cached_property
     def bottom_decile(self) -> Doubles:
         """(M, S, R) the mean over the tenth of the clients that is served worst."""
+        if self.everybody:
+            return self.everybody["bottom_decile"]
         return self._over_clients(lambda right, tested: metrics.bottom_decile(metrics.ratio(right, tested)))
 
     def by_round(self) -> dict[ByRound, Doubles]:

@@ -9,15 +9,29 @@ WITHIN = 1.96  # standard errors of 95 %, by the normal distribution: samples ar
 
 
 def sampled_only(records: Records) -> str | None:
-    """What to say of the scores of a study that looks at a sample of its clients; None where it looks at everybody."""
+    """What to say of the scores of a study that looks at a sample of its clients, or keeps rows of one; None where it does neither."""
     wanted, everybody = records.settings.plan.evaluate_clients, len(records.ids)
     if wanted is None or wanted >= everybody:
-        return None
+        return _kept_only(records)
     told = f"Scores are of {wanted:,} of {everybody:,} clients, drawn by their ids"
     reach = WITHIN * _largest_error(records, everybody)
     if not np.isfinite(reach):
         return f"{told}."
     return f"{told}: accuracy over everybody lies within {100 * reach:.2f} points of what is told (95 %, each method by itself)."
+
+
+def _kept_only(records: Records) -> str | None:
+    """The same where everybody is looked at and rows are kept of some."""
+    kept, everybody = records.settings.plan.keep_clients, len(records.ids)
+    if kept is None or kept >= everybody:
+        return None
+    told = f"Rows are kept of {kept:,} of {everybody:,} clients, drawn by their ids"
+    if not records.everybody:
+        return f"{told}: {records.measure.noun} is of these alone."
+    return (
+        f"{told}: {records.measure.noun}, its mean, quantiles and worst over clients, and the loss are of everybody; "
+        "what is said of single clients, classes and groups is of these."
+    )
 
 
 def sample_error(right: Doubles | Ints, tested: Ints, everybody: int) -> float:

@@ -1,18 +1,26 @@
 """A study's result on the terminal."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from rich.table import Table
 
+from coterie.analysis.measures import Measure
 from coterie.analysis.remarks import remarks_of
 from coterie.analysis.score_names import SCORES
 from coterie.analysis.scores import LAST
+from coterie.analysis.tenths import TITLES
 from coterie.cli.console import PlainConsole
 from coterie.run.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PRINTED = {name: told for name, told in SCORES.items() if told.printed}
 PERCENT: dict[str, str] = {"final": "final", "±": "±", **{name: told.title for name, told in PRINTED.items() if told.percent}}
 OTHERS: dict[str, str] = {name: told.title for name, told in PRINTED.items() if not told.percent}
 PLAIN = OTHERS | {"seeds": "seeds", "MB/round": "MB/round"}
+SPREAD = [TITLES[i] for i in (0, 1, 3, 5, 7, 9, 10)]  # as many quantiles as a terminal has room for
 CAPTION = (
     "{} on every client's own test part, with the model it is served: after the last round (± over seeds), {}, and of the "
     "worst-served client."
@@ -23,6 +31,8 @@ UNSEEN = "Unseen: after the last round, of the clients that took no part; they a
 def print_result(result: Result, console: PlainConsole) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(result_table(result))
+    if result.spread is not None:
+        console.print(spread_over_clients(result.spread, result.measure))
     for sentence in dict.fromkeys(result.told):
         console.print(sentence, style="yellow", highlight=False, markup=False)
     if silent := unshared(result):
@@ -51,6 +61,18 @@ def result_table(result: Result) -> Table:
     for method, row in frame.iterrows():
         cells = [_cell(name, value) for name, value in row.items()]
         table.add_row(str(method), *cells, style="bold" if method == best and len(frame) > 1 else None)
+    return table
+
+
+def spread_over_clients(quantiles: "pd.DataFrame", measure: Measure) -> Table:
+    """Quantiles of all clients' scores, of studies that keep rows of a sample."""
+    told = f"{measure.times_100} of clients' own test parts after the last round, over everybody: so many are at or below."
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
+    table.add_column("method", overflow="fold", min_width=12)
+    for title in SPREAD:
+        table.add_column(title, justify="right", no_wrap=True)
+    for method, row in quantiles.iterrows():
+        table.add_row(str(method), *(_cell("final", row[title]) for title in SPREAD))
     return table
 
 

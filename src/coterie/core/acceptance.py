@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.arrays import Array, Bools, Ids
 from coterie.core.asks import Reply, Shapes
 from coterie.core.held import Held
-from coterie.core.limits import Limits
+from coterie.core.limits import Limits, Moves
 from coterie.core.refusals import Refusal, Refused
 from coterie.core.threads import cores, in_order
 
@@ -56,20 +56,22 @@ def assemble(ask: Any, answers: Mapping[int, Mapping[str, Any]]) -> Any:
     return ask.reply(clients=np.array(list(rows), dtype=np.int64), refused=refused, **stacked)
 
 
-def accept(ask: Any, reply: R, limits: Limits | None = None) -> R:
+def accept(ask: Any, reply: R, limits: Limits | None = None, moves: Moves | None = None) -> R:
     """The reply sorted by client, without clients that were not asked, answered twice or sent numbers that cannot be right.
 
-    With limits, what is left is held against them as well: what is nonsense already does not enter a median.
+    With limits, what is left is held against them as well: what is nonsense already does not enter a median. `moves` is where it is kept
+    how far clients moved, for who asks next.
     """
     accepted = _sensible(ask, reply)
-    broken = list(limits.broken(ask, accepted)) if limits is not None else []
+    broken = list(limits.broken(ask, accepted, Moves() if moves is None else moves)) if limits is not None else []
     return _without(accepted, broken) if broken else accepted
 
 
 def _sensible(ask: Any, reply: R) -> R:
-    if (reply.clients[1:] < reply.clients[:-1]).any():  # nearly always in order already: then nothing is copied
+    tidy = not (reply.clients[1:] <= reply.clients[:-1]).any()  # nearly always each once and in order already: then nothing is copied
+    if not tidy:
         reply = reply.take(np.argsort(reply.clients, kind="stable"))
-    reasons = [*_misaddressed(reply.clients, ask.clients), *_nonsense(ask, reply)]
+    reasons = [*_misaddressed(reply.clients, ask.clients, tidy=tidy), *_nonsense(ask, reply)]
     return _without(reply, reasons) if reasons else reply  # nearly never
 
 
@@ -83,20 +85,21 @@ def _without(reply: R, reasons: Sequence[tuple[Bools, Refused]]) -> R:
     return replace(reply if good.all() else reply.take(good), refused=refused)
 
 
-def _misaddressed(clients: Ids, asked: Ids) -> Iterator[tuple[Bools, Refused]]:
+def _misaddressed(clients: Ids, asked: Ids, *, tidy: bool) -> Iterator[tuple[Bools, Refused]]:
     """Which of those who answered, in order, were not asked, and which answered twice."""
     if clients is not asked and not np.array_equal(clients, asked):  # nearly always all who were asked answered
         yield ~np.isin(clients, asked), Refused(Refusal.NOT_ASKED)
-    again = clients[1:] == clients[:-1]
-    if again.any():
+    if not tidy and (again := clients[1:] == clients[:-1]).any():
         yield np.r_[False, again] | np.r_[again, False], Refused(Refusal.TWICE)  # neither counts: which came first is chance
 
 
 def _nonsense(ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
     """Which rows cannot be right, and why."""
-    n, shapes = len(reply.clients), ask.row_shapes()
+    n, shapes, watched = len(reply.clients), ask.row_shapes(), reply.watched()
+    if not shapes and not watched:  # counts of an evaluation are believed
+        return
     for name, told in reply.columns().items():
-        if name not in shapes and not (told["finite"] or told["positive"]):
+        if name not in shapes and name not in watched:
             continue
         value: Array = getattr(reply, name)
         if name in shapes and value.shape != (n, *shapes[name]):
@@ -114,6 +117,8 @@ def _all_finite(values: Array) -> bool:
     def finite(rows: Array) -> bool:
         return isfinite(rows.max(initial=0.0)) and isfinite(rows.min(initial=0.0))
 
+    if not values.size:  # further loops that there are none of
+        return True
     if isinstance(values, Held):  # seen where they are
         return bool(values.finite.all())
     if values.size < WORTH_THREADS or values.ndim < 2:

@@ -66,6 +66,11 @@ class Reply:
         """By name, what `column` says of each."""
         return _columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
+    @classmethod
+    def watched(cls) -> frozenset[str]:
+        """The columns in which some numbers cannot be right."""
+        return _watched(cls)  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -131,7 +136,9 @@ class Evaluated(Reply):
 
     def narrow(self) -> "Evaluated":
         """The same in half the memory, for as long as it waits to be written: counts of one client's samples are below 2^31."""
-        return replace(self, **{name: getattr(self, name).astype(np.int32) for name in ("hits", "predicted", "actual")})
+        hits, predicted, actual = (np.asarray(table, np.int32) for table in (self.hits, self.predicted, self.actual))
+        rest = self.loss, self.auroc, self.sums, self.answers
+        return Evaluated(self.clients, hits, predicted, actual, *rest, refused=self.refused)  # type: ignore[arg-type]
 
     @property
     def sizes(self) -> Ints:
@@ -176,9 +183,9 @@ class ModelAsk(Ask[R]):
         clients = np.asarray(self.clients, dtype=np.int64)
         models = np.atleast_2d(np.asarray(self.models, dtype=np.float32))
         start = np.asarray(self.start, dtype=np.int64)
-        if not len(start):
+        if not len(start) and len(models):
             start = np.zeros(len(clients), dtype=np.int64)
-        if len(start) != len(clients) or (len(start) and not 0 <= start.min() <= start.max() < len(models)):
+        elif len(start) != len(clients) or (len(start) and not 0 <= start.min() <= start.max() < len(models)):
             raise ValueError("an ask needs one start row of its models for each client")
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "models", models)
@@ -293,6 +300,11 @@ class Evaluate(Ask[Evaluated]):
 @cache
 def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
     return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
+
+
+@cache
+def _watched(reply: type[Reply]) -> frozenset[str]:
+    return frozenset(name for name, told in reply.columns().items() if told["finite"] or told["positive"])
 
 
 def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -32,21 +32,40 @@ class Limits:
     sizes: Ints | None = None  # (roster,) training samples as the roster knows them; None: what clients say is believed
     norm: float = inf  # how many times the cohort's median a client may move from the model that it was sent
 
-    def broken(self, ask: Any, reply: Reply) -> Iterator[tuple[Bools, Refused]]:
+    def broken(self, ask: Any, reply: Reply, moves: "Moves") -> Iterator[tuple[Bools, Refused]]:
         """Which rows of a reply, all of clients that were asked, are beyond a limit, and why."""
+        if not isinstance(ask, ModelAsk):
+            return
         if self.sizes is not None and len(reply) and reply.clients[-1] < len(self.sizes):
             yield from _miscounts(ask, reply, self.sizes[reply.clients])
         if not isinf(self.norm) and isinstance(ask, Train) and isinstance(reply, Trained) and not ask.alone and len(reply) >= FEW:
-            moved = np.concatenate(list(moved_by(ask, reply)))
+            moved = np.concatenate(moves.of(ask, reply))
             median = _median(moved)
             far = moved > self.norm * median
             if median > 0 and far.any():
                 yield far, Refused(Refusal.TOO_FAR, f"more than {self.norm:g} times the cohort's median")
 
 
-def _miscounts(ask: Any, reply: Reply, known: Ints) -> Iterator[tuple[Bools, Refused]]:
+class Moves:
+    """How far clients moved, measured once of a reply that is asked about twice: when it is accepted, and for the record."""
+
+    def __init__(self) -> None:
+        self._measured: tuple[Floats, Floats, list[Doubles]] | None = None  # what was sent back, what was sent, and the lengths
+
+    def of(self, ask: Train, reply: Trained) -> list[Doubles]:
+        """What `moved_by` says of the reply."""
+        if self._measured is None or self._measured[0] is not reply.vectors or self._measured[1] is not ask.models:
+            self._measured = reply.vectors, ask.models, list(moved_by(ask, reply))
+        return self._measured[2]
+
+    def forget(self) -> None:
+        """Let go of the reply, which may be large."""
+        self._measured = None
+
+
+def _miscounts(ask: ModelAsk[Any], reply: Reply, known: Ints) -> Iterator[tuple[Bools, Refused]]:
     """Which counts of training samples are not the roster's."""
-    if isinstance(ask, ModelAsk) and getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
+    if getattr(ask, "part", "train") == "train" and "sizes" in reply.columns():
         told: Ints = getattr(reply, "sizes")  # noqa: B009  not every reply has it
         wrong = told > known if ask.share is not None else told != known
         if wrong.any():
@@ -57,11 +76,12 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
     """How far clients moved from the models they were sent, some of them at a time; of a sketch, its length."""
     if isinstance(reply.vectors, Held):  # measured where they are
         return iter([reply.vectors.moved])
-    rows = ask.start[places(ask.clients, reply.clients)]
+    same = len(ask.models) == 1  # then it does not matter who was sent which
+    rows = ask.start if same else ask.start[places(ask.clients, reply.clients)]
     together = max(1, CACHED // max(reply.vectors.shape[1], 1))  # rows at a time: what is subtracted stays in the cache
-    if len(rows) <= together and ask.sketch is None:  # nearly always, of small models
-        return iter([_lengths(reply.vectors - (ask.models if len(ask.models) == 1 else ask.models[rows]))])
-    pieces = [slice(i, i + together) for i in range(0, len(rows), together)]
+    if len(reply) <= together and ask.sketch is None:  # nearly always, of small models
+        return iter([_lengths(reply.vectors - (ask.models if same else ask.models[rows]))])
+    pieces = [slice(i, i + together) for i in range(0, len(reply), together)]
     workers = cores() if len(pieces) > 1 and together == 1 else 1
     room = local()  # of each thread, for differences: fresh memory for every large model would cost more than the sum
 
@@ -69,7 +89,7 @@ def moved_by(ask: Train, reply: Trained) -> Iterator[Doubles]:
         sent = reply.vectors[piece]
         if ask.sketch is not None:  # of the update itself
             return _lengths(sent)
-        received = ask.models if len(ask.models) == 1 else ask.models[rows[piece]]
+        received = ask.models if same else ask.models[rows[piece]]
         if getattr(room, "steps", sent[:0]).shape != sent.shape:
             room.steps = np.empty(sent.shape, dtype=np.result_type(sent, received))
         return _lengths(np.subtract(sent, received, out=room.steps))

@@ -1,19 +1,15 @@
 """Aggregation: weights are composed first, as a matrix, and applied once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.compiled import compiled
 from coterie.core.held import Held
+from coterie.core.row_sums import row_adder
 from coterie.core.threads import cores, in_order
 
 BLOCK = 1 << 15  # columns that a thread sums at a time
-CACHED = 1 << 10  # columns whose sums stay in the first cache while all clients are added
 WORTH_THREADS = 1 << 18  # columns
 
 
@@ -93,7 +89,8 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
         for j in range(len(mixed)):
             total = np.zeros(end - begin)
             add_rows(total, part.replies[j], order, vectors, begin)
-            add_rows(total, part.before[j], np.arange(part.before.shape[1]), before, begin)
+            if part.before[j].any():  # most methods keep nothing of the models before
+                add_rows(total, part.before[j], np.arange(part.before.shape[1]), before, begin)
             mixed[j, begin:end] = total
 
     blocks = [(part, begin, min(begin + BLOCK, part.end)) for part in parts for begin in range(part.begin, part.end, BLOCK)]
@@ -114,17 +111,4 @@ def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, beg
         return
     if counted.max() >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
         raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
-    _adder()(total, weights[counted], counted, vectors, begin)
-
-
-@cache
-def _adder() -> Callable[[Doubles, Doubles, Ints, Floats, int], None]:
-    """The innermost loop as machine code where numba is to be had; otherwise as it stands, with the same bits."""
-    return compiled(_add_rows) if find_spec("numba") else _add_rows
-
-
-def _add_rows(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
-    for at in range(0, len(total), CACHED):
-        sums = total[at : at + CACHED]
-        for i in range(len(rows)):
-            sums += weights[i] * vectors[rows[i], begin + at : begin + at + len(sums)]
+    row_adder()(total, weights[counted], counted, vectors, begin)

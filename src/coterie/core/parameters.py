@@ -61,7 +61,8 @@ def torch_seeded(seed: int) -> Iterator[None]:
     """Torch's global generator, seeded for a block and put back afterwards: the one door through which it is ever used."""
     devices = range(torch.cuda.device_count())  # none on a machine without a GPU
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        # Where there is no GPU, not by torch.manual_seed: it would note for one, with all of the call stack, that it is to be seeded later.
+        (torch.manual_seed if devices else torch.default_generator.manual_seed)(seed & 0x7FFFFFFFFFFFFFFF)
         yield
 
 

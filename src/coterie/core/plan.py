@@ -52,6 +52,11 @@ class Plan:
     evaluate_clients: int | None = setting(
         None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
     )
+    keep_clients: int | None = setting(
+        None,
+        "Clients of whom rows are kept, a sample, and of all that are evaluated scores and their quantiles; rows of all unless given.",
+        least=2,
+    )
     stop_early: int | None = setting(
         None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
     )
@@ -100,6 +105,11 @@ class Plan:
         """How many clients are picked for a round, if all of so many can be reached."""
         window = max(round(self.window * clients), 1) if self.selection == "windows" else clients
         return self.cohort or window
+
+    @property
+    def of_sample(self) -> int | None:
+        """How many clients rows are written of, where that is a sample; None: everybody."""
+        return min((size for size in (self.evaluate_clients, self.keep_clients) if size is not None), default=None)
 
     def rate_factor(self, round_: int) -> float:
         """What the learning rate is multiplied by in a round; the first round, and the start before it, have the whole rate."""

@@ -17,6 +17,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = 0xFFFFFFFFFFFFFFFF
+_GOLDEN, _MIX_1, _MIX_2, _27, _30, _31 = map(np.uint64, (GOLDEN, MIX_1, MIX_2, 27, 30, 31))  # made once: a draw of few is shorter
 
 
 @lru_cache(maxsize=1 << 17)
@@ -48,7 +49,7 @@ def extend(folded: int, part: int) -> int:
 
 def fold(keys: Words, parts: Words) -> Words:
     """``key(*earlier, part)`` for arrays: continue each key by one more part."""
-    return _scramble((keys ^ parts) + np.uint64(GOLDEN))
+    return _scramble((keys ^ parts) + _GOLDEN)
 
 
 def words(key: int, n: int) -> Words:
@@ -75,6 +76,6 @@ def generator(key: int) -> np.random.Generator:
 
 def _scramble(z: Words) -> Words:
     with np.errstate(over="ignore"):
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
-    return z ^ (z >> np.uint64(31))
+        z = (z ^ (z >> _30)) * _MIX_1
+        z = (z ^ (z >> _27)) * _MIX_2
+    return z ^ (z >> _31)

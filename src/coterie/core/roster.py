@@ -31,19 +31,26 @@ class Roster:
         """Every client, reachable or not."""
         return np.arange(len(self.ids), dtype=np.int64)
 
-    @property
+    @cached_property
     def available(self) -> Ids:
         """The clients that can be asked now."""
-        return np.flatnonzero(self.reachable).astype(np.int64)
+        found = np.flatnonzero(self.reachable).astype(np.int64)
+        found.flags.writeable = False  # every round's
+        return found
 
     @cached_property
     def words(self) -> Words:
         """(n,) the 64-bit word of each string id: how a client enters a random key."""
         return np.array([word(name) for name in self.ids], dtype=np.uint64)
 
+    @cached_property
+    def _available_words(self) -> Words:
+        return self.words[self.available]
+
     def draws(self, key: int, clients: Ids) -> Words:
         """(n,) each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
-        return fold(np.array([key], dtype=np.uint64), self.words[clients])
+        words = self._available_words if clients is self.available else self.words[clients]
+        return fold(np.array([key], dtype=np.uint64), words)
 
     def lowest(self, key: int, clients: Ids, size: int) -> Ids:
         """`size` of these clients, ascending: those who draw the lowest numbers."""

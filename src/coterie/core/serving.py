@@ -11,7 +11,11 @@ COMBINED = -1  # in `rows`: the combiner answers, from all models
 
 
 class Combiner(Protocol):
-    """Turns the probabilities of k models on m samples, in their order, into one answer a sample."""
+    """Turns the probabilities of k models on m samples, in their order, into one answer a sample.
+
+    One that can answer for many clients at once, whoever they are, has a `combine_each(probabilities, sizes)` as well: the samples of
+    clients, so many each, stand one after the other, and the bits are those of `combine` for each; None has them combined one by one.
+    """
 
     def combine(self, probabilities: Doubles, client: int) -> Doubles:
         """(k, m, C) -> (m, C) for the client with this row of the serving as it was made."""

@@ -55,7 +55,8 @@ def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = N
         turned = np.zeros((len(vectors[part]), length))
         turned[:, :d] = signs * (vectors[part].astype(np.float64) - start[part])
         made[part] = _turned(turned)[:, places]
-    return np.asarray(made / np.sqrt(sketch.size))  # the turn is by a matrix of ones: sqrt(D) is in it
+    made /= np.sqrt(sketch.size)  # the turn is by a matrix of ones: sqrt(D) is in it
+    return made
 
 
 def _signs(sketch: Sketch, d: int) -> Doubles:

@@ -5,8 +5,8 @@ thread, and pieces are taken in order.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -39,6 +39,31 @@ def in_order(work: Callable[[A], B], pieces: Iterable[A], workers: int) -> Itera
     with ThreadPoolExecutor(workers) as pool:
         while batch := list(islice(remaining, workers)):
             yield from pool.map(work, batch)
+
+
+def among(pool: Executor, helpers: int, work: Callable[[A], B], pieces: Sequence[A]) -> list[B]:
+    """The result of each piece, in order. The calling thread takes pieces as well, so that there is one fewer to be woken; a helper that
+    has not begun when all are taken is not waited for."""
+    found: dict[int, B] = {}
+    numbers = iter(range(len(pieces)))  # one for all: whoever is free takes the next
+
+    def take() -> None:
+        try:
+            for number in numbers:
+                found[number] = work(pieces[number])
+        finally:
+            for _ in numbers:  # after an error nobody takes another
+                pass
+
+    others = [pool.submit(take) for _ in range(min(helpers, len(pieces) - 1))]
+    try:
+        take()
+    finally:
+        wait(other for other in others if not other.cancel())
+    for other in others:
+        if not other.cancelled():
+            other.result()
+    return [found[number] for number in range(len(pieces))]
 
 
 @cache

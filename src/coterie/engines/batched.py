@@ -17,7 +17,7 @@ from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import Error, Evaluate, Gradient, Gradients, Losses, Train
 from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.threads import cores, one_thread
+from coterie.core.threads import among, cores, one_thread
 from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
@@ -33,11 +33,12 @@ from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.gradients import gradients_of
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
-from coterie.engines.judging import JudgeMany, judged_together
+from coterie.engines.judging import Jury, judged_together
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
+from coterie.engines.panels import Panels
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor, fetched
@@ -109,26 +110,27 @@ class BatchedEngine(LocalEngine):
         with one_thread():
             dense = self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works)
             spread: Spread = self._spread if dense else map
-            if len(works) == 1:  # alone, it has the cores to itself
-                return [self._answer(works[0], spread)]
-            judges = {work.world: judge for work in works if (judge := self._judge_many(work, spread)) is not None}
-            found: dict[int, Any] = dict(judged_together(works, judges, spread))
+            juries = {world: jury for world in {work.world for work in works} if (jury := self._jury(world, spread)) is not None}
+            found: dict[int, Any] = dict(judged_together(works, juries, spread))
             left = [i for i in range(len(works)) if i not in found]
-            found |= zip(left, spread(lambda i: self._answer(works[i]), left), strict=True)
+            alone = spread if len(works) == 1 else map  # then it has the cores to itself
+            found |= zip(left, spread(lambda i: self._answer(works[i], alone), left), strict=True)
             return [found[i] for i in range(len(works))]
 
-    def _judge_many(self, work: Work, spread: Spread) -> JudgeMany | None:
-        """What judges several models on the same samples; None where probabilities are needed to tell."""
-        dense = self._keep(work.world).dense
-        if isinstance(dense, DenseArrays):
-            return partial(dense.judge, spread=spread)
-        judge = self._judge(work, self._keep(work.world), spread)
-        return None if judge is None else lambda models, rows: [judge(model, rows) for model in models]
+    def _jury(self, world: World, spread: Spread) -> Jury | None:
+        """What judges models on the same samples; None where probabilities are needed to tell."""
+        kept = self._keep(world)
+        if isinstance(kept.dense, DenseArrays):
+            return Jury(partial(kept.dense.judge, spread=spread), kept.panels)
+        if isinstance(kept.dense, DenseTensors):
+            return Jury(kept.dense.judge_many, kept.panels)
+        judge = self._judge(world, kept, spread)
+        return None if judge is None else Jury(lambda models, rows: [judge(model, rows) for model in models], kept.panels)
 
     def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
         """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
         listed = list(pieces)
-        return map(work, listed) if self.threads == 1 or len(listed) < 2 else self._pool.map(work, listed)
+        return map(work, listed) if self.threads == 1 or len(listed) < 2 else among(self._pool, self.threads - 1, work, listed)
 
     def _answer(self, work: Work, spread: Spread = map) -> Any:
         """Everything that is not training."""
@@ -136,7 +138,7 @@ class BatchedEngine(LocalEngine):
         predict = partial(kept.dense.predict, spread=spread) if kept.dense is not None else self.loop.space(work.world).predict
         match ask:
             case Evaluate():
-                judge = self._judge(work, kept, spread)
+                judge = self._judge(work.world, kept, spread)
                 each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
                 return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
@@ -155,14 +157,14 @@ class BatchedEngine(LocalEngine):
                 return Gradients(ask.clients, TensorRows.measured(there).as_array(), parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
-    def _judge(self, work: Work, kept: "_Kept", spread: Spread) -> Judge | None:
+    def _judge(self, world: World, kept: "_Kept", spread: Spread) -> Judge | None:
         """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
         dense = kept.dense
         if isinstance(dense, DenseArrays):
             return lambda model, rows: dense.judge([model], rows, spread)[0]
         if self.device.type == "cpu":
             return None
-        return dense.judge if isinstance(dense, DenseTensors) else self.loop.space(work.world).judge
+        return dense.judge if isinstance(dense, DenseTensors) else self.loop.space(world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
@@ -260,19 +262,20 @@ class BatchedEngine(LocalEngine):
 
     def _keep(self, world: World) -> "_Kept":
         if world not in self._kept:
-            self._kept[world] = _Kept(world, self.device)
+            self._kept[world] = _Kept(world, self.device, self.threads)
         return self._kept[world]
 
 
 class _Kept:
     """What is kept for a world: its layer sizes and data where the model is a dense network, and the routes chosen."""
 
-    def __init__(self, world: World, device: torch.device) -> None:
+    def __init__(self, world: World, device: torch.device, threads: int) -> None:
         self.sizes = layer_sizes(world)
         self.dense: Dense | None = None
         if self.sizes:
-            on_gpu = device.type == "cuda"
-            self.dense = DenseTensors(world.federation, self.sizes, device) if on_gpu else DenseArrays(world.federation, self.sizes)
+            given = world.federation, self.sizes
+            self.dense = DenseTensors(*given, device) if device.type == "cuda" else DenseArrays(*given, threads)
+        self.panels = Panels(world.federation)
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.alone: OneByOne | None = None
         self.routes: dict[str, Route] = {}

@@ -3,22 +3,29 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ints
+from coterie.data.federation import Federation
 from coterie.engines.dense import Dense, Spread, chunks_of, log_softmax
 from coterie.engines.workspace import CHUNK
 
 SMALL = 10**6  # multiplications up to which BLAS multiplies as it stands, without packing: twice as fast where outputs are few
 LEAST = 16  # rows that such a product must have to be worth it
 NEAR = 1 << 19  # bytes of samples that a core's cache keeps
+ANSWERED = 1 << 15  # numbers that leave networks and are judged at a time
 ALL = slice(None)
 Judged = tuple[Ints, Doubles]  # the likeliest class (m,) and losses (m,)
 
 
 class DenseArrays(Dense):
-    """On the CPU. The caller sees to it that linear algebra runs on one thread."""
+    """On the CPU. The caller sees to it that linear algebra runs on one thread, and may spread pieces over `threads`."""
+
+    def __init__(self, federation: Federation, sizes: tuple[int, ...], threads: int = 1) -> None:
+        super().__init__(federation, sizes)
+        self.threads = threads
 
     @property
     def block(self) -> int:
@@ -44,7 +51,7 @@ class DenseArrays(Dense):
             judged = [self._judged(models, self.gather(piece), self.federation.y[piece], slice(None)) for piece in chunks_of(rows)]
         else:
             x, y = self._samples(rows)
-            judged = list(spread(partial(self._judged, models, x, y), self.pieces(len(x))))
+            judged = list(spread(partial(self._judged, models, x, y), self.pieces(len(x), models=len(models))))
         return [(np.concatenate([one[k][0] for one in judged]), np.concatenate([one[k][1] for one in judged])) for k in range(len(models))]
 
     def gradient(self, model: Floats, rows: Ints) -> tuple[Floats, float]:
@@ -70,10 +77,14 @@ class DenseArrays(Dense):
             signals.append(np.maximum(signal, 0, out=signal) if depth < len(layers) - 1 else signal)
         return signals
 
-    def pieces(self, samples: int) -> list[slice]:
-        """Whole blocks, as many as a thread takes at a time."""
-        size = self.block * max(1, CHUNK // 4 // self.block)
-        return [slice(begin, begin + size) for begin in range(0, max(samples, 1), size)]
+    def pieces(self, samples: int, *, models: int = 1) -> list[slice]:
+        """Whole blocks, as many as a thread takes at a time: of several models few, so that what leaves them all stays near, of one a
+        thread's share. A sample that would be left over by itself joins those before it: of many, it is summed up as one of many."""
+        few, most = (self.block * max(1, rows // self.block) for rows in (CHUNK // 4, CHUNK))
+        share = self.block * ceil(samples / (self.threads * self.block))
+        size = few if models > 1 else min(max(few, share), most)
+        begins = range(0, max(samples - 1, 1), size)
+        return [slice(begin, begin + size if begin < begins[-1] else samples) for begin in begins]
 
     def leaving(self, models: Sequence[Floats] | Floats, x: Floats, piece: slice = ALL) -> Floats:
         """(k, m, C) what leaves each network for these samples."""
@@ -93,8 +104,23 @@ class DenseArrays(Dense):
         return found
 
     def _judged(self, models: Sequence[Floats], x: Floats, y: Ints, piece: slice) -> list[Judged]:
-        found: list[Judged] = []
-        for outputs in self.leaving(models, x, piece):
-            losses = -np.take_along_axis(log_softmax(np.ascontiguousarray(outputs.T)), y[None, piece], 0)[0].astype(np.float64)
-            found.append((np.where(np.isnan(losses), 0, outputs.argmax(1)), losses))  # without probabilities the first class is taken
+        outputs, found = self.leaving(models, x, piece), list[Judged]()
+        # a single sample is summed up in another order than one of many: then each model by itself
+        together = max(1, ANSWERED // outputs[0].size) if outputs.shape[1] > 1 else 1
+        for begin in range(0, len(outputs), together):
+            some = outputs[begin : begin + together]
+            guesses, losses = likeliest(some.reshape(-1, self.sizes[-1]), np.tile(y[piece], len(some)))
+            found += zip(guesses.reshape(len(some), -1), losses.reshape(len(some), -1), strict=True)
         return found
+
+
+def likeliest(outputs: Floats, y: Ints) -> Judged:
+    """The likeliest class of each sample and its loss, as `log_softmax` would have it, from what leaves a network (m, C)."""
+    apart = np.ascontiguousarray(outputs.T)
+    apart -= apart.max(0)
+    chances = apart[y, np.arange(len(y))]
+    chances -= np.log(np.exp(apart, out=apart).sum(0))
+    losses = -chances.astype(np.float64)
+    guesses = outputs.argmax(1)
+    guesses[np.isnan(losses)] = 0  # without probabilities the first class is taken
+    return guesses, losses

@@ -1,5 +1,6 @@
 """Dense networks on a GPU, in torch, the data resident there."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,7 +10,9 @@ from torch import Tensor
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.data.federation import Federation
 from coterie.engines.dense import Dense, Spread, chunks_of
-from coterie.engines.tensors import as_tensor
+from coterie.engines.tensors import as_tensor, fetched
+
+ALIGNED = 128  # numbers: 512 bytes, what torch's allocator begins a tensor at
 
 
 class DenseTensors(Dense):
@@ -38,19 +41,36 @@ class DenseTensors(Dense):
         layers = self.layers(torch.as_tensor(model, device=self.device))
         return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
 
-    @torch.no_grad()
     def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
         """The likeliest class (m,) and losses (m,) of one model on these samples; probabilities stay on the device."""
-        if rows is not None and self.is_large(rows):
-            pieces = [self._judged(model, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
-            return np.concatenate([guess for guess, _ in pieces]), np.concatenate([losses for _, losses in pieces])
-        x, y = self._samples(rows)
-        return self._judged(model, x, self._labels(y))
+        return self.judge_many([model], rows)[0]
 
-    def _judged(self, model: Floats, x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
-        chances = torch.log_softmax(self._signals(self.layers(torch.as_tensor(model, device=self.device)), x)[-1], dim=1)
-        losses = -chances.gather(1, y[:, None])[:, 0].double()
-        return chances.argmax(1).cpu().numpy(), losses.cpu().numpy()
+    @torch.no_grad()
+    def judge_many(self, models: Sequence[Floats], rows: Ints | None) -> list[tuple[Ints, Doubles]]:
+        """What `judge` says of each of some models: products one model at a time, and nothing is waited for until all are made."""
+        layers = [self.layers(model) for model in self._sent(models)]
+        if rows is not None and self.is_large(rows):
+            pieces = [self._judged(layers, self.gather(r), self._labels(self.federation.y[r])) for r in chunks_of(rows)]
+            guesses, losses = (np.concatenate(found, axis=1) for found in zip(*pieces, strict=True))
+        else:
+            x, y = self._samples(rows)
+            guesses, losses = self._judged(layers, x, self._labels(y))
+        return list(zip(guesses, losses, strict=True))
+
+    def _sent(self, models: Sequence[Floats]) -> Tensor:
+        """(k, d) on the device, every row as well aligned as a tensor of its own: a library may choose its product by that."""
+        there = torch.zeros((len(models), -(-len(models[0]) // ALIGNED) * ALIGNED), device=self.device)[:, : len(models[0])]
+        return there.copy_(torch.from_numpy(np.stack(models)))
+
+    def _judged(self, models: Sequence[list[tuple[Tensor, Tensor]]], x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:
+        """(k, m) likeliest classes and losses of the models with these layers."""
+        guesses = torch.empty((len(models), len(y)), dtype=torch.int64, device=self.device)
+        losses = torch.empty((len(models), len(y)), dtype=torch.float64, device=self.device)
+        for i, layers in enumerate(models):
+            chances = torch.log_softmax(self._signals(layers, x)[-1], dim=1)
+            losses[i] = -chances.gather(1, y[:, None])[:, 0].double()
+            guesses[i] = chances.argmax(1)
+        return np.asarray(fetched(guesses), np.int64), np.asarray(fetched(losses), np.float64)
 
     def _labels(self, y: Ints) -> Tensor:
         return torch.as_tensor(y, device=self.device)

@@ -1,14 +1,15 @@
 """Evaluation: predictions turned into counts for each client. Every engine evaluates with this; only `predict` differs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
-from coterie.core.serving import COMBINED, Serving
-from coterie.core.tasks import LEAST_LIKELY, Task
+from coterie.core.serving import COMBINED
+from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
+from coterie.engines.combined import combined
 from coterie.engines.own_models import Each, blocks_of, by_model
 from coterie.engines.tallies import ErrorTally, LabelTally, SumTally, TokenTally
 
@@ -56,13 +57,10 @@ def evaluate(
             continue
         if row == COMBINED:
             samples, y = _samples(ask, federation, parts, members)
-            stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
-            own = list(_rows(ask, parts, members))
-            answers = [_combined(serving, client, stacked[:, part], y[part], task) for client, part in own]
-            if own:  # counted at once: a count by itself takes as long as there are clients
-                owners = np.repeat([client for client, _ in own], [len(losses) for _, losses in answers])
-                scores, losses = (np.concatenate(found) for found in zip(*answers, strict=True))
-                tally.add(owners, scores, losses, np.concatenate([y[part] for _, part in own]))
+            if len(y):
+                stacked = np.stack([predict(model, samples)[0] for model in serving.models])  # (k, m, C), once for all combined rows
+                sizes = None if parts is None else parts.sizes[serving.clients[members]]
+                tally.add(*combined(serving, members, sizes, stacked, y, task))
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             if judge is not None and isinstance(tally, _Tally):
@@ -103,37 +101,12 @@ def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members
     return samples, federation.y[samples]
 
 
-def _rows(ask: Evaluate, parts: Parts | None, members: Ints) -> Iterator[tuple[int, slice]]:
-    """Each of these rows of the serving, and where its samples lie among those of `_samples`: on the central set each has them all."""
-    if parts is None:
-        yield from ((int(i), slice(None)) for i in members)
-        return
-    ends = np.cumsum(parts.sizes[ask.serving.clients[members]])
-    for i, begin, end in zip(members, np.r_[0, ends[:-1]], ends, strict=True):
-        if begin < end:
-            yield int(i), slice(int(begin), int(end))
-
-
 def _tally(n: int, task: Task, outputs: int) -> "_Tally | SumTally":
     """What is summed up for n rows, by the task."""
     if task.counts_classes:
         return _Tally(n, outputs)
     kinds: dict[str, type[SumTally]] = {"regression": ErrorTally, "multilabel": LabelTally, "next-token": TokenTally}
     return kinds[task.name](n, task, task.labels(outputs))
-
-
-def _combined(serving: Serving, i: int, stacked: Doubles, y: Array, task: Task) -> tuple[Doubles, Doubles]:
-    assert serving.combiner is not None
-    scores = serving.combiner.combine(stacked, int(serving.places[i]))
-    if task.name == "regression":
-        return scores, np.asarray((scores[:, 0] - y) ** 2)
-    if task.name == "next-token":
-        return scores, -np.log(np.maximum(scores, np.exp(LEAST_LIKELY))).mean(axis=1)
-    if task.name == "multilabel":
-        chances = np.where(y > 0, scores, 1 - scores)
-        return scores, -np.log(np.maximum(chances, 1e-12)).mean(axis=1)
-    likelihood = np.take_along_axis(scores, y[:, None], 1)[:, 0] / np.maximum(scores.sum(1), 1e-300)
-    return scores, -np.log(np.maximum(likelihood, 1e-12))
 
 
 def _largest(scores: Doubles) -> Ints:

@@ -9,6 +9,7 @@ from coterie.core.arrays import Doubles, Floats, Ids, Ints, Words
 from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import fold
+from coterie.data.federation import Parts
 from coterie.engines.job import FusedJob
 from coterie.engines.local_engine import Work
 
@@ -19,14 +20,14 @@ def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) 
     held = [work.parts() for work in works]
     counts = [len(ask.clients) for ask in asks]
     clients = np.concatenate([ask.clients for ask in asks])
-    samples = np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
+    samples = _samples(held, asks, clients)
     epochs, max_steps, batch, lr, momentum, decay, mu = np.repeat(np.array([_settings(a.local) for a in asks]).T, counts, axis=1)
     return FusedJob(
         sizes=sizes,
         x=federation.x.reshape(len(federation.x), -1),
         y=federation.y,
         offsets=np.concatenate([[0], np.cumsum(samples)]),
-        indices=np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)]),
+        indices=_indices(held, asks, clients),
         models=np.concatenate([ask.models for ask in asks]),
         start=np.concatenate([ask.start for ask in asks]) + np.repeat(_firsts([len(ask.models) for ask in asks]), counts),
         keys=_keys(works, asks, clients, counts),
@@ -40,6 +41,24 @@ def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) 
         anchors=_rows(asks, [ask.anchors for ask in asks], lambda ask: ask.models[ask.start]),
         linear=_rows(asks, [ask.linear for ask in asks], lambda ask: np.zeros((len(ask.clients), ask.models.shape[1]), np.float32)),
     )
+
+
+def _samples(held: Sequence[Parts], asks: Sequence[Train], clients: Ids) -> Ints:
+    """(n,) how many samples each training has; at once where all asks are about the same parts."""
+    if _alike(held):
+        return held[0].sizes[clients]
+    return np.concatenate([parts.sizes[ask.clients] for parts, ask in zip(held, asks, strict=True)])
+
+
+def _indices(held: Sequence[Parts], asks: Sequence[Train], clients: Ids) -> Ints:
+    """The numbers of all these samples, training after training."""
+    if _alike(held):
+        return held[0].joined(clients)
+    return np.concatenate([parts.joined(ask.clients) for parts, ask in zip(held, asks, strict=True)])
+
+
+def _alike(held: Sequence[Parts]) -> bool:
+    return all(parts is held[0] for parts in held)
 
 
 def share_out(asks: Sequence[Train], samples: Ints, vectors: Floats, steps: Ints, more: Floats | None = None) -> list[Trained]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from coterie.core.arrays import Array, Bools
 from coterie.core.plan import Plan
+from coterie.evidence.everybody import SUMMED
 from coterie.evidence.record import LaneKey
 from coterie.evidence.tables import ANSWERS, EXTRA
 
@@ -96,8 +97,9 @@ def _without_answers(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 def _rounds(batch: pa.RecordBatch, once: Bools, told: Mapping[Place, Told]) -> pa.RecordBatch:
     changed: dict[str, Array] = {}
     names = batch.schema.names
-    if "validation" in names:
-        changed["validation"] = np.where(once, np.nan, batch.column("validation").to_numpy(zero_copy_only=False))
+    for name in ("validation", "everybody", *SUMMED):
+        if name in names:
+            changed[name] = np.where(once, np.nan, batch.column(name).to_numpy(zero_copy_only=False))
     if "absent" in names:
         keys = batch.select(["draw", "method", "seed", "round"]).to_pylist()
         extra = [told[_place(row)].extra if gone and _place(row) in told else 0 for gone, row in zip(once, keys, strict=True)]

@@ -9,6 +9,7 @@ from coterie.core.asks import Evaluated
 from coterie.core.notes import Notes
 from coterie.core.states import State
 from coterie.core.tasks import Task, credits_of
+from coterie.evidence.everybody import Everybody
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
 ALOFT = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
@@ -102,7 +103,8 @@ class RoundRecord:
     grouped: Ids | None = None  # the clients whose groups these are; None: everybody
     discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
     clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
-    evaluated: Evaluated | None = None  # every client's test part with the model it is served
+    evaluated: Evaluated | None = None  # every client's test part with the model it is served; or a sample's, where rows of that are kept
+    everybody: Everybody | None = None  # all that were evaluated in a few numbers, where `evaluated` is of a sample of them
     unseen: Evaluated | None = None  # the same of clients that take no part
     validated: Evaluated | None = None  # the same on validation parts, where the federation has them
     central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
@@ -111,5 +113,7 @@ class RoundRecord:
 
     def score(self, task: Task) -> float | None:
         """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        if self.everybody is not None:
+            return self.everybody.score
         total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
         return float(credits_of(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

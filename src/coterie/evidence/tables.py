@@ -2,7 +2,7 @@
 
 | table | a row is |
 | --- | --- |
-| rounds | one round of one lane: costs, discrepancy, absences, simulated time, accuracy on all clients' validation parts |
+| rounds | one round of one lane: costs, discrepancy, absences, simulated time, accuracy on all clients' validation parts; `everybody` |
 | clients | one client's test part in one round: loss, and counts by class or what else the task sums up |
 | central | one named model on the server's own test set |
 | mixing | one non-zero weight of the aggregation matrix |
@@ -29,6 +29,7 @@ from coterie.core.plain import as_json, plain
 from coterie.core.tasks import CLASSIFICATION, FIXED, Task, credits_of
 from coterie.data.federation import Federation
 from coterie.evidence.class_names import with_class_names
+from coterie.evidence.everybody import everybody_columns
 from coterie.evidence.held import held_by_client
 from coterie.evidence.record import Cost, RoundRecord
 
@@ -39,15 +40,18 @@ UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this 
 ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
 
 
-def tables_of(records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, task: Task = CLASSIFICATION) -> dict[str, pa.Table]:
-    """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too."""
+def tables_of(
+    records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, sampled: bool = False, task: Task = CLASSIFICATION
+) -> dict[str, pa.Table]:
+    """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too, and
+    where rows are kept of a sample of the clients, what is told of everybody."""
     classes = task.labels(classes)
     evaluated = [(r, e) for r in records for e in (r.evaluated, r.unseen) if e is not None]
     central = [(r, r.central) for r in records if r.central is not None]
     clusters = [(r, r.notes.clusters) for r in records if r.notes.clusters is not None]
     grouped = [(r, r.groups) for r in records if r.groups is not None]
     return {
-        "rounds": _rounds(records, task),
+        "rounds": _rounds(records, task, sampled),
         "clients": pa.table(
             {
                 **_keys([(r, len(e)) for r, e in evaluated]),
@@ -99,7 +103,7 @@ def roster_table(federation: Federation) -> pa.Table:
     return with_class_names(pa.table(columns | held), federation.classes)
 
 
-def _rounds(records: Sequence[RoundRecord], task: Task) -> pa.Table:
+def _rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> pa.Table:
     columns: dict[str, Any] = _keys([(r, 1) for r in records])
     for cost in fields(Cost):
         told = [getattr(r.cost, cost.name) for r in records]
@@ -108,6 +112,7 @@ def _rounds(records: Sequence[RoundRecord], task: Task) -> pa.Table:
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
     columns["validation"] = np.array([validation_score(r.validated, task) for r in records], dtype=np.float64)
+    columns |= everybody_columns([r.everybody for r in records]) if sampled else {}
     columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
@@ -147,6 +152,8 @@ def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
             continue
         rows = 0
         for matrix, names, is_kept in ((mixing.replies, mixing.clients, False), (mixing.before, None, True)):
+            if is_kept and not matrix.any():  # most methods keep nothing of the models before
+                continue
             j, i = np.nonzero(matrix)
             model.append(j)
             source.append(i if names is None else names[i])

@@ -8,19 +8,22 @@ from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.layout import Layout
 from coterie.core.method import Context
 from coterie.core.sketches import Sketch, project
-from coterie.grouping.many.points import MANY
-from coterie.grouping.principal import points_of_rows
+from coterie.grouping.many.points import MANY, short_points_of
+from coterie.grouping.principal import note_landmarks, points_of_rows
 from coterie.grouping.similarity import BLOCK
 
 Compared = Literal["all", "last_layer", "sketch"]
 
 
 def points_of(vectors: Floats, origin: Floats, on: Compared, sketch: Sketch | None, ctx: Context) -> Doubles:
-    """(n, r) the models as points with the distances that `on` asks for."""
+    """(n, r) the models as points with the distances that `on` asks for; many are placed in the principal directions of landmarks."""
     vectors, origin = _compared(vectors, on, ctx.layout), _compared(origin[None, :], on, ctx.layout)
-    if sketch is not None:
+    if sketch is None:
+        return points_of_rows(vectors, origin, ctx)
+    if len(vectors) <= MANY:
         return project(vectors, sketch, origin)
-    return points_of_rows(vectors, origin, ctx)
+    note_landmarks(ctx)  # everybody's sketches, side by side in float64, would outgrow the models themselves
+    return short_points_of(lambda rows: project(rows, sketch, origin), vectors, ctx.rng("landmarks"))
 
 
 def distances_to(vectors: Floats, centres: Floats, on: Compared, sketch: Sketch | None, ctx: Context) -> Doubles:

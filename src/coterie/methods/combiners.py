@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.serving import Combiner, NamedModels
+from coterie.methods.online_together import scores_of_each
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,19 @@ class Online:
     def combine(self, probabilities: Doubles, client: int) -> Doubles:
         return self._run(probabilities)[0]
 
+    def combine_each(self, probabilities: Doubles, sizes: Ints) -> Doubles | None:
+        """(k, m, C) -> (m, C) for clients whose inputs, so many each, stand one after the other: the bits of `combine` for each."""
+        if self.frozen:
+            return None
+        return scores_of_each(probabilities, sizes, self._first(*probabilities.shape[::2]), per_class=self.per_class)
+
     def learned(self, probabilities: Doubles) -> Doubles:
         """(k, C) the weights after a pass over these inputs."""
         return self._run(probabilities)[1]
 
     def _run(self, probabilities: Doubles) -> tuple[Doubles, Doubles]:
         k, m, classes = probabilities.shape
-        weights = np.full((k, classes), 1.0 / k) if self.weights is None else np.array(self.weights, dtype=np.float64)
+        weights = self._first(k, classes)
         if self.frozen:
             return np.einsum("ij,imj->mj", weights, probabilities), weights
         by_input = np.ascontiguousarray(probabilities.transpose(1, 0, 2))  # (m, k, C)
@@ -50,6 +57,10 @@ class Online:
             weights[:, p] = (weights[:, p] * now + confidence) / (now + 1)  # line 7: column p keeps the sum 1
             t[p] += 1
         return scores, weights
+
+    def _first(self, k: int, classes: int) -> Doubles:
+        """(k, C) what every pass begins with."""
+        return np.full((k, classes), 1.0 / k) if self.weights is None else np.array(self.weights, dtype=np.float64)
 
 
 @dataclass(frozen=True)

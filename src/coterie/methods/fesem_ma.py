@@ -37,6 +37,12 @@ class MatchedFeSEM(FeSEM):
 
     def aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
         layers = chain(ctx.layout)
-        moved = [aligned(vector, centres[k], layers) for vector, k in zip(trained.vectors, own, strict=True)]
-        ctx.note("reordered", int(sum(np.any(a != b) for a, b in zip(moved, trained.vectors, strict=True))))
-        return replace(trained, vectors=np.stack(moved))
+        if len(layers) == 1:  # outputs stay where they are
+            ctx.note("reordered", 0)
+            return trained
+        moved, reordered = np.empty(trained.vectors.shape, dtype=np.float32), 0
+        for row, (vector, k) in enumerate(zip(trained.vectors, own, strict=True)):
+            moved[row] = aligned(vector, centres[k], layers)
+            reordered += bool(np.any(moved[row] != vector))
+        ctx.note("reordered", reordered)
+        return replace(trained, vectors=moved)

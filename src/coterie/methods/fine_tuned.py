@@ -31,7 +31,10 @@ class FineTuned(Layer[S]):
             raise UserError("A mixture of models cannot be fine-tuned: serve one model a client, or leave fine-tuning away.")
         local = ctx.local.but(epochs=self.epochs, mu=0.0, max_steps=None, lr=self.lr or ctx.local.lr)
         tuned = yield from Train(serving.clients, serving.models, local, start=serving.rows, purpose="fine-tune", alone=True)
-        rows = serving.rows.copy()  # a client that does not answer keeps the model it was served
         answered = np.isin(serving.clients, tuned.clients)
-        rows[answered] = len(serving.models) + np.searchsorted(tuned.clients, serving.clients[answered])
+        own = np.searchsorted(tuned.clients, serving.clients[answered])
+        if answered.all():  # a copy of many models would be much
+            return replace(serving, models=tuned.vectors, rows=own)
+        rows = serving.rows.copy()  # a client that does not answer keeps the model it was served
+        rows[answered] = len(serving.models) + own
         return replace(serving, models=np.concatenate([serving.models, tuned.vectors]), rows=rows)

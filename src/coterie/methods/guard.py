@@ -22,12 +22,14 @@ from coterie.core.mixing import MixedTensor, Mixing, mix, mixed_plainly
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
 from coterie.core.states import State, grown
+from coterie.grouping.many.points import MANY
 from coterie.methods import robust_rules as rules
-from coterie.methods.held_out import standing_apart
+from coterie.methods.held_out import COMPARED, standing_apart
 from coterie.methods.wrapper import Wrapper
 
 HELD_OUT = "held_out"  # the note that names the clients whose replies were left out of a round
 UNGUARDED = "unguarded"  # the note of a round in which too few answered for any rule: how many
+LANDMARKS_HELD = "held_out_landmarks"  # the note of how many replies stood for all, where these are many
 FEW = 3  # replies in a model: of fewer no rule can tell which is false
 
 
@@ -92,6 +94,8 @@ class Guard(Wrapper[Guarded[S], S]):
                 odd = np.zeros(len(reply), dtype=np.bool_)
                 if isinstance(ask, Train):
                     compared, odd = standing_apart(ask, reply, ctx.layout)
+                    if len(reply) > MANY:
+                        ctx.note(LANDMARKS_HELD, COMPARED)
                     judged[reply.clients] += compared
                     apart[reply.clients] += odd
                 odd |= 2 * apart[reply.clients] > judged[reply.clients]

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.arrays import Bools, Doubles, Floats, Ids
+from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import Trained
 from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
-from coterie.grouping.clusterers import kmeans
+from coterie.grouping.many.points import MANY
 from coterie.grouping.principal import points_of_rows
 from coterie.grouping.similarity import BLOCK
+from coterie.grouping.trimmed import trimmed_kmeans
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
 
 SORTED = 1 << 24  # numbers of many clients that are sorted at a time
@@ -66,6 +67,8 @@ class Robust(ClusteredOnce):
 def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """(d,) the mean of each coordinate without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
     n, d = vectors.shape
+    if n > MANY:
+        return _trimmed_mean_of_many(vectors, cut)
     mean, counted, columns = np.empty(d, dtype=np.float32), np.zeros(n), max(8, min(BLOCK, SORTED // n))
     for begin in range(0, d, columns):
         block = vectors[:, begin : begin + columns].astype(np.float64)
@@ -75,39 +78,24 @@ def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     return mean, counted / counted.sum()
 
 
-def trimmed_kmeans(points: Doubles, k: int, leave: int, rng: np.random.Generator, restarts: int = 20) -> tuple[Ids, Bools]:
-    """k-means in which the `leave` farthest points count in no centre: labels (the nearest centre), and who was left out.
-
-    Each start clusters a random part of the points, so that some start without the odd ones; the least trimmed inertia wins.
-    """
-    best, labels, odd = np.inf, kmeans(points, k, rng), np.zeros(len(points), dtype=np.bool_)
-    k = int(labels.max()) + 1 if len(labels) else 0
-    if not leave or k >= len(points) - leave:
-        return labels, odd
-    for _ in range(restarts):
-        part = rng.permutation(len(points))[: len(points) - leave]
-        inertia, near, left = _settle(points, _means(points[part], kmeans(points[part], k, rng, restarts=1)), leave)
-        if inertia < best:
-            best, labels, odd = inertia, near, left
-    return labels, odd
+def _trimmed_mean_of_many(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
+    """The same to rounding: what is kept lies between two ranks, which are found without sorting."""
+    n, d = vectors.shape
+    mean, counted = np.empty(d, dtype=np.float32), np.zeros(n)
+    for begin in range(0, d, columns := max(8, SORTED // n)):
+        for at, values in enumerate(np.ascontiguousarray(vectors[:, begin : begin + columns].T), begin):
+            kept = _between(values, cut)
+            mean[at] = values[kept].mean(dtype=np.float64)
+            counted += kept
+    return mean, counted / counted.sum()
 
 
-def _settle(points: Doubles, centres: Doubles, leave: int) -> tuple[float, Ids, Bools]:
-    """Lloyd's iteration, leaving out the farthest: trimmed inertia, nearest centres, who was left out."""
-    labels, odd = np.full(len(points), -1, dtype=np.int64), np.zeros(len(points), dtype=np.bool_)
-    for _ in range(100):
-        squares = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2)
-        near, gaps = squares.argmin(axis=1), squares.min(axis=1)
-        left = np.zeros(len(points), dtype=np.bool_)
-        left[np.argsort(gaps, kind="stable")[len(points) - leave :]] = True
-        inertia = float(gaps[~left].sum())
-        if np.array_equal(near, labels) and np.array_equal(left, odd):
-            break
-        labels, odd = near, left
-        for j in np.unique(labels[~odd]):
-            centres[j] = points[(labels == j) & ~odd].mean(axis=0)
-    return inertia, labels, odd
-
-
-def _means(points: Doubles, labels: Ids) -> Doubles:
-    return np.array([points[labels == j].mean(axis=0) for j in range(int(labels.max()) + 1)])
+def _between(values: Floats, cut: int) -> Bools:
+    """(n,) which values a stable sort would leave without `cut` at either end: of equals the first are the lower ones."""
+    low, high = np.partition(values, [cut, len(values) - cut - 1])[[cut, -cut - 1]]
+    kept = (values >= low) & (values <= high)
+    lowest: Ints = np.flatnonzero(values == low)
+    kept[lowest[: cut - int(np.count_nonzero(values < low))]] = False
+    highest: Ints = np.flatnonzero(values == high)
+    kept[highest[len(highest) - (cut - int(np.count_nonzero(values > high))) :]] = False
+    return np.asarray(kept)

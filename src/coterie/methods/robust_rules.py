@@ -16,22 +16,27 @@ import numpy as np
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from coterie.core.arrays import Doubles, Floats
+from coterie.core.rng import key, shuffle
+from coterie.grouping.many.points import MANY, by_rows
+from coterie.grouping.similarity import lengths
 
 BLOCK = 1 << 14  # columns at a time
+COMPARED = 512  # of many rows: landmarks that Krum's scores are taken of
+SORTED = 1 << 24  # numbers of many rows that are sorted at a time
 STEPS, CLOSE = 300, 1e-9  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
 
 
 def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
     """The mean of each coordinate without the share `cut` of the weight at each end."""
     n, d = vectors.shape
-    mean, counted = np.empty(d), np.zeros(n)
-    for begin in range(0, d, BLOCK):
-        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+    mean, counted, columns = np.empty(d), np.zeros(n), _columns(n)
+    for begin in range(0, d, columns):
+        block = vectors[:, begin : begin + columns].astype(np.float64)
         order = np.argsort(block, axis=0, kind="stable")
         upto = np.cumsum(weights[order], axis=0)  # (n, b) weight up to and with each row
         kept = np.clip(np.minimum(upto, 1.0 - cut) - np.maximum(upto - weights[order], cut), 0.0, None)
         kept /= kept.sum(axis=0)
-        mean[begin : begin + BLOCK] = (kept * np.take_along_axis(block, order, axis=0)).sum(axis=0)
+        mean[begin : begin + columns] = (kept * np.take_along_axis(block, order, axis=0)).sum(axis=0)
         counted += np.bincount(order.ravel(), weights=kept.ravel(), minlength=n)
     return mean, counted / d
 
@@ -39,15 +44,15 @@ def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Dou
 def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The weighted median of each coordinate: where the weight on both sides is equal, the middle of the two values."""
     n, d = vectors.shape
-    middle, counted = np.empty(d), np.zeros(n)
-    for begin in range(0, d, BLOCK):
-        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+    middle, counted, together = np.empty(d), np.zeros(n), _columns(n)
+    for begin in range(0, d, together):
+        block = vectors[:, begin : begin + together].astype(np.float64)
         order = np.argsort(block, axis=0, kind="stable")
         upto, columns = np.cumsum(weights[order], axis=0), np.arange(block.shape[1])
         low = (upto < 0.5 - 1e-12).sum(axis=0)
         high = np.minimum((upto <= 0.5 + 1e-12).sum(axis=0), n - 1)
         rows = order[low, columns], order[high, columns]
-        middle[begin : begin + BLOCK] = (block[rows[0], columns] + block[rows[1], columns]) / 2
+        middle[begin : begin + together] = (block[rows[0], columns] + block[rows[1], columns]) / 2
         for picked in rows:
             counted += np.bincount(picked, minlength=n) / 2
     return middle, counted / d
@@ -56,14 +61,34 @@ def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Double
 def krum(vectors: Floats, weights: Doubles, hostile: int) -> tuple[Doubles, Doubles]:
     """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others."""
     n = len(vectors)
-    near = max(n - hostile - 2, 1)
-    apart = _squares(vectors)
-    np.fill_diagonal(apart, np.inf)
-    scores = np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1)
+    scores = _krum_scores(vectors, hostile) if n <= MANY else _krum_scores_of_many(vectors, hostile)
     kept = np.zeros(n)
     chosen = np.argsort(scores, kind="stable")[: n - hostile]
     kept[chosen] = weights[chosen] / weights[chosen].sum()
     return _average(vectors, kept), kept
+
+
+def _krum_scores(vectors: Floats, hostile: int) -> Doubles:
+    n = len(vectors)
+    near = max(n - hostile - 2, 1)
+    apart = _squares(vectors)
+    np.fill_diagonal(apart, np.inf)
+    return np.asarray(np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1))
+
+
+def _krum_scores_of_many(vectors: Floats, hostile: int) -> Doubles:
+    """The same of the nearest of landmarks, as large a share of these: without a table of pairs."""
+    some = vectors[np.sort(shuffle(key("krum"), len(vectors))[:COMPARED])]
+    middle, _ = median(some, np.full(len(some), 1 / len(some)))  # distances from there, so that products lose no digits
+    others = some - middle
+    near, squares = max(round(len(some) * (1 - hostile / len(vectors))), 1), np.einsum("ij,ij->i", others, others)
+
+    def scores(block: Floats) -> Doubles:
+        rows = block - middle
+        apart = np.einsum("ij,ij->i", rows, rows)[:, None] + squares - 2 * rows @ others.T
+        return np.asarray(np.partition(apart, near - 1, axis=1)[:, :near].sum(axis=1))
+
+    return by_rows(scores, vectors, width=len(some))
 
 
 def geometric(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
@@ -92,12 +117,22 @@ def drawn_in(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, 
     return centre + _average(vectors - centre, shares), shares
 
 
+def _columns(n: int) -> int:
+    """Columns of so many rows at a time."""
+    return BLOCK if n <= MANY else max(8, SORTED // n)
+
+
 def _average(vectors: Floats | Doubles, weights: Doubles) -> Doubles:
+    if len(vectors) > MANY:  # a piece at a time: in float64 they would be three times what they are
+        pieces = range(0, len(vectors), MANY)
+        return np.asarray(np.sum([weights[at : at + MANY] @ vectors[at : at + MANY].astype(np.float64) for at in pieces], axis=0))
     return np.asarray(weights @ vectors.astype(np.float64))
 
 
 def _distances(vectors: Floats, point: Doubles) -> Doubles:
     """(n,) from each row to the point: by differences, so that what is far away costs the near ones no digits."""
+    if len(vectors) > MANY:
+        return lengths(vectors, point)
     return np.asarray(cdist(vectors.astype(np.float64), point[None, :])[:, 0])
 
 

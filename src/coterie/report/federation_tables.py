@@ -11,6 +11,7 @@ from coterie.analysis.measures import ACCURACY
 from coterie.analysis.score_names import SCORES
 from coterie.analysis.wording import score_name
 from coterie.report.charts.gains import STEPS, TOTAL
+from coterie.report.spread_table import spread_tables
 from coterie.report.subject import Subject
 from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
 from coterie.report.trust_tables import trust_tables
@@ -26,6 +27,7 @@ def federation_tables(subject: Subject) -> dict[str, ReportTable]:
         *trust_tables(subject),
         *decomposition_tables(subject),
         clients_served(subject),
+        *spread_tables(subject),
         *grouping(subject),
         cost_table(subject),
         clients(subject),

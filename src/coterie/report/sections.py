@@ -108,7 +108,7 @@ def _evidence(comparison: Comparison, subject: Subject, tables: dict[str, Report
             [*shown("sources", "two-classes"), *accuracy_figures(subject), *time_figures(subject), *shown("scores")],
         ),
         ("origin", "Where the gain comes from", [*decomposition(subject), *shown("decomposition")]),
-        ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness")]),
+        ("who", "Who gains, who loses", [*gains(subject), *before_and_after(subject), *shown("by-name", "fairness", "spread")]),
         ("unseen", HEADING, shown("unseen")),
         ("grouping", "The groups", [*groups_over_rounds(subject), *agreement_matrix(subject), *client_map(subject), *shown("grouping")]),
         ("counts", "Who counts how much", weight_figures(subject)),

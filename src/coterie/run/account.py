@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train, Trained
-from coterie.core.limits import moved_by
+from coterie.core.limits import Moves
 from coterie.core.method import Context
 from coterie.core.refusals import Refusal
 from coterie.evidence.record import Absence, Cost
@@ -25,6 +25,7 @@ class Account:
     discrepancy: float = 0.0
     trained: int = 0  # answers to all training of the round
     ran_away: bool = False  # whether a model that was not finite was refused
+    moves: Moves = field(default_factory=Moves)
     measuring: bool = False  # whether the round is over and its models are looked at: nothing is charged
 
     def charge(self, ask: Ask[Any], reply: Any, seconds: float) -> None:
@@ -36,6 +37,7 @@ class Account:
         self.cost += cost_of(ask, reply)
         self.absences += _absences(ask, reply)
         self._count(ask, reply)
+        self.moves.forget()
 
     def charge_apart(self, asked: Train, silent: Ids, question: Train, reply: Trained, seconds: float) -> None:
         """Likewise in an asynchronous round: who was asked, who will not answer, and, as if asked now, those whose answers are there.
@@ -47,6 +49,7 @@ class Account:
         self.cost += cost_of(asked, reply.take(nobody)) + cost_of(question.take(nobody), reply)
         self.absences += [*_refusals(asked, reply), *(Absence(int(client), asked.kind, "ABSENT") for client in silent)]
         self._count(question, reply)
+        self.moves.forget()
 
     def _count(self, ask: Ask[Any], reply: Any) -> None:
         """How the round's training went."""
@@ -54,7 +57,8 @@ class Account:
             self.trained += len(reply)
             self.ran_away |= any(refused.why is Refusal.NOT_FINITE for refused in reply.refused.values())
             if ask.purpose == "train" and ask.sketch is None:  # neither pre-training nor a trial
-                self.discrepancy += _moved(ask, reply)
+                # the summed distance between the models sent back and the models received (FedGroup, Eq. 4)
+                self.discrepancy += sum((float(some.sum()) for some in self.moves.of(ask, reply)), 0.0)
 
     def charge_server(self, seconds: float) -> None:
         self.seconds["server"] = self.seconds.get("server", 0.0) + seconds
@@ -73,8 +77,3 @@ def _absences(ask: Ask[Any], reply: Reply) -> list[Absence]:
 
 def _refusals(ask: Ask[Any], reply: Reply) -> list[Absence]:
     return [Absence(client, ask.kind, refused.why.name, refused.detail) for client, refused in sorted(reply.refused.items())]
-
-
-def _moved(ask: Train, reply: Trained) -> float:
-    """The summed distance between the models sent back and the models received (FedGroup, Eq. 4)."""
-    return sum((float(some.sum()) for some in moved_by(ask, reply)), 0.0)

@@ -52,7 +52,8 @@ class Keeper:
         order = {lane.key: lane.number for lane in wave}
         records.sort(key=lambda record: (order[record.key], record.round_))
         problem = next(iter(self.study.problems.values()))
-        tables = tables_of(records, problem.model.outputs, drifting=self.study.changing, task=problem.task)
+        sampled = self.study.settings.plan.keep_clients is not None
+        tables = tables_of(records, problem.model.outputs, drifting=self.study.changing, sampled=sampled, task=problem.task)
         if self.writer is None:
             for name, table in tables.items():
                 self.memory[name].append(table)

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.acceptance import accept
 from coterie.core.arrays import Ids
-from coterie.core.asks import Ask, Evaluate
+from coterie.core.asks import Ask, Evaluate, Evaluated
 from coterie.core.attacks import Backdoor, attack_of
 from coterie.core.limits import Limits
 from coterie.core.method import Context, Method
@@ -25,6 +25,7 @@ from coterie.core.selection import looked_at
 from coterie.core.serving import Serving
 from coterie.core.states import State
 from coterie.engines.engine import Stamped
+from coterie.evidence.everybody import everybody_of
 from coterie.evidence.record import DIVERGED, HOSTILE, RUNNING, STOPPED, Extra, LaneEnd, LaneKey, RoundRecord
 from coterie.evidence.tables import validation_score
 from coterie.methods.combiners import ByRow
@@ -118,7 +119,7 @@ class Lane:
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
         if self.plan.asynchronous is None or self.account.measuring:
-            accepted = accept(sent.ask, reply, self._limits)
+            accepted = accept(sent.ask, reply, self._limits, self.account.moves)
             self.account.charge(ask, accepted, seconds)
             return accepted
         return self._buffered(sent.ask, reply, seconds)
@@ -128,7 +129,7 @@ class Lane:
         assert self.timing is not None
         assert self.account.context is not None
         got = self.timing.receive(sent, reply, self.account.context)
-        accepted = accept(got.question, got.answers, self._limits)
+        accepted = accept(got.question, got.answers, self._limits, self.account.moves)
         self.account.charge_apart(got.asked, got.silent, got.question, accepted, seconds)
         return accepted
 
@@ -199,6 +200,8 @@ class Lane:
 
     def _consider_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
+        if self.plan.stop_early is None:
+            return
         self.patience.seen(ctx.round_, validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:
             ctx.note("stopped_early", self.patience.best_round)
@@ -209,7 +212,8 @@ class Lane:
         measured: dict[str, Any] = {}
         serving = yield from self.method.serve(state, looked_at(self.problem.roster, self.plan.evaluate_clients), ctx)
         last = ctx.round_ == self.plan.rounds
-        measured["evaluated"] = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
+        judged = yield from self._asked(Evaluate(serving, answers=self.keeps_answers and last))
+        measured |= self._kept(judged)
         if self.problem.everybody is not None:
             measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
         if self.hostile is not None:
@@ -224,12 +228,21 @@ class Lane:
             measured["central"] = (named.names, central)
         return measured
 
+    def _kept(self, judged: Evaluated) -> dict[str, Any]:
+        """What is kept of those who were evaluated: all their rows, or those of a sample, and everybody in a few numbers."""
+        wanted = self.plan.keep_clients
+        if wanted is None or wanted >= len(judged):
+            return {"evaluated": judged}
+        hostile = np.zeros(0, np.int64) if self.hostile is None else self.hostile.clients
+        everybody = everybody_of(judged, self.problem.task, left_out=hostile)
+        return {"evaluated": judged.of(looked_at(self.problem.roster, wanted)), "everybody": everybody}
+
     def _groups(self, state: State) -> tuple[Ids | None, Ids | None]:
-        """Who is in which group: of a sample that is evaluated, its own groups; and whose they are, None for everybody's."""
+        """Who is in which group: where rows are of a sample, its own groups; and whose they are, None for everybody's."""
         groups = self.method.members(state)
-        if groups is None or self.plan.evaluate_clients is None:
+        if groups is None or self.plan.of_sample is None:
             return groups, None
-        judged = looked_at(self.problem.roster, self.plan.evaluate_clients)
+        judged = looked_at(self.problem.roster, self.plan.of_sample)
         judged = judged[judged < len(groups)]
         return groups[judged], judged
 

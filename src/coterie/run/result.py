@@ -17,6 +17,7 @@ from coterie.analysis.round_table import round_table
 from coterie.analysis.sampled import sampled_only
 from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
+from coterie.analysis.tenths import TITLES, tenths_of
 from coterie.analysis.times import times_told
 from coterie.core.counted import counted
 from coterie.core.plain import plain
@@ -157,6 +158,15 @@ class Result:
         table.index = table.index.astype(str)
         return table.drop(columns=[name for name in ("ari",) if table[name].isna().all()])
 
+    @cached_property
+    def spread(self) -> "pd.DataFrame | None":
+        """Quantiles of all clients' own scores after the last round, a row for each method; None where rows of all clients are kept."""
+        import pandas as pd
+
+        found = {label: tenths_of(self._draws, place) for place, label in enumerate(self.evidence.settings.methods)}
+        known = {label: tenths for label, tenths in found.items() if tenths is not None}
+        return pd.DataFrame.from_dict(known, orient="index", columns=list(TITLES)) if known else None
+
     @property
     def measure(self) -> Measure:
         """What the scores are of: the task's own metric."""
@@ -176,6 +186,7 @@ class Result:
             str(name): {
                 **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari", "unseen") if score in lanes},
                 "seeds": int(lanes["final"].count()),
+                **({} if self.spread is None else {"tenths": list(self.spread.loc[str(name)])}),
             }
             for name, lanes in scores
         }

@@ -112,7 +112,7 @@ class Study:
             rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
-            changing=settings.plan.evaluate_clients is not None or any(world.federation.later for world in worlds.values()),
+            changing=settings.plan.of_sample is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
             notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
@@ -135,7 +135,8 @@ class Study:
         execution, watchers = execution or Execution(), list(callbacks)
         check_speeds(self.settings.plan, self.problems.values())
         validation = all(problem.validation for problem in self.problems.values())
-        check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=self.changing)
+        drifts = any(world.federation.later for world in self.worlds.values()) if self.worlds else self.changing
+        check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=drifts)
         for watcher in watchers:
             for sentence in self.notices:
                 watcher.on_notice(sentence)

@@ -49,7 +49,7 @@ def try_out(study: Study, place: int, execution: Execution) -> TrialRun:
         worlds={draw: study.worlds[draw]},
     ).run(execution=execution, callbacks=[watch])
     outputs = study.problems[draw].model.outputs
-    sizes = [_written(records, outputs, study.changing) for records in _kinds(watch.records)]
+    sizes = [_written(records, outputs, study) for records in _kinds(watch.records)]
     return TrialRun(
         seconds=tuple(float(s) for s in np.diff(watch.times)),
         costs=tuple(record.cost for record in watch.records),
@@ -65,10 +65,10 @@ def _kinds(records: Sequence[RoundRecord]) -> Iterator[list[RoundRecord]]:
     yield [record for record in records if record.evaluated is not None]
 
 
-def _written(records: list[RoundRecord], outputs: int, changing: bool) -> float:
+def _written(records: list[RoundRecord], outputs: int, study: Study) -> float:
     """Bytes on disk that each of these rounds takes."""
     total = 0
-    for table in tables_of(records, outputs, drifting=changing).values():
+    for table in tables_of(records, outputs, drifting=study.changing, sampled=study.settings.plan.keep_clients is not None).values():
         file = BytesIO()
         pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
         total += len(file.getvalue())

@@ -5,10 +5,11 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.arrays import Floats, Ids
+from coterie.core.sketches import Sketch, project
 from coterie.grouping.clusterers import agglomerative, kmeans, spectral
 from coterie.grouping.many.company import company_of_many
 from coterie.grouping.many.means import kmeans_of_many, nearest_of_many
-from coterie.grouping.many.points import short_points
+from coterie.grouping.many.points import short_points, short_points_of
 from coterie.grouping.many.spectra import spectral_of_many, without_lone_of_many
 from coterie.grouping.many.trees import tree_of_many
 from coterie.grouping.similarity import coordinates, cosines, distances, dots, gaussian, gram, mean_distance, shifted
@@ -44,6 +45,14 @@ def test_means() -> None:
     found = kmeans_of_many(short_points(rows, origin, rng()), K, rng(), 10)
     assert adjusted_rand_score(exact, found) == 1.0 == adjusted_rand_score(truth, found)
     assert found.tolist() == kmeans_of_many(short_points(rows, origin, rng()), K, rng(), 10).tolist()
+
+
+def test_means_of_sketches() -> None:
+    rows, origin, truth = clients()
+    sketch = Sketch(32, 5)
+    exact = kmeans(project(rows, sketch, origin), K, rng())
+    found = kmeans_of_many(short_points_of(lambda block: project(block, sketch, origin), rows, rng()), K, rng(), 10)
+    assert adjusted_rand_score(exact, found) == 1.0 == adjusted_rand_score(truth, found)
 
 
 def test_nearest_of_many() -> None:

@@ -35,17 +35,29 @@ def short_points(
     centred: bool = True,
     unit: bool = False,
 ) -> Doubles:
-    """(n, r) the rows (or their differences from `origin`, scaled to length one where `unit`) in at most LENGTH principal directions.
+    """(n, r) the rows (or their differences from `origin`, scaled to length one where `unit`) in at most LENGTH principal directions."""
+    return short_points_of(lambda rows: laid_out(rows, origin, unit), vectors, rng, variance=variance, centred=centred)
+
+
+def short_points_of(
+    made: Callable[[Floats], Doubles],
+    vectors: Floats,
+    rng: np.random.Generator,
+    *,
+    variance: float | None = None,
+    centred: bool = True,
+) -> Doubles:
+    """(n, r) the same of what `made` makes of the rows, which is made a piece of them at a time and never held of all.
 
     Centred, this is PCA as `similarity.coordinates` does it, with the landmarks' mean and directions. `variance` keeps the fewest that hold
     that share of the landmarks'. What lies in further directions is lost: for groups that are apart it is noise.
     """
     some = landmarks(len(vectors), rng, affordable(vectors.shape[1]))
-    sample = laid_out(vectors[some], origin, unit)
+    sample = made(vectors[some])
     floor = float(np.max(np.einsum("ij,ij->i", sample, sample), initial=0.0))
     middle: Doubles = sample.mean(axis=0) if centred else np.zeros(sample.shape[1])
     directions = _directions(sample - middle, variance, floor)
-    return by_rows(lambda block: (laid_out(block, origin, unit) - middle) @ directions, vectors)
+    return by_rows(lambda block: (made(block) - middle) @ directions, vectors)
 
 
 def laid_out(rows: Floats | Doubles, origin: Floats | Doubles | None, unit: bool = False) -> Doubles:
