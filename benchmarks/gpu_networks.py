@@ -1,6 +1,6 @@
 """Networks on a GPU: rounds of stacked clients against the plain loop on the same GPU, with a check that fails when a kernel is wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -45,7 +45,7 @@ def cnn(images: Images, model: str = "cnn", targets: tuple[float, float] | None 
         torch.cuda.empty_cache()
 
 
-def proximal(images: Images, model: str = "cnn") -> None:
+def proximal(images: Images, model: str = "cnn", precisions: Sequence[Precision] = PRECISIONS) -> None:
     """Microseconds a client step of 80 clients in training: FedAvg's, FedProx's, and forty of each side by side."""
     world = World.of(images.divided("iid(clients=100)"), model)
     heading(f"{model}, {world.model.layout.size:,} parameters, a proximal term: 80 clients, E=1, B=10")
@@ -56,7 +56,7 @@ def proximal(images: Images, model: str = "cnn") -> None:
         "FedProx": [Train(np.arange(80), start, pulled)],
         "both": [Train(half, start, local), Train(half + 40, start, pulled)],
     }
-    for precision in PRECISIONS:
+    for precision in precisions:
         engine = BatchedEngine(world, "cuda", precision=precision, holds=True)
         asks = {name: [Stamped(ask, 0, 1, lane=lane) for lane, ask in enumerate(given)] for name, given in sides.items()}
         steps = {name: sum(int(reply.steps.sum()) for reply in engine.run(given)) for name, given in asks.items()}

@@ -11,7 +11,6 @@ from coterie.reproduce.own_row import why_variant
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import cells
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.score_tables import frame_of
 from coterie.reproduce.told import curves_told, judged_on, settings_told
 from coterie.reproduce.values import PartValues
 from made_studies import made_study
@@ -61,22 +60,6 @@ def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
     assert judged_on(outcome) == ""  # nothing was trained: there are no accuracies
     assert judged_on(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
     assert "nat" in judged_on(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
-
-
-def test_rows_are_kept_in_the_order_of_their_part() -> None:
-    parts = {name: PartValues() for name in ("p", "q")}
-    for name, methods in (("p", ("fedavg", "local")), ("q", ("fedsim", "local", "fedavg"))):
-        for method in methods:
-            parts[name].add(method, "final", 0, 50.0)
-    made = made_study(STUDY, [StudyPart(name=name) for name in parts], [CLAIM])
-    frame = frame_of(Reproduced(made, [], parts, StudyResult(())))
-    assert list(zip(frame["part"], frame["method"], strict=True)) == [
-        ("p", "fedavg"),
-        ("p", "local"),
-        ("q", "fedsim"),
-        ("q", "local"),
-        ("q", "fedavg"),
-    ]
 
 
 def test_parts_without_curves_are_named() -> None:

@@ -99,7 +99,9 @@ def as_tree(name: str, found: "Placing") -> dict[str, Any]:
     task = found.bundle.task
     named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}[task.name]
     hits = {"hits": found.hits} if task.counts_classes else {}
-    score = {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
+    score: dict[str, float | None] = (
+        {named: found.score, "low": found.low, "high": found.high, "usual": found.usual} if found.judged else {}
+    )
     if task.name == "next-token" and found.judged:
         score |= {"perplexity": exp(-found.score)} | ({"low": None, "high": None} if found.judged < 2 else {})  # one block has no interval
     sure = {"same": found.same, "halves": found.halves}
