@@ -1,6 +1,7 @@
 """Judging again from what was kept: the same verdicts as from the evidence, nothing run, and files that are not right refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from coterie.reproduce import read_reproduction
 from coterie.reproduce.again import judge_again
 from coterie.reproduce.page import verdict_lines, write_page
 from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.score_tables import frame_of
+from coterie.reproduce.values import PartValues
 from coterie.statistics import Interval
 
 SMALL = Path(__file__).parent / "small.toml"
@@ -32,6 +35,18 @@ def test_the_same_is_judged_from_what_was_kept(carried: tuple[Reproduced, Path],
     again = judge_again(read_reproduction(SMALL), page / "small.csv")
     assert list(verdict_lines(again)) == list(verdict_lines(outcome))
     assert again.result.sentence == outcome.result.sentence
+
+
+def test_every_part_keeps_its_methods_in_its_own_order(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+    """The second part has one more between those of the first: its table is the same from scores that were kept."""
+    ones, twos = PartValues(), PartValues()
+    for values, methods in ((ones, ("a", "c")), (twos, ("a", "b", "c"))):
+        for method in methods:
+            for seed in (0, 1):
+                values.add(method, "final", seed, float(seed))
+    table = frame_of(replace(carried[0], values={"one": ones, "two": twos}))
+    assert table["method"].tolist() == ["a", "a", "c", "c", "a", "a", "b", "b", "c", "c"]
+    assert table["seed"].tolist() == [0, 1] * 5
 
 
 def test_test_clients_are_those_of_a_comparison(carried: tuple[Reproduced, Path]) -> None:

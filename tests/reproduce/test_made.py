@@ -56,7 +56,9 @@ def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_pat
     common = ["reproduce", str(SMALL), "--page", str(tmp_path), "--out", str(out), "--data-dir", str(tmp_path)]
     first = CliRunner().invoke(app, [*common, *names])
     assert first.exit_code == 0, first.output
-    assert "not asked for" in (tmp_path / "small.md").read_text()
+    page = (tmp_path / "small.md").read_text()
+    assert "Not run: written down, not yet run." in page  # a page is not read by who gave the command: what was not asked for is not news
+    assert "not asked for" not in page + (tmp_path / "small.json").read_text()
     second = CliRunner().invoke(app, [*common, "--part", "pni", "--part", "ternary", "--with", str(tmp_path / "small.csv"), "--json"])
     assert second.exit_code == 0, second.output
     said = json.loads(second.stdout.splitlines()[-1])
@@ -67,8 +69,10 @@ def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_pat
     assert kept["clients"].keys() == {claim.says for claim in whole.study.claims if claim.part in ("fixed", "redrawn")}
     page = (tmp_path / "small.md").read_text()
     assert page.count("; digest `") == 2
+    assert "--part pni --part ternary`" in page
+    assert "; the other parts by `coterie reproduce " in page
+    assert f"{' '.join(names)}`, {kept['date']}, from the scores that were kept." in page
     assert "the paper's protocol" in page.lower()
-    assert "; the other parts from the scores that were kept." in page
 
 
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from coterie.reproduce.page import page_lines, verdict_lines
 from coterie.reproduce.reproduced import Reproduced
 
 ROOT = Path(__file__).parents[2]
-WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies|$)", re.MULTILINE)
+WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies| Scores|$)", re.MULTILINE)
 RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith(("-curves", "-weights")))
 WEIGHED = [path for path in RESULTS if path.with_name(f"{path.stem}-weights.csv").is_file()]
 

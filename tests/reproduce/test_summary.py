@@ -23,7 +23,7 @@ ITEMS = [
     *(("FeSEM", f"Figure {n}") for n in range(1, 6)),
 ]
 QUOTED = re.compile(r"([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)(?=[,);])")  # an interval: its ends, within or at the end of brackets
-PRINTED = re.compile(r"\| [+-]?\d+\.\d+ \(([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)\) \|")
+PRINTED = re.compile(r"\| [+-]?\d+\.\d+ \(([+-]?\d+\.\d+) to ([+-]?\d+\.\d+)\) (?=\|)")  # cells share their bars
 REASONS = ("no result: ", "not run: ", "data not to be had")
 
 

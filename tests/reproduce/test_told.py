@@ -58,7 +58,8 @@ def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
         "measured (pni), 10 seeds on one data set. Not run: written down, not yet run."
     )
     assert judged_on(outcome) == ""  # nothing was trained: there are no accuracies
-    assert judged_on(told(StudyPart(name="p"), scored())[0]).endswith("on every client's own test part.")
+    assert judged_on(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
+    assert "nat" in judged_on(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
 
 
 def test_parts_without_curves_are_named() -> None:

@@ -11,11 +11,12 @@ from coterie.reproduce.curve_files import add_curves, add_paper_curves
 from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.kept import Kept, read_kept
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.run import NOT_ASKED, PartRun
+from coterie.reproduce.run import PartRun, not_yet
 from coterie.reproduce.values import PartValues
 from coterie.reproduce.weight_files import add_weights
 
 KEYS = ["part", "method", "seed"]
+NOT_ASKED = "not asked for"  # what was kept once of a part that the command had left out
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
 
 
@@ -77,9 +78,7 @@ def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, 
 def _why_not(study: Reproduction, part: StudyPart, kept: Kept) -> str:
     """Why there are no scores of a part: as the file says, as was kept, or that it has only been written down so far."""
     told = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
-    return told.removeprefix(NOT_ASKED) or (
-        "written down, not yet run: it needs a GPU" if part.gpu or study.needs.gpu else "written down, not yet run"
-    )
+    return told.removeprefix(NOT_ASKED) or not_yet(study, part)
 
 
 def _values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: Kept) -> PartValues:

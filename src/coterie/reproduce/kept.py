@@ -22,13 +22,15 @@ class KeptPart:
     rounds: int
     why_not: str = ""
     made: Made | None = None  # how; not known of pages from before it was kept
+    command: str = ""  # that ran it, where it is not the page's last
+    date: str = ""
 
 
 @dataclass(frozen=True)
 class Kept:
     """What single seeds' scores do not tell; claims by what they say."""
 
-    command: str  # that ran it
+    command: str  # that ran it, or the last of several
     date: str
     parts: dict[str, KeptPart]
     clients: dict[str, Interval | str] = field(default_factory=dict)  # over test clients and samples, in points
@@ -40,7 +42,11 @@ ADAPTER = TypeAdapter(Kept)
 
 def kept_of(runs: Sequence[PartRun], values: Mapping[str, PartValues], command: str, date: str) -> Kept:
     """From what was carried out."""
-    parts = {run.part.name: KeptPart(run.settings.plan.rounds, run.why_not, made_of(run)) for run in runs if run.settings is not None}
+    parts = {
+        run.part.name: KeptPart(run.settings.plan.rounds, run.why_not if run.asked else "", made_of(run))
+        for run in runs
+        if run.settings is not None
+    }
     clients = {says: found for own in values.values() for says, found in own.clients.items()}
     rounds = {says: found for own in values.values() for says, found in own.better.items() if isfinite(found.share)}
     return Kept(command, date, parts, clients, rounds)

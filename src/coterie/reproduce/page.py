@@ -105,7 +105,13 @@ def _protocol(study: Reproduction) -> Iterator[str]:
 
 
 def _when(outcome: Reproduced, command: str) -> str:
-    today = date.today().isoformat()
-    if outcome.kept is None or not outcome.again:
-        return f"`{command}`, {today}{'; the other parts from the scores that were kept' if outcome.kept else ''}."
-    return f"`{outcome.kept.command}`, {outcome.kept.date}; judged again from the scores of every seed, {today}: nothing was run anew."
+    today, kept = date.today().isoformat(), outcome.kept
+    if kept is None:
+        return f"`{command}`, {today}."
+    parts = [kept.parts[run.part.name] for run in outcome.runs if not run.why_not and run.part.name in kept.parts]
+    others = dict.fromkeys(f"`{part.command}`, {part.date}" for part in parts if part.command not in ("", kept.command))
+    by = f" by {' and '.join(others)}" if others else ""
+    if not outcome.again:
+        return f"`{command}`, {today}; the other parts{by}, from the scores that were kept."
+    earlier = f"; other parts{by}" if by else ""
+    return f"`{kept.command}`, {kept.date}{earlier}; judged again from the scores of every seed, {today}: nothing was run anew."

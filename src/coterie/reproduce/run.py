@@ -18,8 +18,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution, carried_by
 from coterie.run.study import Study
 
-NOT_ASKED = "not asked for"  # a part that the command left out
-
 
 @dataclass(frozen=True)
 class PartRun:
@@ -31,6 +29,7 @@ class PartRun:
     measured: tuple[Measured, ...] = ()
     why_not: str = ""
     settings: Settings | None = None  # as they were run
+    asked: bool = True  # False: the command left it out
 
 
 def run_parts(
@@ -61,9 +60,10 @@ def run_parts(
     carried = partial(carried_by, workers=workers, ray=ray)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
-        why = part.why_not or ("" if not only or part.name in only else NOT_ASKED) or _lacking(study, part, anyway)
+        asked = not only or part.name in only
+        why = part.why_not or (_lacking(study, part, anyway) if asked else not_yet(study, part))
         found.append(
-            PartRun(part, why_not=why, settings=settings)
+            PartRun(part, why_not=why, settings=settings, asked=asked)
             if why
             else _run_part(study, part, settings, carried(study.settings_of(part).execution), out, data_dir, watchers)
         )
@@ -75,6 +75,11 @@ def _settings(study: Reproduction, part: StudyPart, seeds: str | None, rounds: i
     if rounds is not None:
         settings = replace(settings, plan=replace(settings.plan, rounds=min(rounds, settings.plan.rounds)))
     return settings if seeds is None else replace(settings, seeds=parse_seeds(seeds))
+
+
+def not_yet(study: Reproduction, part: StudyPart) -> str:
+    """Why there is nothing of a part that could be run: nobody has."""
+    return "written down, not yet run" + (": it needs a GPU" if study.needs.gpu or part.gpu else "")
 
 
 def _lacking(study: Reproduction, part: StudyPart, anyway: bool) -> str:

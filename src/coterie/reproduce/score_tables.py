@@ -38,7 +38,11 @@ def frame_of(outcome: Reproduced) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame()
     long = pd.DataFrame(rows, columns=["part", "method", "score", "seed", "value"])
-    return long.pivot_table(index=["part", "method", "seed"], columns="score", values="value", sort=False).reset_index()
+    table = long.pivot_table(index=["part", "method", "seed"], columns="score", values="value", sort=False).reset_index()
+    # pandas orders methods as the first part has them; a part's own order is that of its table
+    order = {pair: place for place, pair in enumerate(dict.fromkeys(zip(long["part"], long["method"], strict=True)))}
+    places = [order[pair] for pair in zip(table["part"], table["method"], strict=True)]
+    return table.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
 
 
 def score_lines(outcome: Reproduced) -> Iterator[str]:

@@ -13,6 +13,8 @@ WEIGHTS = (
     "*Flatness* is the largest over the smallest weight, mean over rounds; *by samples* is how a weight grows with a client's samples, "
     "both relative to their means: 1 is FedAvg by samples, 0 uniform weights, and below 0 small clients count for more."
 )
+ACCURACIES = "Accuracies are in percent, differences in points"
+LIKELIHOODS = "Scores are the mean log-likelihood of a token in hundredths of a nat (a model that is always sure and right has 0)"
 TEN = 10  # rounds of the score last10
 OTHERS = (
     "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
@@ -20,9 +22,12 @@ OTHERS = (
 
 
 def judged_on(outcome: Reproduced) -> str:
-    """What the accuracies are of; nothing where nothing was trained, since a measurement is no accuracy."""
-    trained = any(run.part.measure == "training" for run in outcome.runs)
-    return " Accuracies are in percent, differences in points, on every client's own test part." if trained else ""
+    """What the scores are of; nothing where nothing was trained, since a measurement is no accuracy."""
+    models = [run.settings.model for run in outcome.runs if run.part.measure == "training" and run.settings is not None]
+    if not models:
+        return ""
+    texts = all(model.partition("(")[0] == "lm" for model in models)
+    return f" {LIKELIHOODS if texts else ACCURACIES}, on every client's own test part."
 
 
 def curves_told(outcome: Reproduced) -> str:
