@@ -21,13 +21,13 @@ from coterie.reproduce import read_reproduction
 from coterie.reproduce.file import Reproduction, StudyPart
 
 HERE = Path(__file__).parent
-MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0}  # by model; others have not been measured
+# by model; others have not been measured
+MICROSECONDS = {"cnn": 23.7, "cnn(variant=fedsim)": 51.9, "lstm": 361.0, "rnn": 208.0, "mlp(128)": 0.51}
 A_SAMPLE = {"resnet18": 31.0, "densenet121": 233.0}  # microseconds
 # Million operations for a token of a training step, the frozen body's once forward and once back, in texts of 32 tokens: an estimate
 A_TOKEN = {"text(models/minilm,train=lora)": 43.0, "lm(models/smollm2,rank=8,spread=0.02)": 538.0}
 TOKENS, TFLOPS = 32, 120.0  # of a sample; that an H200 is taken to do in bfloat16, an eighth of what its makers promise
 A_STEP = {"text(models/minilm,train=all)": 2000.0}  # microseconds: some 500 short kernels, an estimate
-ON_CPU = {"mlp(128)": 24.3}  # two cores
 BATCH, MINUTES = 10, 10  # of the benchmarks; what is to be filled
 
 
@@ -72,7 +72,7 @@ def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[f
         return _timed(settings, line, steps, A_TOKEN[settings.model] * TOKENS * batch / TFLOPS)
     if settings.model in A_STEP:
         return _timed(settings, line, steps, A_STEP[settings.model])
-    known = {**MICROSECONDS, **ON_CPU}.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
+    known = MICROSECONDS.get(settings.model) or MICROSECONDS.get(settings.model.partition("(")[0])
     if known is None or settings.model == "cnn(variant=fedsim_table)":
         return inf, f"{line} not measured | | |"
     return _timed(settings, line, steps, known * max(batch / BATCH, 1))
@@ -80,9 +80,8 @@ def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[f
 
 def _timed(settings: Settings, line: str, steps: float, each: float) -> tuple[float, str]:
     minutes = steps * each / 6e7
-    where = ", CPU" if settings.model in ON_CPU else ""
     fit = min(int(MINUTES * len(settings.seeds) / minutes), len(settings.seeds))
-    return minutes, f"{line} {each:.3g}{where} | {minutes:.1f} | {fit} of {len(settings.seeds)} |"
+    return minutes, f"{line} {each:.3g} | {minutes:.1f} | {fit} of {len(settings.seeds)} |"
 
 
 if __name__ == "__main__":
