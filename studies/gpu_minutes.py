@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.evidence.settings import Settings
 from coterie.reproduce import read_reproduction
@@ -63,8 +64,11 @@ def main() -> None:
 def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[float, str]:
     """The minutes to sort by, and the line."""
     settings = study.settings_of(part).settings
+    try:
+        steps, batch = steps_of(settings, data_dir)
+    except UserError as error:  # data or a tokenizer that are not here
+        return inf, f"| {study.name}, {part.name} | {error} | | | | | |"
     size = f"{len(settings.seeds)} x {len(settings.methods)} x {settings.plan.rounds}"
-    steps, batch = steps_of(settings, data_dir)
     line = f"| {study.name}, {part.name} | `{settings.model.partition('(vocab')[0].partition('(hidden')[0]}` | {size} | {steps / 1e6:.2f} |"
     if settings.model in A_SAMPLE:
         return _timed(settings, line, steps, A_SAMPLE[settings.model] * batch)
