@@ -14,7 +14,7 @@ demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotate
 	$(BIN)/coterie report runs/demo
 
 test: $(VENV)/.dev  ## the whole suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.dev  ## linter, formatter, types
 	$(BIN)/ruff check --no-cache .
