@@ -21,7 +21,6 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.batches import batches
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
-from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.testing import worlds
 
@@ -304,20 +303,3 @@ def test_read_gives_back_what_was_received_when_nothing_is_learned() -> None:
     module = WORLD.model.build()
     write(module, torch.as_tensor(models(1)[0]))
     assert read(module).tobytes() == models(1)[0].tobytes()
-
-
-def test_the_servers_own_test_set_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it was sent there for every model and every round: 123 MB of CIFAR-10 each time."""
-    federation = FEDERATION.with_(central=(FEDERATION.x[:5], FEDERATION.y[:5]))
-    space = Workspace(replace(WORLD, federation=federation), torch.device("cpu"), EXACT)
-    laid_out: list[int] = []
-    features = Workspace.features
-
-    def counted(self: Workspace, x: Any) -> torch.Tensor:
-        laid_out.append(len(x))
-        return features(self, x)
-
-    monkeypatch.setattr(Workspace, "features", counted)
-    first, again = (space.predict(model, None)[1] for model in (models(1)[0], models(1)[0]))
-    assert laid_out == [5]
-    assert first.tobytes() == again.tobytes() == space.predict(models(1)[0], np.arange(5))[1].tobytes()

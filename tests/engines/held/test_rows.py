@@ -211,7 +211,7 @@ def test_no_method_can_tell(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["simprox", "simprox(similarity_of=updates)", "simagg", "fedatt", "fedsim(clusters=2)", "fedavg"])
 def test_methods_that_weigh_by_likeness_fetch_no_replies(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weighing six clients by 23 million numbers on the host took three seconds a round."""
+    """Six clients' likeness in 23 million numbers took 5.8 seconds a round on the host."""
     monkeypatch.setattr(TensorRows, "fetch", lambda self: pytest.fail("replies were fetched"))
     assert play.play(build(spec), engine=play.Altered(kept_where_they_are)).states
 
