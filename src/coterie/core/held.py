@@ -66,6 +66,10 @@ class Held(NDArrayOperatorsMixin, ABC):
     def averaged(self) -> Doubles:
         """(d,) the plain mean of the rows, in float64."""
 
+    @abstractmethod
+    def placed(self, where: Ints, among: Floats, count: int) -> Floats:
+        """(count, d) a table of which row i of these is row ``where[i]``, and `among` the others: the first ones."""
+
     @property
     def finite(self) -> Bools:
         """(n,) whether all of a row's numbers are."""
@@ -112,6 +116,19 @@ class Held(NDArrayOperatorsMixin, ABC):
         if self._fetched is None:
             self._fetched = self.fetch()
         return self._fetched
+
+
+def placed_on_host(rows: Floats, where: Ints, among: Floats, count: int) -> Floats:
+    """What `Held.placed` promises, of an array."""
+    found = np.empty((count, rows.shape[1]), dtype=np.float32)
+    found[: len(among)] = among
+    found[where] = rows
+    return found
+
+
+def stays(rows: Array) -> bool:
+    """Whether rows lie elsewhere: what is made of them is made there, and they are not fetched for it."""
+    return isinstance(rows, Held) and rows.at_hand is None
 
 
 def _whole_columns(chosen: Any) -> slice | None:

@@ -7,6 +7,7 @@ predictions are computed piece by piece in fixed shapes, whatever else is asked 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,9 @@ from coterie.core.local import Local
 from coterie.core.threads import among, cores, one_thread
 from coterie.engines.alone.route import OneByOne
 from coterie.engines.batches import leaves_one_over
-from coterie.engines.dense import Dense, Spread
+from coterie.engines.dense import Spread
 from coterie.engines.dense_arrays import DenseArrays
-from coterie.engines.dense_each import DenseEach, losses_of
+from coterie.engines.dense_choice import dense_for, each_of, losses_alone
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Stamped
 from coterie.engines.evaluate import Judge, evaluate
@@ -31,7 +32,7 @@ from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.gradients import gradients_of
-from coterie.engines.held.rows import TensorRows
+from coterie.engines.held.rows import TensorRows, tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.judging import Jury, judged_together
 from coterie.engines.local_engine import LocalEngine, Work
@@ -139,11 +140,9 @@ class BatchedEngine(LocalEngine):
         match ask:
             case Evaluate():
                 judge = self._judge(work.world, kept, spread)
-                each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
-                return evaluate(ask, federation, predict, work.judged(), judge, each)
+                return evaluate(ask, federation, predict, work.judged(), judge, each_of(kept.dense, spread))
             case Losses():
-                shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
-                return loss_table(ask, work.parts(ask.part), predict, shorter)
+                return loss_table(ask, work.parts(ask.part), predict, losses_alone(kept.dense, spread))
             case Error():
                 return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:
@@ -162,9 +161,9 @@ class BatchedEngine(LocalEngine):
         dense = kept.dense
         if isinstance(dense, DenseArrays):
             return lambda model, rows: dense.judge([model], rows, spread)[0]
-        if self.device.type == "cpu":
-            return None
-        return dense.judge if isinstance(dense, DenseTensors) else self.loop.space(world).judge
+        if isinstance(dense, DenseTensors):
+            return dense.judge
+        return None if self.device.type == "cpu" else self.loop.space(world).judge
 
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
@@ -205,7 +204,10 @@ class BatchedEngine(LocalEngine):
             assert isinstance(kept.dense, DenseTensors)
             there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
             return self._left(there, job), steps
-        return fused_cpu.train(job, self.threads)
+        if not self.holds:
+            return fused_cpu.train(job, self.threads)
+        vectors, steps = fused_cpu.train(replace(job, models=tensor_of(job.models, self.device).numpy()), self.threads)
+        return self._left(torch.from_numpy(vectors), job), steps
 
     def _alone(self, world: World, kept: "_Kept") -> OneByOne:
         if kept.alone is None:
@@ -262,19 +264,16 @@ class BatchedEngine(LocalEngine):
 
     def _keep(self, world: World) -> "_Kept":
         if world not in self._kept:
-            self._kept[world] = _Kept(world, self.device, self.threads)
+            self._kept[world] = _Kept(world, self.device, self.threads, holds=self.holds)
         return self._kept[world]
 
 
 class _Kept:
     """What is kept for a world: its layer sizes and data where the model is a dense network, and the routes chosen."""
 
-    def __init__(self, world: World, device: torch.device, threads: int) -> None:
+    def __init__(self, world: World, device: torch.device, threads: int, *, holds: bool) -> None:
         self.sizes = layer_sizes(world)
-        self.dense: Dense | None = None
-        if self.sizes:
-            given = world.federation, self.sizes
-            self.dense = DenseTensors(*given, device) if device.type == "cuda" else DenseArrays(*given, threads)
+        self.dense = dense_for(world.federation, self.sizes, device, threads, holds=holds)
         self.panels = Panels(world.federation)
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.alone: OneByOne | None = None

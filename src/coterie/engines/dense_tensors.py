@@ -57,6 +57,10 @@ class DenseTensors(Dense):
             guesses, losses = self._judged(layers, x, self._labels(y))
         return list(zip(guesses, losses, strict=True))
 
+    def losses_of(self, models: Floats, rows: Ints) -> Doubles:
+        """(k, m) the losses of all these models, sent at once; no outputs leave the device."""
+        return np.stack([losses for _, losses in self.judge_many(list(models), rows)])
+
     def _sent(self, models: Sequence[Floats]) -> Tensor:
         """(k, d) on the device, every row as well aligned as a tensor of its own: a library may choose its product by that."""
         there = torch.zeros((len(models), -(-len(models[0]) // ALIGNED) * ALIGNED), device=self.device)[:, : len(models[0])]

@@ -7,7 +7,7 @@ import torch
 GIB = 1 << 30
 ON_CPU = 2.0  # GiB
 STACKED = {"cpu": 32 << 20, "cuda": 8 << 30}  # bytes: on a CPU what its caches hold
-SHARE = 4  # of a GPU's memory at most the fourth part is stacked
+SHARE = 4  # of a GPU's memory at most the fourth part is stacked, and of what is free at most the fourth part kept in one table
 
 
 def wave_memory(device: str) -> float:
@@ -30,6 +30,14 @@ def stacked_memory(device: torch.device, *, one_body: bool = False) -> int:
 def most_stacked(total: int, *, one_body: bool) -> int:
     """Bytes that are stacked at most on a GPU with so many in all."""
     return total // SHARE if one_body else min(STACKED["cuda"], total // SHARE)
+
+
+def room_for(shape: tuple[int, int], device: torch.device) -> bool:
+    """Whether a table of so many float32 numbers may stay on a device from round to round, beside its work: no bit depends on it."""
+    if device.type != "cuda":
+        return True
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return 4 * shape[0] * shape[1] * SHARE <= free
 
 
 def host_memory(path: Path = Path("/proc/meminfo")) -> int:

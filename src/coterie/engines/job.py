@@ -1,6 +1,6 @@
 """What a fused kernel is given: many local trainings, ragged, as plain arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -65,6 +65,13 @@ class FusedJob:
     def samples(self) -> Ints:
         """How many samples each training has."""
         return self.offsets[1:] - self.offsets[:-1]
+
+    def part(self, begin: int, end: int) -> "FusedJob":
+        """Trainings `begin` to ``end - 1``, with their own samples' numbers alone; the models and the data are the whole job's."""
+        first, last = int(self.offsets[begin]), int(self.offsets[end])
+        rows = {name: getattr(self, name)[begin:end] for name in ("start", *_PER_TRAINING)}
+        own = {name: value[begin:end] for name in ("anchors", "linear") if (value := getattr(self, name)) is not None}
+        return replace(self, offsets=self.offsets[begin : end + 1] - first, indices=self.indices[first:last], **rows, **own)
 
     @cached_property
     def shifted(self) -> Doubles:

@@ -10,6 +10,7 @@ from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import fold
 from coterie.data.federation import Parts
+from coterie.engines.held.rows import one_below_the_other
 from coterie.engines.job import FusedJob
 from coterie.engines.local_engine import Work
 
@@ -28,7 +29,7 @@ def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) 
         y=federation.y,
         offsets=np.concatenate([[0], np.cumsum(samples)]),
         indices=_indices(held, asks, clients),
-        models=np.concatenate([ask.models for ask in asks]),
+        models=one_below_the_other([ask.models for ask in asks]),
         start=np.concatenate([ask.start for ask in asks]) + np.repeat(_firsts([len(ask.models) for ask in asks]), counts),
         keys=_keys(works, asks, clients, counts),
         epochs=_own(epochs, [ask.epochs for ask in asks], counts).astype(np.int64),

@@ -48,12 +48,12 @@ def blocks_of(rows: Ints, sizes: Ints, parameters: int) -> Iterator[tuple[Ints, 
         at = stop
 
 
-def stacks_of(sizes: Ints, parameters: int, inputs: int) -> Iterator[Ints]:
-    """The numbers of models in stacks: of equally many samples each, at least one, and no more than STACKED numbers."""
+def stacks_of(sizes: Ints, parameters: int, inputs: int, most: int = STACKED) -> Iterator[Ints]:
+    """The numbers of models in stacks: of equally many samples each, at least one, and no more than so many numbers."""
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     for alike in runs_of(order, sizes):
-        together = max(1, STACKED // (parameters + inputs * int(sizes[alike[0]])))
+        together = max(1, most // (parameters + inputs * int(sizes[alike[0]])))
         yield from (alike[at : at + together] for at in range(0, len(alike), together))
 
 

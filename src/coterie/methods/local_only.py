@@ -57,8 +57,8 @@ class LocalOnly(Method[Alone]):
     def round(self, state: Alone, ctx: Context) -> Round[Alone]:
         state = state.everybody(len(ctx.roster))
         clients, epochs = self._who(state, ctx)
-        models = np.concatenate([state.models.common[None, :], state.models.of(clients)])
-        trained = yield from Train(clients, models, ctx.local, start=1 + np.arange(len(clients)), epochs=epochs, alone=True)
+        models, start = state.models.begun(clients)
+        trained = yield from Train(clients, models, ctx.local, start=start, epochs=epochs, alone=True)
         if not len(trained):
             return state
         own = state.models.put(trained.clients, trained.vectors)

@@ -7,12 +7,12 @@ import torch
 
 from coterie.core import rng
 from coterie.core.arrays import Array, Floats
+from coterie.engines.fused.gpu import layout, tables
 from coterie.engines.fused.gpu import route as fused_gpu
-from coterie.engines.fused.gpu import tables
 from coterie.engines.fused.gpu.layout import pack, unpack
 from coterie.engines.fused.gpu.orders import orders
 from coterie.engines.job import FusedJob
-from engines.fused.fused_oracle import errors, random_job, subset
+from engines.fused.fused_oracle import errors, gradient, random_job, subset
 
 on_a_gpu = pytest.mark.skipif(not fused_gpu.available(), reason="there is no GPU here")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_a_gpu)]
@@ -83,6 +83,57 @@ def test_there_is_no_kernel_for_deep_or_wide_networks() -> None:
     assert not fused_gpu.fits((784, 1000, 10))
 
 
+def by_hand(sizes: tuple[int, ...], x: torch.Tensor, models: tables.PackedModels, piece: tables.Piece) -> None:
+    """What the kernels do with a piece, read from the same tables, in float64."""
+    for integers, (lr, momentum, decay, mu, has_linear) in zip(piece.integers.tolist(), piece.reals.double().tolist(), strict=True):
+        i, anchor, samples, batch, steps, at, _ = integers
+        w, v, c, slope = (
+            unpack(sizes, table[[row]])[0].double().numpy()
+            for table, row in ((models.weights, i), (models.velocity, i), (models.anchors, anchor), (models.linear, i))
+        )
+        left = samples
+        for _ in range(steps):
+            here = slice(at, at + min(batch, left))
+            g, _ = gradient(sizes, w, x[piece.rows[here].long()].double().numpy(), piece.labels[here].numpy())
+            v = momentum * v + g + mu * (w - c) + has_linear * slope + decay * w
+            w = w - lr * v
+            at, left = here.stop, samples if left == here.stop - here.start else left - (here.stop - here.start)
+        for table, row in ((models.weights, w), (models.velocity, v)):
+            table[i] = pack(sizes, torch.from_numpy(row.astype(np.float32))[None])[0]
+
+
+@pytest.mark.parametrize("together", [1, 2, 100])
+@pytest.mark.parametrize("sizes", [(5, 3), (5, 4, 3), (4, 3, 3, 2)])
+def test_no_more_models_are_packed_at_a_time_than_fit(sizes: tuple[int, ...], together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eighty lanes' models, velocities and copies of their starts had taken half of a large GPU's memory."""
+    packed: list[int] = []
+
+    def launched(sizes: tuple[int, ...], x: torch.Tensor, models: tables.PackedModels, piece: tables.Piece) -> None:
+        packed.append(len(models.weights))
+        by_hand(sizes, x, models, piece)
+
+    monkeypatch.setattr(fused_gpu, "_launch", launched)
+    for seed in range(6):
+        job = ragged(seed, sizes)
+        copies = 3 + (job.anchors is not None) + (job.linear is not None)
+        monkeypatch.setattr(tables, "stacked_memory", lambda device, copies=copies: 4 * copies * together * layout.packed(sizes))
+        found = fused_gpu.trained_in_stretches(job, torch.from_numpy(job.x), torch.from_numpy(job.y))
+        assert max(errors(job, found.numpy(), job.steps()), default=0) < 1e-4
+    assert max(packed) <= together
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_a_model_that_one_training_begins_from_is_packed_once_unless_it_pulls_back(mu: float) -> None:
+    job = random_job(3, (5, 3), [4, 6, 2], mu=np.full(3, mu))
+    models = torch.from_numpy(np.random.default_rng(0).normal(size=(5, job.parameters)).astype(np.float32))
+    stack = tables.stack(replace(job, models=models.numpy(), start=np.array([1, 3, 4])), models)
+    assert (stack.weights.data_ptr() == stack.anchors.data_ptr()) == (mu == 0)
+    assert torch.equal(unpack((5, 3), stack.weights), models[[1, 3, 4]])
+    shared = tables.stack(replace(job, models=models.numpy(), start=np.array([3, 1, 3])), models)
+    assert torch.equal(unpack((5, 3), shared.weights), models[[3, 1, 3]])
+    assert len(shared.anchors) == 2
+
+
 @on_a_gpu
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_agrees_with_the_float64_loop_on_random_jobs(sizes: tuple[int, ...]) -> None:
@@ -126,6 +177,9 @@ def test_bits_depend_on_nothing_but_the_training(sizes: tuple[int, ...], monkeyp
             assert same_bits(expected, vectors(job))
         with monkeypatch.context() as patch:
             patch.setattr(tables, "LONGEST_TURN", 20)
+            assert same_bits(expected, vectors(job))
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, "stacked_memory", lambda device: 1)  # one training at a time
             assert same_bits(expected, vectors(job))
 
 

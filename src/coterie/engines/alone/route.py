@@ -15,6 +15,7 @@ from coterie.engines.alone.training import Setting, Training
 from coterie.engines.augment import draws_for
 from coterie.engines.batches import batches
 from coterie.engines.fitting import smallest_batch
+from coterie.engines.held.rows import tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -60,7 +61,7 @@ class OneByOne:
         """The same, the models left where they were trained."""
         rule = Rule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
         setting = self._setting(rule, local)
-        models = torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)  # sent once, however many begin from one
+        models = tensor_of(job.models, self.device).to(torch.float32)  # sent once, however many begin from one
         vectors = models[self._numbers(job.start)]  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
         with products_in(self.precision):

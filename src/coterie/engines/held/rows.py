@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.held import Held
+from coterie.core.held import Held, placed_on_host
 from coterie.core.mixing import MixedTensor
+from coterie.engines.free_memory import room_for
 from coterie.engines.held.sums import Terms, distances, weighted_sum
 from coterie.engines.tensors import as_tensor, fetched
 
@@ -26,7 +27,7 @@ class TensorRows(Held):
     @classmethod
     def trained(cls, tensor: Tensor, models: Floats, start: Ints) -> "TensorRows":
         """Models after training, which row i began from row ``start[i]`` of `models`; all are measured at once."""
-        moved = distances(tensor, as_tensor(models, tensor.device), as_tensor(start, tensor.device))
+        moved = distances(tensor, tensor_of(models, tensor.device), as_tensor(start, tensor.device))
         return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
 
     @classmethod
@@ -44,6 +45,23 @@ class TensorRows(Held):
 
     def columns(self, chosen: slice) -> "TensorRows":
         return TensorRows(self._tensor[:, chosen], self.moved, None if self.at_hand is None else self.at_hand[:, chosen])
+
+    @torch.no_grad()
+    def placed(self, where: Ints, among: Floats, count: int) -> Floats:
+        if self.at_hand is not None or not room_for((count, self.shape[1]), self._tensor.device):
+            return placed_on_host(np.asarray(self), where, among, count)
+        if len(where) == count:
+            return self._by_itself(np.argsort(where, kind="stable")).as_array()
+        found, moved = self._tensor.new_empty((count, self.shape[1])), np.zeros(count)
+        found[: len(among)] = tensor_of(among, self._tensor.device)
+        found[as_tensor(where, self._tensor.device)] = self._tensor
+        moved[where] = self.moved
+        return TensorRows(found, moved).as_array()
+
+    def _by_itself(self, order: Ints) -> "TensorRows":
+        """The rows in this order, without the rest of a larger tensor that they are a part of: who keeps them would keep all of it."""
+        alone = 2 * self._tensor.nbytes > self._tensor.untyped_storage().nbytes()
+        return self if alone and np.array_equal(order, np.arange(len(self))) else self.rows(order)
 
     def mixed(self, parts: Sequence[MixedTensor], order: Ints, before: Floats) -> Floats:
         used = any(part.before.any() for part in parts)
@@ -88,3 +106,18 @@ class TensorRows(Held):
         for block in blocks:
             total += block
         return np.asarray(total.cpu().numpy())
+
+
+def tensor_of(models: Floats, device: torch.device) -> Tensor:
+    """(k, d) on a device: what is held there is not fetched and sent again."""
+    return models._tensor.to(device) if isinstance(models, TensorRows) else as_tensor(np.ascontiguousarray(models), device)
+
+
+def one_below_the_other(tables: Sequence[Floats]) -> Floats:
+    """Tables of models as one: on a device where one of them is held there."""
+    homes = [table._tensor.device for table in tables if isinstance(table, TensorRows) and table.at_hand is None]
+    if not homes:
+        return np.concatenate(tables)
+    if len(tables) == 1:
+        return tables[0]
+    return TensorRows(torch.cat([tensor_of(table, homes[0]) for table in tables]), np.zeros(sum(map(len, tables)))).as_array()

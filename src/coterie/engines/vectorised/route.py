@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Floats, Ints
 from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
+from coterie.engines.held.rows import tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -132,7 +133,7 @@ class Vectorised:
         return rows if self.chained is None else self.chained.restored(name, rows)
 
     def _models(self, job: FusedJob) -> Tensor:
-        return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
+        return tensor_of(job.models, self.device).to(torch.float32)
 
     def _numbers(self, rows: Ints) -> Tensor:
         return torch.as_tensor(rows, device=self.device)
@@ -175,7 +176,7 @@ class Vectorised:
 
         def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
             used, places = np.unique(which, return_inverse=True)
-            there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
+            there, spread = tensor_of(table[used], self.device), self._numbers(places)
             return [self._arranged(s.name, self.stepper.typed(s.name, there[:, s.begin : s.end][spread])) for s in slices]
 
         models = pieces(job.models, job.start[rows], self.stepper.slices(shared))

@@ -13,7 +13,8 @@ import torch
 
 from coterie.core.arrays import Floats, Ints
 from coterie.engines.fused.gpu.layout import packed, unpack, width
-from coterie.engines.fused.gpu.tables import PackedModels, Piece, pieces, stack
+from coterie.engines.fused.gpu.tables import PackedModels, Piece, pieces, stack, stretches
+from coterie.engines.held.rows import tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.tensors import fetched
 
@@ -49,13 +50,23 @@ def train_on_device(job: FusedJob, *, resident: tuple[torch.Tensor, torch.Tensor
         raise ValueError(f"No GPU kernel for a model of sizes {job.sizes}: use the vectorised route.")
     if not x.is_cuda or x.dtype != torch.float32 or x.shape != job.x.shape or y.shape != job.y.shape or not x.is_contiguous():
         raise ValueError("The resident data must be the job's, on a GPU, float32 and contiguous.")
-    steps = job.steps()
     with torch.cuda.device(x.device):
-        models = stack(job, x.device)
-        for piece in pieces(job, steps, models.reals, y):
+        return trained_in_stretches(job, x, y), job.steps()
+
+
+def trained_in_stretches(job: FusedJob, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(n, d) the trained models; only those of some trainings at a time are packed."""
+    given = tensor_of(job.models, x.device)
+    found = torch.empty((len(job.start), job.parameters), device=x.device)
+    for begin, end in stretches(job, x.device):
+        part = job.part(begin, end)
+        models = stack(part, given)
+        for piece in pieces(part, part.steps(), models.reals, y):
             _launch(job.sizes, x, models, piece)
-            torch.cuda.synchronize()  # between pieces Ctrl-C is heard
-        return unpack(job.sizes, models.weights), steps
+            if x.is_cuda:
+                torch.cuda.synchronize()  # between pieces Ctrl-C is heard
+        unpack(job.sizes, models.weights, found[begin:end])
+    return found
 
 
 def _launch(sizes: tuple[int, ...], x: torch.Tensor, models: PackedModels, piece: Piece) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Array, Ints
-from coterie.engines.fused.gpu.layout import pack
+from coterie.engines.free_memory import stacked_memory
+from coterie.engines.fused.gpu.layout import pack, packed
 from coterie.engines.fused.gpu.orders import orders
 from coterie.engines.job import FusedJob
 
@@ -20,7 +21,7 @@ class PackedModels(NamedTuple):
 
     weights: torch.Tensor  # (n, packed)
     velocity: torch.Tensor  # (n, packed)
-    anchors: torch.Tensor  # (n or k, packed)
+    anchors: torch.Tensor  # (n or k, packed): of the models, those that trainings begin from, in order
     linear: torch.Tensor  # (n, packed), or anything where no training has a linear term
     reals: torch.Tensor  # (n, 5): lr, momentum, weight decay, mu, whether there is a linear term
 
@@ -34,10 +35,23 @@ class Piece(NamedTuple):
     labels: torch.Tensor
 
 
-def stack(job: FusedJob, device: torch.device) -> PackedModels:
-    """Put the job's models on the device."""
-    models = pack(job.sizes, _sent(job.models, device))
-    weights = models[_sent(job.start, device)]
+def stretches(job: FusedJob, device: torch.device) -> list[tuple[int, int]]:
+    """Where the job is cut so that no more of its models are packed at a time than may be stacked; [begin, end) of each part.
+
+    The bits of a training do not depend on the others, so that they do not depend on this either.
+    """
+    n, copies = len(job.start), 3 + (job.anchors is not None) + (job.linear is not None)  # starts, weights, velocities
+    together = max(1, stacked_memory(device) // (4 * copies * packed(job.sizes)))
+    return [(begin, min(begin + together, n)) for begin in range(0, n, together)]
+
+
+def stack(job: FusedJob, models: torch.Tensor) -> PackedModels:
+    """The models (k, d) of the job, which are on the device, as its trainings begin from them."""
+    device = models.device
+    used, place = np.unique(job.start, return_inverse=True)
+    models = pack(job.sizes, models if len(used) == len(models) else models[_sent(used, device)])
+    # with one training a model, and nothing that pulls back to it, it need not be there twice
+    weights = models if not job.mu.any() and np.array_equal(place, np.arange(len(used))) else models[_sent(place, device)]
     has_linear = job.shifted
     reals = np.stack([job.lr, job.momentum, job.weight_decay, job.mu, has_linear], 1).astype(np.float32)
     return PackedModels(
@@ -54,7 +68,7 @@ def pieces(job: FusedJob, steps: Ints, reals: torch.Tensor, labels: torch.Tensor
     device, samples = labels.device, job.samples()
     an_epoch = np.maximum(1, -(-samples // job.batch_size))  # steps
     epochs = -(-steps // an_epoch)
-    anchor = job.start if job.anchors is None else np.arange(len(steps))
+    anchor = np.unique(job.start, return_inverse=True)[1] if job.anchors is None else np.arange(len(steps))  # as `stack` has them
     indices = _sent(job.indices, device)
     begin, latest = 0, int(epochs.max(initial=0))
     while begin < latest:
