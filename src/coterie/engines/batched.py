@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import among, cores, one_thread
 from coterie.engines.alone.route import OneByOne
+from coterie.engines.apart import all_on
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Dense, Spread
 from coterie.engines.dense_arrays import DenseArrays
@@ -173,7 +174,8 @@ class BatchedEngine(LocalEngine):
         route = self._route(world, asks[0].local)
         if route.name == "loop" or self._needs_loop(works[0]):
             return [self.loop.answer(work) for work in works]
-        job = merge(works, asks, kept.sizes)
+        apart = route.name != "fused" and asks[0].local.rule is None
+        job = merge(works, asks, kept.sizes, apart=apart)
         if (rule := asks[0].local.rule) is not None:
             extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
             vectors, steps, more = self._vectorised(world, kept, exact=False).train_by_rule(RuleJob(job, rule, asks[0].local, extra))
@@ -216,7 +218,7 @@ class BatchedEngine(LocalEngine):
 
     def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
         """Trained models as replies have them: where they are, or fetched."""
-        return TensorRows.trained(vectors, job.models, job.start).as_array() if self.holds else fetched(vectors)
+        return TensorRows.trained(vectors, all_on(job.models, vectors.device), job.start).as_array() if self.holds else fetched(vectors)
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:

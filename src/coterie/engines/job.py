@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints, Words
+from coterie.engines.apart import any_set
 
 _PER_TRAINING = ("keys", "epochs", "max_steps", "batch_size", "lr", "momentum", "weight_decay", "mu")
 
@@ -69,7 +70,7 @@ class FusedJob:
     @cached_property
     def shifted(self) -> Doubles:
         """(n,) one where a training has a linear term."""
-        return np.zeros(len(self.start)) if self.linear is None else np.any(self.linear, axis=1).astype(np.float64)
+        return np.zeros(len(self.start)) if self.linear is None else any_set(self.linear).astype(np.float64)
 
     def steps(self) -> Ints:
         """How many steps each training takes, known before it begins."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Floats, Ints
 from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
+from coterie.engines.apart import all_on, some_on
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -108,7 +109,7 @@ class Vectorised:
         with products_in(self.precision), self._stream():
             shared = self.shared
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
-            vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
+            vectors = all_on(job.models, self.device)[self._numbers(job.start)]  # a training of no steps returns its start
             for trainings in self.chunks(job, optimizer):
                 ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
                 rows = self._numbers(trainings)
@@ -130,9 +131,6 @@ class Vectorised:
 
     def _restored(self, name: str, rows: Tensor) -> Tensor:
         return rows if self.chained is None else self.chained.restored(name, rows)
-
-    def _models(self, job: FusedJob) -> Tensor:
-        return torch.as_tensor(np.asarray(job.models, dtype=np.float32), device=self.device)
 
     def _numbers(self, rows: Ints) -> Tensor:
         return torch.as_tensor(rows, device=self.device)
@@ -173,15 +171,20 @@ class Vectorised:
     def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
         """The trainings' starts and settings on the device."""
 
-        def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
-            used, places = np.unique(which, return_inverse=True)
-            there, spread = torch.as_tensor(table[used], device=self.device), self._numbers(places)
-            return [self._arranged(s.name, self.stepper.typed(s.name, there[:, s.begin : s.end][spread])) for s in slices]
+        def pieces(table: Tensor, which: Ints, slices: list[Slice]) -> list[Tensor]:
+            spread = self._numbers(which)
+            return [self._arranged(s.name, self.stepper.typed(s.name, table[:, s.begin : s.end][spread])) for s in slices]
 
-        models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
+        def terms(table: Floats) -> list[Tensor]:
+            """Of trainings that have rows of their own; those that fill a stack up repeat its first."""
+            used, places = np.unique(rows, return_inverse=True)
+            return pieces(some_on(table, used, self.device), places, trained)
+
+        # models were sent once, with the job: every chunk begins from most of them
+        models = pieces(all_on(job.models, self.device), job.start[rows], self.stepper.slices(shared))
         trained = [s for s in self.layout.slices if s.kind == "weight"]
         weights, adam = models[: len(trained)], rule.optimizer == "adam"
-        anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else pieces(job.anchors, rows, trained)
+        anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else terms(job.anchors)
         settings = (job.lr, job.momentum, job.weight_decay, job.mu, job.shifted)
         return Stack(
             weights=weights,
@@ -189,7 +192,7 @@ class Vectorised:
             first=[torch.zeros_like(w) for w in weights] if adam or job.momentum.any() else [],
             second=[torch.zeros_like(w) for w in weights] if adam else [],
             anchors=anchors,
-            linear=pieces(job.linear, rows, trained) if job.linear is not None else [],
+            linear=terms(job.linear) if job.linear is not None else [],
             settings=[torch.as_tensor(values[rows, None], dtype=self.dtype, device=self.device) for values in settings],
         )
 
