@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.core.arrays import Array, Bools, Floats, Ints
 from coterie.core.held import elsewhere
+from coterie.engines.free_memory import held_memory, home_of
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.tensors import as_tensor
 
@@ -94,6 +95,12 @@ class RowsApart:
 def all_on(table: Floats, device: torch.device) -> Tensor:
     """(n, d) a job's rows on a device."""
     return table.on(device) if isinstance(table, RowsApart) else as_tensor(np.asarray(table, dtype=np.float32), device)
+
+
+def begun_from(models: Floats, start: Ints, device: torch.device) -> Tensor:
+    """(n, d) the model that each training begins from, where the trained ones are to lie: on the host where all cannot be on the device."""
+    home = home_of((len(start), models.shape[1]), device, held_memory)
+    return all_on(models, device).to(home)[torch.as_tensor(start, device=home)]
 
 
 def some_on(table: Floats, rows: Ints, device: torch.device) -> Tensor:

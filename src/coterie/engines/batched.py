@@ -217,8 +217,10 @@ class BatchedEngine(LocalEngine):
         return kept.alone
 
     def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
-        """Trained models as replies have them: where they are, or fetched."""
-        return TensorRows.trained(vectors, all_on(job.models, vectors.device), job.start).as_array() if self.holds else fetched(vectors)
+        """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
+        if not self.holds or vectors.device.type != self.device.type:
+            return fetched(vectors)
+        return TensorRows.trained(vectors, all_on(job.models, vectors.device), job.start).as_array()
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:

@@ -12,7 +12,7 @@ from coterie.core.augmentation import augmentation_of
 from coterie.core.local import Local
 from coterie.core.parameters import layout_of, sent
 from coterie.engines.alone.training import Setting, Training
-from coterie.engines.apart import all_on, some_on
+from coterie.engines.apart import all_on, begun_from, some_on
 from coterie.engines.augment import draws_for
 from coterie.engines.batches import batches
 from coterie.engines.fitting import smallest_batch
@@ -62,7 +62,7 @@ class OneByOne:
         rule = Rule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
         setting = self._setting(rule, local)
         models = all_on(job.models, self.device)  # sent once, however many begin from one
-        vectors = models[self._numbers(job.start)]  # a training of no steps returns its start
+        vectors = begun_from(job.models, job.start, self.device)  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
         with products_in(self.precision):
             order = [int(i) for i in np.argsort([-len(plan) for plan in plans], kind="stable") if plans[i]]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Floats, Ints
 from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
-from coterie.engines.apart import all_on, some_on
+from coterie.engines.apart import all_on, begun_from, some_on
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -109,12 +109,12 @@ class Vectorised:
         with products_in(self.precision), self._stream():
             shared = self.shared
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
-            vectors = all_on(job.models, self.device)[self._numbers(job.start)]  # a training of no steps returns its start
+            vectors = begun_from(job.models, job.start, self.device)  # a training of no steps returns its start
             for trainings in self.chunks(job, optimizer):
                 ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
-                rows = self._numbers(trainings)
+                rows = self._numbers(trainings).to(vectors.device)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
-                    vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(torch.float32)
+                    vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(vectors.device, torch.float32)
             return vectors, job.steps()
 
     def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
