@@ -41,6 +41,7 @@ from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
 from coterie.engines.panels import Panels
 from coterie.engines.precision import Precision, products_in
+from coterie.engines.probing import gradients_together
 from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor, fetched
 from coterie.engines.torch_threads import torch_threads
@@ -113,10 +114,21 @@ class BatchedEngine(LocalEngine):
             spread: Spread = self._spread if dense else map
             juries = {world: jury for world in {work.world for work in works} if (jury := self._jury(world, spread)) is not None}
             found: dict[int, Any] = dict(judged_together(works, juries, spread))
+            for numbers in self._probing(works):
+                route = self._vectorised(works[numbers[0]].world, self._keep(works[numbers[0]].world), exact=False)
+                found |= zip(numbers, gradients_together([works[i] for i in numbers], route), strict=True)
             left = [i for i in range(len(works)) if i not in found]
             alone = spread if len(works) == 1 else map  # then it has the cores to itself
             found |= zip(left, spread(lambda i: self._answer(works[i], alone), left), strict=True)
             return [found[i] for i in range(len(works))]
+
+    def _probing(self, works: Sequence[Work]) -> list[list[int]]:
+        """The numbers of the asks for gradients that are answered together: of one world whose trainings are stacked on the device."""
+        found: dict[World, list[int]] = {}
+        for number, work in enumerate(works):
+            if self.holds and isinstance(work.ask, Gradient) and self._keep(work.world).stacks:
+                found.setdefault(work.world, []).append(number)
+        return list(found.values())
 
     def _jury(self, world: World, spread: Spread) -> Jury | None:
         """What judges models on the same samples; None where probabilities are needed to tell."""
@@ -125,8 +137,7 @@ class BatchedEngine(LocalEngine):
             return Jury(partial(kept.dense.judge, spread=spread), kept.panels)
         if isinstance(kept.dense, DenseTensors):
             return Jury(kept.dense.judge_many, kept.panels)
-        judge = self._judge(world, kept, spread)
-        return None if judge is None else Jury(lambda models, rows: [judge(model, rows) for model in models], kept.panels)
+        return None if self.device.type == "cpu" else Jury(self.loop.space(world).judge_many, kept.panels)
 
     def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
         """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
@@ -143,7 +154,9 @@ class BatchedEngine(LocalEngine):
                 each = DenseEach(kept.dense, spread) if isinstance(kept.dense, DenseArrays) else None
                 return evaluate(ask, federation, predict, work.judged(), judge, each)
             case Losses():
-                shorter = partial(losses_of, kept.dense, spread=spread) if isinstance(kept.dense, DenseArrays) else None
+                shorter = self.loop.space(work.world).losses_many if kept.dense is None else None
+                if isinstance(kept.dense, DenseArrays):
+                    shorter = partial(losses_of, kept.dense, spread=spread)
                 return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict, federation.task)
@@ -283,3 +296,8 @@ class _Kept:
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.alone: OneByOne | None = None
         self.routes: dict[str, Route] = {}
+
+    @property
+    def stacks(self) -> bool:
+        """Whether trainings of this world were found to be stacked: then gradients can be."""
+        return self.dense is None and any(route.name == "vectorised" for route in self.routes.values())

@@ -29,7 +29,7 @@ from coterie.engines.tensors import fetched
 from coterie.engines.vectorised import plan
 from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
 from coterie.engines.vectorised.device_table import table_on
-from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for
+from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for, given_up
 from coterie.engines.vectorised.memory import activation_bytes
 from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
 from coterie.engines.vectorised.step import Stepper
@@ -204,20 +204,24 @@ class Vectorised:
             steps.load(stack, shared)
         else:
             while len(self._captured) >= KEPT:
-                self._captured.popitem(last=False)
+                del self._captured[given_up(self._captured)]
             steps = CapturedSteps(stack, shared, width, partial(self._steps.step, rule=rule))
         self._captured[key] = steps
         return steps
 
-    def _bytes(self, job: FusedJob, shared: Shared, optimizer: Optimizer, width: int) -> int:
-        """What one stacked training needs: parameters and the like, activations and their gradients, and its table of samples."""
+    def passed_bytes(self, samples: int) -> int:
+        """What a forward and a backward pass of so many samples keep on their way."""
         if self._activations is None:
             self._activations = activation_bytes(self.stepper, self.dtype)
+        return samples * (2 * self._activations + self.x[:1].nbytes)
+
+    def _bytes(self, job: FusedJob, shared: Shared, optimizer: Optimizer, width: int) -> int:
+        """What one stacked training needs: parameters and the like, activations and their gradients, and its table of samples."""
         # the model, its gradient, a temporary and the model put aside; then what the settings call for
         copies = 4 + 3 * (optimizer == "adam") + int(job.momentum.any()) + int(job.mu.any()) + (job.linear is not None)
         stacked = sum(s.size * (copies if s.kind == "weight" else 2) for s in self.stepper.slices(shared)) * self.dtype.itemsize
         batch = min(width, int(plan.widths(job).max(initial=1)))
-        return stacked + batch * (2 * self._activations + self.x[:1].nbytes + 4 * int(job.steps().max(initial=0)))
+        return stacked + self.passed_bytes(batch) + batch * 4 * int(job.steps().max(initial=0))
 
     @contextmanager
     def _stream(self) -> Iterator[None]:
