@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.engines import gradients
+from coterie.engines.free_memory import home_of
 from coterie.engines.workspace import Workspace
 from coterie.testing import worlds
 
@@ -32,9 +32,20 @@ def test_the_servers_own_test_set_is_laid_out_once(monkeypatch: pytest.MonkeyPat
     assert first.tobytes() == again.tobytes() == space.predict(model, np.arange(5))[1].tobytes()
 
 
-def test_gradients_that_do_not_fit_a_gpu_are_kept_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "stacked_memory", lambda device: 4000)
+def test_what_does_not_fit_a_gpu_is_kept_on_the_host() -> None:
     gpu, host = torch.device("cuda"), torch.device("cpu")
-    assert gradients.home_of((10, 100), gpu) == gpu
-    assert gradients.home_of((10, 101), gpu) == host
-    assert gradients.home_of((10**6, 10**6), host) == host
+    assert home_of((10, 100), gpu, lambda device: 4000) == gpu
+    assert home_of((10, 101), gpu, lambda device: 4000) == host
+    assert home_of((10**6, 10**6), host, lambda device: 4000) == host
+
+
+def test_many_models_are_judged_as_one_after_the_other() -> None:
+    world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
+    space, chosen = Workspace(world, torch.device("cpu"), torch.float32), np.array([3, 1, 4, 1, 5])
+    models = np.stack([world.model.initial(i)() for i in range(3)])
+    judged, losses = space.judge_many(list(models), chosen), space.losses_many(models, chosen)
+    for model, (guess, loss), alone in zip(models, judged, losses, strict=True):
+        chances, expected = space.predict(model, chosen)
+        assert guess.tolist() == chances.argmax(1).tolist()
+        assert loss.tobytes() == alone.tobytes() == expected.tobytes()
+        assert space.judge(model, chosen)[1].tobytes() == expected.tobytes()

@@ -11,7 +11,7 @@ from coterie.core.plan import Plan
 from coterie.methods.catalogue import build
 from coterie.run.drive import waves
 from coterie.run.lanes import Lane, lanes_of
-from coterie.run.memory import check_memory, footprint, kept_by, least
+from coterie.run.memory import check_memory, footprint, kept_by, least, told_of_spill
 from coterie.testing import worlds
 
 MODEL = 18  # numbers of the small world's model, of five features and three classes
@@ -58,6 +58,40 @@ def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
     one = footprint(lanes[0]) + footprint(lanes[1])
     assert [len(wave) for wave in waves(lanes, 2 * one)] == [4, 2]
     assert [len(wave) for wave in waves(lanes, 2 * one - 1)] == [2, 2, 2]
+
+
+def test_a_seed_that_does_not_fit_a_gpu_is_cut_into_lanes_that_do() -> None:
+    """What is held there cannot be swapped: with whole seeds 15 methods among 3,550 clients would not fit any GPU."""
+    methods = [(name, build(name)) for name in ("fedavg", "fedprox", "local")]
+    lanes = lanes_of(methods, [0, 1], worlds.world().problem, Plan(rounds=1, cohort=2))
+    one, large = footprint(lanes[0]), footprint(lanes[2])
+
+    def cut(memory: int, seeds: int | None = None) -> list[list[tuple[str, int]]]:
+        made = list(waves(lanes, memory, seeds, whole_seeds=False))
+        assert [each for wave in made for each in wave] == lanes
+        return [[(each.label, each.seed) for each in wave] for wave in made]
+
+    assert [len(wave) for wave in cut(4 * one + 2 * large)] == [6]
+    assert [len(wave) for wave in cut(2 * one + large)] == [3, 3]
+    assert cut(2 * one + large - 1) == [
+        [("fedavg", 0), ("fedprox", 0)], [("local", 0)], [("fedavg", 1), ("fedprox", 1)], [("local", 1)],
+    ]  # fmt: skip
+    assert [len(wave) for wave in cut(2 * one - 1)] == [1] * 6
+    assert [len(wave) for wave in cut(0)] == [1] * 6  # a lane at least
+    assert [len(wave) for wave in cut(10**9, seeds=1)] == [3, 3]
+    assert [len(wave) for wave in waves(lanes, 0)] == [3, 3]  # the host's seeds stay whole
+
+
+def test_what_is_kept_on_the_host_for_want_of_a_larger_gpu_is_told() -> None:
+    waves_ = [[lane("fedavg", cohort=2)], [lane("fesem", cohort=2)]]
+    assert told_of_spill(waves_, 4 * MODEL * 6) is None  # everybody warms FeSEM up
+    told = told_of_spill(waves_, 4 * MODEL * 6 - 1)
+    assert told is not None
+    assert "What clients of fesem send back at once (432 bytes) is more than the 431 bytes that stay on the GPU" in told
+    both = told_of_spill([[*waves_[0], *waves_[1]]], 4 * MODEL * 7)
+    assert both is not None
+    assert "What clients of 2 lanes send back at once (576 bytes)" in both
+    assert told_of_spill([], 0) is None
 
 
 def test_what_cannot_fit_is_refused_in_a_sentence_that_names_the_method() -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, places
-from coterie.core.held import Held, stays
+from coterie.core.held import Held, elsewhere
 from coterie.core.local import Local
 from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
@@ -181,7 +181,7 @@ class ModelAsk(Ask[R]):
 
     def __post_init__(self) -> None:
         clients = np.asarray(self.clients, dtype=np.int64)
-        models = self.models if stays(self.models) else np.atleast_2d(np.asarray(self.models, dtype=np.float32))
+        models = self.models if elsewhere(self.models) is not None else np.atleast_2d(np.asarray(self.models, dtype=np.float32))
         start = np.asarray(self.start, dtype=np.int64)
         if not len(start) and len(models):
             start = np.zeros(len(clients), dtype=np.int64)

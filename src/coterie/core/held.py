@@ -15,6 +15,7 @@ from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 
 if TYPE_CHECKING:
     from coterie.core.mixing import MixedTensor
+    from coterie.core.neurons import NeuronLayer
 
 
 class Held(NDArrayOperatorsMixin, ABC):
@@ -67,6 +68,22 @@ class Held(NDArrayOperatorsMixin, ABC):
         """(d,) the plain mean of the rows, in float64."""
 
     @abstractmethod
+    def squares_to(self, points: Floats | Doubles) -> Doubles:
+        """(n, K) the squared distance of each row from each of K points, in float64 and from the differences themselves."""
+
+    @abstractmethod
+    def trimmed(self, cut: int) -> tuple[Floats, Doubles]:
+        """(d,) the mean of each column without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
+
+    @abstractmethod
+    def below(self, row: Floats) -> "Held":
+        """This row less each of these: (n, d) differences in float32, where the rows are."""
+
+    @abstractmethod
+    def matched(self, layers: "Sequence[NeuronLayer]", references: Floats, which: Ints) -> "tuple[Held, Bools]":
+        """The rows with their hidden neurons in the order of their reference (row ``which[i]``), and (n,) which have changed by that."""
+
+    @abstractmethod
     def placed(self, where: Ints, among: Floats, count: int) -> Floats:
         """(count, d) a table of which row i of these is row ``where[i]``, and `among` the others: the first ones."""
 
@@ -93,7 +110,8 @@ class Held(NDArrayOperatorsMixin, ABC):
         if isinstance(chosen, slice):
             return self.rows(chosen)
         if isinstance(chosen, np.ndarray) and chosen.ndim == 1:
-            return self.rows(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
+            numbers = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+            return self if np.array_equal(numbers, np.arange(len(self))) else self.rows(numbers)  # all of them need no second stack
         if self._fetched is None and (part := _whole_columns(chosen)) is not None:
             ends = part.indices(self.shape[1])
             if ends not in self._parts:
@@ -110,6 +128,10 @@ class Held(NDArrayOperatorsMixin, ABC):
         return np.array(self._host(), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if ufunc is np.subtract and method == "__call__" and inputs[1] is self and self._fetched is None and not options:
+            row = inputs[0]
+            if isinstance(row, np.ndarray) and row.dtype == np.float32 and row.shape in ((self.shape[1],), (1, self.shape[1])):
+                return self.below(row)
         return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Held) else x for x in inputs), **options)
 
     def _host(self) -> Floats:
@@ -126,9 +148,9 @@ def placed_on_host(rows: Floats, where: Ints, among: Floats, count: int) -> Floa
     return found
 
 
-def stays(rows: Array) -> bool:
-    """Whether rows lie elsewhere: what is made of them is made there, and they are not fetched for it."""
-    return isinstance(rows, Held) and rows.at_hand is None
+def elsewhere(vectors: Array) -> Held | None:
+    """Rows that are held, and not at hand: what is made of them is made where they are."""
+    return vectors if isinstance(vectors, Held) and vectors.at_hand is None else None
 
 
 def _whole_columns(chosen: Any) -> slice | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.core.arrays import Bools, Floats, Ids, Ints
-from coterie.core.held import Held, placed_on_host, stays
+from coterie.core.held import Held, elsewhere, placed_on_host
 from coterie.core.serving import Serving
 from coterie.core.states import State
 
@@ -38,7 +38,7 @@ class OwnRows(State):
     def of(self, clients: Ids) -> Floats:
         """(m, d) these clients' rows, which may be written to unless they are held elsewhere."""
         place = self.place[clients]
-        if stays(self.rows) and len(place) and (place >= 0).all():
+        if elsewhere(self.rows) is not None and len(place) and (place >= 0).all():
             return self.rows[place]
         found = np.repeat(self.common[None, :], len(place), axis=0)
         if (place >= 0).any():

@@ -20,6 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.threads import among, cores, one_thread
 from coterie.engines.alone.route import OneByOne
+from coterie.engines.apart import all_on
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense import Spread
 from coterie.engines.dense_arrays import DenseArrays
@@ -32,7 +33,7 @@ from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.cpu import route as fused_cpu
 from coterie.engines.fused.gpu import route as fused_gpu
 from coterie.engines.gradients import gradients_of
-from coterie.engines.held.rows import TensorRows, tensor_of
+from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
 from coterie.engines.judging import Jury, judged_together
 from coterie.engines.local_engine import LocalEngine, Work
@@ -41,6 +42,7 @@ from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
 from coterie.engines.panels import Panels
 from coterie.engines.precision import Precision, products_in
+from coterie.engines.probing import gradients_together
 from coterie.engines.routes import Route, convolutions, knows_layers, layer_sizes, route_for
 from coterie.engines.tensors import as_tensor, fetched
 from coterie.engines.torch_threads import torch_threads
@@ -113,10 +115,21 @@ class BatchedEngine(LocalEngine):
             spread: Spread = self._spread if dense else map
             juries = {world: jury for world in {work.world for work in works} if (jury := self._jury(world, spread)) is not None}
             found: dict[int, Any] = dict(judged_together(works, juries, spread))
+            for numbers in self._probing(works):
+                route = self._vectorised(works[numbers[0]].world, self._keep(works[numbers[0]].world), exact=False)
+                found |= zip(numbers, gradients_together([works[i] for i in numbers], route), strict=True)
             left = [i for i in range(len(works)) if i not in found]
             alone = spread if len(works) == 1 else map  # then it has the cores to itself
             found |= zip(left, spread(lambda i: self._answer(works[i], alone), left), strict=True)
             return [found[i] for i in range(len(works))]
+
+    def _probing(self, works: Sequence[Work]) -> list[list[int]]:
+        """The numbers of the asks for gradients that are answered together: of one world whose trainings are stacked on the device."""
+        found: dict[World, list[int]] = {}
+        for number, work in enumerate(works):
+            if self.holds and isinstance(work.ask, Gradient) and self._keep(work.world).stacks:
+                found.setdefault(work.world, []).append(number)
+        return list(found.values())
 
     def _jury(self, world: World, spread: Spread) -> Jury | None:
         """What judges models on the same samples; None where probabilities are needed to tell."""
@@ -125,8 +138,7 @@ class BatchedEngine(LocalEngine):
             return Jury(partial(kept.dense.judge, spread=spread), kept.panels)
         if isinstance(kept.dense, DenseTensors):
             return Jury(kept.dense.judge_many, kept.panels)
-        judge = self._judge(world, kept, spread)
-        return None if judge is None else Jury(lambda models, rows: [judge(model, rows) for model in models], kept.panels)
+        return None if self.device.type == "cpu" else Jury(self.loop.space(world).judge_many, kept.panels)
 
     def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
         """`map`, by the engine's threads: one piece, or one thread, is not worth handing over."""
@@ -142,7 +154,8 @@ class BatchedEngine(LocalEngine):
                 judge = self._judge(work.world, kept, spread)
                 return evaluate(ask, federation, predict, work.judged(), judge, each_of(kept.dense, spread))
             case Losses():
-                return loss_table(ask, work.parts(ask.part), predict, losses_alone(kept.dense, spread))
+                shorter = losses_alone(kept.dense, spread) if kept.dense is not None else self.loop.space(work.world).losses_many
+                return loss_table(ask, work.parts(ask.part), predict, shorter)
             case Error():
                 return errors(ask, work.parts(), federation.y, predict, federation.task)
             case Gradient() if kept.dense is not None:
@@ -172,7 +185,8 @@ class BatchedEngine(LocalEngine):
         route = self._route(world, asks[0].local)
         if route.name == "loop" or self._needs_loop(works[0]):
             return [self.loop.answer(work) for work in works]
-        job = merge(works, asks, kept.sizes)
+        apart = (self.holds or route.name != "fused") and asks[0].local.rule is None
+        job = merge(works, asks, kept.sizes, apart=apart)
         if (rule := asks[0].local.rule) is not None:
             extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
             vectors, steps, more = self._vectorised(world, kept, exact=False).train_by_rule(RuleJob(job, rule, asks[0].local, extra))
@@ -206,7 +220,9 @@ class BatchedEngine(LocalEngine):
             return self._left(there, job), steps
         if not self.holds:
             return fused_cpu.train(job, self.threads)
-        vectors, steps = fused_cpu.train(replace(job, models=tensor_of(job.models, self.device).numpy()), self.threads)
+        arrays = {"models": all_on(job.models, self.device).numpy()}
+        arrays |= {name: np.asarray(rows) for name in ("anchors", "linear") if (rows := getattr(job, name)) is not None}
+        vectors, steps = fused_cpu.train(replace(job, **arrays), self.threads)  # type: ignore[arg-type]
         return self._left(torch.from_numpy(vectors), job), steps
 
     def _alone(self, world: World, kept: "_Kept") -> OneByOne:
@@ -217,8 +233,10 @@ class BatchedEngine(LocalEngine):
         return kept.alone
 
     def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
-        """Trained models as replies have them: where they are, or fetched."""
-        return TensorRows.trained(vectors, job.models, job.start).as_array() if self.holds else fetched(vectors)
+        """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
+        if not self.holds or vectors.device.type != self.device.type:
+            return fetched(vectors)
+        return TensorRows.trained(vectors, all_on(job.models, vectors.device), job.start).as_array()
 
     def _vectorised(self, world: World, kept: "_Kept", *, exact: bool) -> Vectorised:
         if exact not in kept.vectorised:
@@ -278,3 +296,8 @@ class _Kept:
         self.vectorised: dict[bool, Vectorised] = {}  # by whether batches are of exact size
         self.alone: OneByOne | None = None
         self.routes: dict[str, Route] = {}
+
+    @property
+    def stacks(self) -> bool:
+        """Whether trainings of this world were found to be stacked: then gradients can be."""
+        return self.dense is None and any(route.name == "vectorised" for route in self.routes.values())

@@ -1,5 +1,6 @@
 """How much memory there is to work with: the device's, and the host's beside it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,6 +26,17 @@ def stacked_memory(device: torch.device, *, one_body: bool = False) -> int:
     """
     most = STACKED[device.type]
     return most if device.type == "cpu" else most_stacked(torch.cuda.get_device_properties(device).total_memory, one_body=one_body)
+
+
+def held_memory(device: torch.device | str) -> int:
+    """Bytes of replies that stay on a GPU: half of all its memory. Waves are cut so that theirs do, unless a single lane's do not."""
+    return torch.cuda.get_device_properties(device).total_memory // 2
+
+
+def home_of(shape: tuple[int, int], device: torch.device, most: Callable[[torch.device], int]) -> torch.device:
+    """Where so many float32 numbers are kept: on a GPU `most` bytes, more on the host."""
+    fits = device.type != "cuda" or 4 * shape[0] * shape[1] <= most(device)
+    return device if fits else torch.device("cpu")
 
 
 def most_stacked(total: int, *, one_body: bool) -> int:

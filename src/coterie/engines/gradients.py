@@ -11,14 +11,14 @@ from coterie.core.arrays import Doubles
 from coterie.core.asks import Gradient
 from coterie.core.parameters import write
 from coterie.data.federation import Parts
-from coterie.engines.free_memory import stacked_memory
+from coterie.engines.free_memory import home_of, stacked_memory
 from coterie.engines.workspace import Workspace
 
 
 def gradients_of(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor, Doubles]:
     """(n, d) float32, on the workspace's device where they fit, with noughts for what is not trained, and (n,) the mean losses."""
     shape = len(ask.clients), ask.models.shape[1]
-    found = torch.zeros(shape, dtype=torch.float32, device=home_of(shape, space.device))
+    found = torch.zeros(shape, dtype=torch.float32, device=home_of(shape, space.device, stacked_memory))
     weights = [w for w in space.module.parameters() if w.requires_grad]
     losses, last = list[Tensor](), -1
     for row, client, start in zip(found, ask.clients, ask.start, strict=True):
@@ -36,9 +36,3 @@ def gradients_of(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor,
                 row[begin : begin + w.numel()] = w.grad.reshape(-1)
             begin += w.numel()
     return found, torch.stack(losses).cpu().double().numpy() if losses else np.zeros(0)
-
-
-def home_of(shape: tuple[int, int], device: torch.device) -> torch.device:
-    """Where so many float32 numbers are kept: on a GPU at most what is stacked there."""
-    fits = device.type != "cuda" or 4 * shape[0] * shape[1] <= stacked_memory(device)
-    return device if fits else torch.device("cpu")

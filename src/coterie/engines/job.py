@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints, Words
+from coterie.engines.apart import any_set, cut
 
 _PER_TRAINING = ("keys", "epochs", "max_steps", "batch_size", "lr", "momentum", "weight_decay", "mu")
 
@@ -70,13 +71,13 @@ class FusedJob:
         """Trainings `begin` to ``end - 1``, with their own samples' numbers alone; the models and the data are the whole job's."""
         first, last = int(self.offsets[begin]), int(self.offsets[end])
         rows = {name: getattr(self, name)[begin:end] for name in ("start", *_PER_TRAINING)}
-        own = {name: value[begin:end] for name in ("anchors", "linear") if (value := getattr(self, name)) is not None}
+        own = {name: cut(value, begin, end) for name in ("anchors", "linear") if (value := getattr(self, name)) is not None}
         return replace(self, offsets=self.offsets[begin : end + 1] - first, indices=self.indices[first:last], **rows, **own)
 
     @cached_property
     def shifted(self) -> Doubles:
         """(n,) one where a training has a linear term."""
-        return np.zeros(len(self.start)) if self.linear is None else np.any(self.linear, axis=1).astype(np.float64)
+        return np.zeros(len(self.start)) if self.linear is None else any_set(self.linear).astype(np.float64)
 
     def steps(self) -> Ints:
         """How many steps each training takes, known before it begins."""

@@ -10,16 +10,19 @@ from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import fold
 from coterie.data.federation import Parts
-from coterie.engines.held.rows import one_below_the_other
+from coterie.engines.apart import RowsApart, SomeRows
 from coterie.engines.job import FusedJob
 from coterie.engines.local_engine import Work
 
 
-def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) -> FusedJob:
-    """All the trainings of these asks, which share a world and an optimiser, one after the other."""
+def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...], *, apart: bool = False) -> FusedJob:
+    """All the trainings of these asks, which share a world and an optimiser, one after the other.
+
+    Kept `apart`, models and terms stay in the arrays that they are in, for routes that put them together on a device.
+    """
     federation = works[0].world.federation
     held = [work.parts() for work in works]
-    counts = [len(ask.clients) for ask in asks]
+    counts, width = [len(ask.clients) for ask in asks], asks[0].models.shape[1]
     clients = np.concatenate([ask.clients for ask in asks])
     samples = _samples(held, asks, clients)
     epochs, max_steps, batch, lr, momentum, decay, mu = np.repeat(np.array([_settings(a.local) for a in asks]).T, counts, axis=1)
@@ -29,7 +32,7 @@ def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) 
         y=federation.y,
         offsets=np.concatenate([[0], np.cumsum(samples)]),
         indices=_indices(held, asks, clients),
-        models=one_below_the_other([ask.models for ask in asks]),
+        models=_laid([SomeRows(len(ask.models), ask.models) for ask in asks], width, apart=apart),
         start=np.concatenate([ask.start for ask in asks]) + np.repeat(_firsts([len(ask.models) for ask in asks]), counts),
         keys=_keys(works, asks, clients, counts),
         epochs=_own(epochs, [ask.epochs for ask in asks], counts).astype(np.int64),
@@ -39,8 +42,8 @@ def merge(works: Sequence[Work], asks: Sequence[Train], sizes: tuple[int, ...]) 
         momentum=momentum,
         weight_decay=decay,
         mu=_own(mu, [ask.mus for ask in asks], counts),
-        anchors=_rows(asks, [ask.anchors for ask in asks], lambda ask: ask.models[ask.start]),
-        linear=_rows(asks, [ask.linear for ask in asks], lambda ask: np.zeros((len(ask.clients), ask.models.shape[1]), np.float32)),
+        anchors=_rows(asks, [ask.anchors for ask in asks], lambda ask: SomeRows(len(ask.clients), ask.models, ask.start), apart=apart),
+        linear=_rows(asks, [ask.linear for ask in asks], lambda ask: SomeRows(len(ask.clients)), apart=apart),
     )
 
 
@@ -95,8 +98,15 @@ def _own(values: Doubles, given: Sequence[Ints | Doubles | None], counts: Sequen
     return values
 
 
-def _rows(asks: Sequence[Train], given: Sequence[Floats | None], otherwise: Callable[[Train], Floats]) -> Floats | None:
+def _rows(asks: Sequence[Train], given: Sequence[Floats | None], otherwise: Callable[[Train], SomeRows], *, apart: bool) -> Floats | None:
     """One row for each training where any ask gives them; None where none does."""
     if all(rows is None for rows in given):
         return None
-    return np.concatenate([otherwise(ask) if rows is None else rows for ask, rows in zip(asks, given, strict=True)])
+    parts = [otherwise(ask) if rows is None else SomeRows(len(rows), rows) for ask, rows in zip(asks, given, strict=True)]
+    return _laid(parts, asks[0].models.shape[1], apart=apart)
+
+
+def _laid(parts: Sequence[SomeRows], width: int, *, apart: bool) -> Floats:
+    """Rows one after the other, or as they lie."""
+    rows = RowsApart(parts, width)
+    return rows.as_array() if apart else np.asarray(rows)

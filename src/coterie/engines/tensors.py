@@ -21,6 +21,11 @@ def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
         return torch.as_tensor(array, device=device)
 
 
+def read_off(few: Tensor) -> Array:
+    """Few numbers, as arrays: counts, norms, products of pairs. What is as long as a model is `fetched`."""
+    return few.cpu().numpy()
+
+
 def fetched(vectors: Tensor) -> Floats:
     """Its numbers on the host, in pages that torch pins and hands out again and again; with fresh ones a copy outlasted the training."""
     if not vectors.is_cuda or vectors.nbytes > MOST_PINNED:

@@ -1,10 +1,12 @@
 """A world laid out for work: one module that is written to again and again, and the data as tensors on the device."""
 
+from collections.abc import Sequence
 from copy import copy, deepcopy
 from functools import cached_property
 from threading import Event
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from coterie.engines.augment import augmented
 from coterie.engines.fitting import smallest_batch
 from coterie.engines.loss import scores
 from coterie.engines.precision import Precision, passes_in
-from coterie.engines.tensors import as_tensor
+from coterie.engines.tensors import as_tensor, read_off
 from coterie.engines.world import World
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
@@ -111,8 +113,17 @@ class Workspace:
 
     def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
         """The likeliest class (m,) and losses (m,): all that must leave the device where probabilities do not matter."""
-        chances, losses = self._predicted(model, rows)
-        return chances.argmax(1).cpu().numpy(), losses.cpu().double().numpy()
+        return self.judge_many([model], rows)[0]
+
+    def judge_many(self, models: Sequence[Floats], rows: Ints | None) -> list[tuple[Ints, Doubles]]:
+        """The same of many models on the same samples: nothing is waited for until all are judged."""
+        found = [(chances.argmax(1), losses) for chances, losses in (self._predicted(model, rows) for model in models)]
+        guesses, losses = (torch.stack(of) for of in zip(*found, strict=True))
+        return list(zip(read_off(guesses), read_off(losses).astype(np.float64), strict=True))
+
+    def losses_many(self, models: Floats, rows: Ints) -> Doubles:
+        """(k, m) the losses of each model on these samples, which is all that leaves the device."""
+        return read_off(torch.stack([self._predicted(model, rows)[1] for model in models])).astype(np.float64)
 
     @cached_property
     def _central(self) -> tuple[Tensor, Tensor]:

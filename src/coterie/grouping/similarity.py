@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats
-from coterie.core.held import Held
+from coterie.core.held import elsewhere
 from coterie.core.threads import cores, in_order, one_thread
 from coterie.grouping.many.points import MANY, by_rows, laid_out
 
@@ -20,7 +20,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
     """(n, n) inner products of the rows, or of their differences from `origin`; products and sums in float64, linear in d."""
-    if (away := _away(vectors)) is not None:
+    if (away := elsewhere(vectors)) is not None:
         return away.gram(origin)
     total = np.zeros((len(vectors), len(vectors)))
     for product in over_blocks(lambda block, begin: block @ block.T, vectors, origin):
@@ -31,7 +31,7 @@ def gram(vectors: Floats, origin: Floats | None = None) -> Doubles:
 def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = None) -> Doubles:
     """(n,) the inner product of each row (or of its difference from `origin`) with one direction, or (n, m) with each of m, in float64."""
     along = np.asarray(directions, dtype=np.float64)
-    if (away := _away(vectors)) is not None:
+    if (away := elsewhere(vectors)) is not None:
         return away.dots(along, origin)
     if len(vectors) > MANY:  # a block of all their columns would be a second stack
         return by_rows(lambda rows: laid_out(rows, origin) @ along.T, vectors)
@@ -43,7 +43,7 @@ def dots(vectors: Floats, directions: Floats | Doubles, origin: Floats | None = 
 
 def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
     """(n,) the Euclidean norm of each row (or of its difference from `origin`), in float64 and linear in n."""
-    if (away := _away(vectors)) is not None:
+    if (away := elsewhere(vectors)) is not None:
         return away.lengths(origin)
     if len(vectors) > MANY:
         return np.sqrt(by_rows(lambda rows: (laid_out(rows, origin) ** 2).sum(axis=1), vectors))
@@ -55,7 +55,7 @@ def lengths(vectors: Floats, origin: Floats | Doubles | None = None) -> Doubles:
 
 def average(vectors: Floats) -> Doubles:
     """(d,) the plain mean of the rows, in float64."""
-    if (away := _away(vectors)) is not None:
+    if (away := elsewhere(vectors)) is not None:
         return away.averaged()
     return np.asarray(vectors.mean(axis=0, dtype=np.float64))
 
@@ -140,11 +140,6 @@ def over_blocks(work: Callable[[Doubles, int], Doubles], vectors: Floats, origin
 
     with one_thread():
         yield from in_order(block, range(0, vectors.shape[1], BLOCK), workers=cores() if vectors.size > LARGE else 1)
-
-
-def _away(vectors: Floats) -> Held | None:
-    """Rows that are elsewhere, and not at hand."""
-    return vectors if isinstance(vectors, Held) and vectors.at_hand is None else None
 
 
 def _centre(gram: Doubles) -> Doubles:

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.held import elsewhere
 from coterie.core.layout import Layout
 from coterie.core.method import Context
 from coterie.core.sketches import Sketch, project
@@ -36,6 +37,8 @@ def distances_to(vectors: Floats, centres: Floats, on: Compared, sketch: Sketch 
 
 def squared_distances(vectors: Floats | Doubles, centres: Floats | Doubles) -> Doubles:
     """(n, K) ||w_i - c_k||^2 in float64, from the differences themselves, a block of columns at a time."""
+    if (away := elsewhere(vectors)) is not None:
+        return away.squares_to(centres)
     if len(vectors) > MANY:
         return np.concatenate([squared_distances(vectors[at : at + MANY], centres) for at in range(0, len(vectors), MANY)])
     total = np.zeros((len(vectors), len(centres)))

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Trained
 from coterie.core.errors import UserError
@@ -11,7 +9,7 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.methods.centres import Centres
 from coterie.methods.fesem import FeSEM
-from coterie.methods.matching import aligned, chain, unmatched
+from coterie.methods.matching import all_aligned, chain, matching_costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +29,13 @@ class MatchedFeSEM(FeSEM):
         return super().start(init, ctx)
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
-        layers = chain(ctx.layout)
-        costs = [[unmatched(vector, centre, layers, ctx.layout) for centre in centres] for vector in vectors]
-        return np.array(costs).reshape(len(vectors), len(centres))
+        return matching_costs(vectors, centres, chain(ctx.layout), ctx.layout)
 
     def aligned(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
         layers = chain(ctx.layout)
         if len(layers) == 1:  # outputs stay where they are
             ctx.note("reordered", 0)
             return trained
-        moved, reordered = np.empty(trained.vectors.shape, dtype=np.float32), 0
-        for row, (vector, k) in enumerate(zip(trained.vectors, own, strict=True)):
-            moved[row] = aligned(vector, centres[k], layers)
-            reordered += bool(np.any(moved[row] != vector))
-        ctx.note("reordered", reordered)
+        moved, changed = all_aligned(trained.vectors, centres, own, layers)
+        ctx.note("reordered", int(changed.sum()))
         return replace(trained, vectors=moved)

@@ -6,28 +6,18 @@ neurons that the reference lacks, is left out: every neuron has a partner.
 """
 
 import re
-from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
-from coterie.core.arrays import Array, Doubles, Floats, Ints
+from coterie.core.arrays import Array, Bools, Doubles, Floats, Ids, Ints
 from coterie.core.errors import UserError
+from coterie.core.held import elsewhere
 from coterie.core.layout import Layout, Slice
+from coterie.core.neurons import NeuronLayer
+from coterie.grouping.assignment import best_order, stays_in_order
+from coterie.methods.centre_distances import squared_distances
 
 _CHAINED = re.compile(r"(.*\.)?\d+|first|second|dense|logits")  # Sequential, ModuleList (Mlp), and the layers of Cnn
-
-
-@dataclass(frozen=True)
-class NeuronLayer:
-    """A dense or convolutional layer: the weights (out, in, ...), and all that has one number for each of its neurons."""
-
-    weight: Slice
-    own: list[Slice] = field(default_factory=list)  # (out,) each: the bias, and a batch norm's scale, shift and statistics
-
-    @property
-    def neurons(self) -> int:
-        return self.weight.shape[0]
 
 
 def chain(layout: Layout) -> tuple[NeuronLayer, ...]:
@@ -68,6 +58,31 @@ def aligned(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...]) 
     return result
 
 
+def all_aligned(vectors: Floats, references: Floats, which: Ids, layers: tuple[NeuronLayer, ...]) -> tuple[Floats, Bools]:
+    """(n, d) every model matched with its own reference, and (n,) which have changed by that."""
+    if (away := elsewhere(vectors)) is not None:
+        there, changed = away.matched(layers, references, which)
+        return there.as_array(), changed
+    moved, changed = np.empty(vectors.shape, dtype=np.float32), np.zeros(len(vectors), dtype=np.bool_)
+    for row, (vector, k) in enumerate(zip(vectors, which, strict=True)):
+        moved[row] = aligned(vector, references[k], layers)
+        changed[row] = bool(np.any(moved[row] != vector))
+    return moved, changed
+
+
+def matching_costs(vectors: Floats, references: Floats, layers: tuple[NeuronLayer, ...], layout: Layout) -> Doubles:
+    """(n, K) what is left of each model after it has been matched with each reference."""
+    if (away := elsewhere(vectors)) is None:
+        costs = [[unmatched(vector, reference, layers, layout) for reference in references] for vector in vectors]
+        return np.array(costs).reshape(len(vectors), len(references))
+    columns = []
+    for k in range(len(references)):
+        there, _ = away.matched(layers, references, np.full(len(vectors), k))
+        left = layout.comparable(there.as_array())
+        columns.append(squared_distances(left, layout.comparable(references[k : k + 1])))
+    return np.concatenate(columns, axis=1)
+
+
 def unmatched(vector: Floats, reference: Floats, layers: tuple[NeuronLayer, ...], layout: Layout) -> float:
     """What is left after matching: the squared distance of the aligned model from the reference, the paper's matching score."""
     left = aligned(vector, reference, layers).astype(np.float64) - reference
@@ -92,7 +107,8 @@ def _matched(ours: Doubles, theirs: Doubles) -> Ints:
 
     ||a - b||^2 = ||a||^2 + ||b||^2 - 2 <a, b>, and every neuron is used once, so only the inner products matter.
     """
-    return np.asarray(linear_sum_assignment(ours @ theirs.T, maximize=True)[1], dtype=np.int64)
+    products = ours @ theirs.T
+    return np.arange(len(ours)) if stays_in_order(products, (theirs**2).sum(axis=1)) else best_order(products)
 
 
 def _tensor(vector: Floats, piece: Slice) -> Floats:

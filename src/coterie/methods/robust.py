@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import Trained
+from coterie.core.held import elsewhere
 from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
@@ -66,6 +67,8 @@ class Robust(ClusteredOnce):
 
 def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """(d,) the mean of each coordinate without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
+    if (away := elsewhere(vectors)) is not None:
+        return away.trimmed(cut)
     n, d = vectors.shape
     if n > MANY:
         return _trimmed_mean_of_many(vectors, cut)

@@ -55,13 +55,23 @@ def answer(
         watch(ask)
 
 
-def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Iterator[list[Lane]]:
-    """Lanes in waves of whole seeds, at most `seeds` of them, whose working memory (in bytes) fits; at least one seed a wave."""
+def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None, *, whole_seeds: bool = True) -> Iterator[list[Lane]]:
+    """Lanes in waves of whole seeds, at most `seeds` of them, whose working memory (in bytes) fits; at least one seed a wave.
+
+    Without `whole_seeds`, where what is held must fit a device, a seed that does not is cut into runs of lanes that do, at least one lane
+    each: a wave of its own each run.
+    """
     wave: list[Lane] = []
     used = held = 0
     for pair in dict.fromkeys((lane.key.draw, lane.seed) for lane in lanes):
         group = [lane for lane in lanes if (lane.key.draw, lane.seed) == pair]
         size = sum(map(footprint, group))
+        if size > memory and not whole_seeds:
+            if wave:
+                yield wave
+            wave, used, held = [], 0, 0
+            yield from _runs(group, memory)
+            continue
         if wave and (used + size > memory or held == seeds):
             yield wave
             wave, used, held = [], 0, 0
@@ -70,6 +80,17 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None) -> Itera
         held += 1
     if wave:
         yield wave
+
+
+def _runs(group: Sequence[Lane], memory: int) -> Iterator[list[Lane]]:
+    """The lanes of a seed in their order, as many together as fit."""
+    run: list[Lane] = []
+    for lane in group:
+        if run and sum(map(footprint, [*run, lane])) > memory:
+            yield run
+            run = []
+        run.append(lane)
+    yield run
 
 
 class _Driven:

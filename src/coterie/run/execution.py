@@ -41,6 +41,11 @@ class Execution:
         """Whether waves are carried out by other processes than the one that writes."""
         return self.ray is not None or (self.workers or 1) > 1
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether what lanes hold must fit a GPU."""
+        return self.device.startswith("cuda")
+
     def settled(self) -> "Execution":
         """With the device and the memory that are here; of GPUs that are elsewhere nothing is known here."""
         if self.gpus_per_wave:

@@ -58,7 +58,7 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     repeats = len(lanes) // len(study.methods)
     try_out(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
     tried = {label: try_out(study, place, execution) for place, label in enumerate(study.settings.methods)}
-    together = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave))
+    together = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.on_gpu))
     alone = max(footprint(lane, TRIED) for lane in lanes)  # what the trials held
     kept = {lane.label: kept_by(lane) for lane in lanes}
     problem = lanes[0].problem

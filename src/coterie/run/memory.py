@@ -46,6 +46,22 @@ def check_memory(lanes: Sequence[Lane], room: int | None = None) -> None:
             )
 
 
+def told_of_spill(waves: Sequence[Sequence[Lane]], most: int) -> str | None:
+    """A sentence where a wave's replies are more bytes than stay on the GPU: they are then on the host, and made into models there."""
+    wave = max(waves, key=_sent_back, default=())
+    if (size := _sent_back(wave)) <= most:
+        return None
+    who = f"clients of {wave[0].label} send" if len(wave) == 1 else f"clients of {len(wave)} lanes send"
+    return (
+        f"What {who} back at once ({sized(size)}) is more than the {sized(most)} that stay on the GPU: it is kept on the host, and rounds "
+        "wait for that; less --memory, fewer clients at a time (--cohort) or a smaller model would not."
+    )
+
+
+def _sent_back(wave: Sequence[Lane]) -> int:
+    return sum(FLOAT * lane.problem.layout.size * _trained(lane) for lane in wave)
+
+
 def _trained(lane: Lane) -> int:
     """Clients whose models come back at once, at most."""
     clients = len(lane.problem.roster)

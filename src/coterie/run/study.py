@@ -24,6 +24,7 @@ from coterie.data.preparing.scales import scale_warning
 from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.engine import Engine
 from coterie.engines.fitting import check_fit
+from coterie.engines.free_memory import held_memory
 from coterie.engines.loss import Loss, loss_named, per_sample
 from coterie.engines.make import make_engine
 from coterie.engines.world import World
@@ -43,7 +44,7 @@ from coterie.run.execution import Execution, carried_by
 from coterie.run.finishing import finished
 from coterie.run.keeping import Keeper
 from coterie.run.lanes import Lane, lanes_of
-from coterie.run.memory import check_memory
+from coterie.run.memory import check_memory, told_of_spill
 from coterie.run.opening import Opened, Opening
 from coterie.run.options import plan_of
 from coterie.run.patience import check_stopping
@@ -205,7 +206,11 @@ class Study:
                 watcher.on_round(lane, record)
 
         assert execution.memory is not None  # settled
-        for wave in waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave):
+        pieces = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.on_gpu))
+        if execution.on_gpu and (sentence := told_of_spill(pieces, held_memory(execution.device))) is not None:
+            for watcher in watchers:
+                watcher.on_notice(sentence)
+        for wave in pieces:
             if all_ended(wave, self.settings.plan.rounds):
                 continue
             if budget is not None and not budget.begin_wave():

@@ -21,7 +21,7 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.held import rows
-from coterie.engines.held.rows import TensorRows, one_below_the_other
+from coterie.engines.held.rows import TensorRows
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.catalogue import build
@@ -91,16 +91,6 @@ def test_who_keeps_a_few_rows_does_not_keep_the_whole_stack_alive() -> None:
         assert isinstance(own.rows, TensorRows)
         assert own.rows._tensor.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
         assert_array_equal(own.rows, stack[span])
-
-
-def test_tables_are_joined_where_one_of_them_is_held() -> None:
-    a, b = np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)
-    assert isinstance(one_below_the_other([a, b]), np.ndarray)
-    alone = held(a)
-    assert one_below_the_other([alone]) is alone
-    both = one_below_the_other([b, alone])
-    assert isinstance(both, TensorRows)
-    assert_array_equal(both, np.concatenate([b, a]))
 
 
 WORLD = World.of(worlds.tiny(), "mlp(5)")

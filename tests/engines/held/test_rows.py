@@ -223,15 +223,15 @@ def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_sam
         worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
     )
     with BatchedEngine(world) as plain, BatchedEngine(world, holds=True) as holding:
-        [reply] = holding.run([Stamped(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
-        assert isinstance(reply.vectors, TensorRows)
-        assert (reply.vectors.at_hand is None) == (few == 0)
         asked = Stamped(Gradient(np.arange(4), world.model.initial(0)()), 0, 1)
         [gradients], [expected] = holding.run([asked]), plain.run([asked])
         assert isinstance(gradients.vectors, TensorRows)
         assert np.asarray(gradients.vectors).tobytes() == expected.vectors.tobytes()
         assert gradients.losses.tobytes() == expected.losses.tobytes()
         assert_allclose(gradients.vectors.moved, np.linalg.norm(expected.vectors, axis=1), rtol=1e-6)
+        [reply] = holding.run([Stamped(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
+        assert isinstance(reply.vectors, TensorRows)
+        assert (reply.vectors.at_hand is None) == (few == 0)
         for spec in ("fedavg", "fedprox", "local", "fedgroup(groups=2)"):
             histories = [play.play(build(spec), engine=engine, world=world) for engine in (plain, holding)]
             assert histories[0].data == histories[1].data

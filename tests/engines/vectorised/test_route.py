@@ -11,7 +11,7 @@ from coterie.data.catalogue import load
 from coterie.engines.job import FusedJob
 from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.device_table import table_on
-from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, level_for
+from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, given_up, level_for
 from coterie.engines.vectorised.route import train
 from coterie.engines.vectorised.state import Optimizer
 from coterie.engines.vectorised.trial import why_not_stacked
@@ -257,3 +257,16 @@ def test_the_table_made_on_a_device_is_the_same(seed: int, device: str) -> None:
     samples, counts = table_on(job, trainings, 9, torch.device(device))
     assert counts.cpu().numpy().tolist() == expected.counts.tolist()
     assert samples.cpu().numpy().tolist() == expected.samples.tolist()
+
+
+def test_stacks_with_captured_steps_are_kept_before_others() -> None:
+    class Kept:
+        def __init__(self, captured: bool) -> None:
+            self.captured = captured
+
+    def first(**kept: bool) -> str:
+        return given_up({name: Kept(captured) for name, captured in kept.items()})  # type: ignore[misc]
+
+    assert first(oldest=True, full_batch=False) == "full_batch"
+    assert first(full_batch=False, other=False, newest=True) == "full_batch"
+    assert first(oldest=True, newest=True) == "oldest"

@@ -12,10 +12,10 @@ from coterie.core.augmentation import augmentation_of
 from coterie.core.local import Local
 from coterie.core.parameters import layout_of, sent
 from coterie.engines.alone.training import Setting, Training
+from coterie.engines.apart import all_on, begun_from, some_on
 from coterie.engines.augment import draws_for
 from coterie.engines.batches import batches
 from coterie.engines.fitting import smallest_batch
-from coterie.engines.held.rows import tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -61,8 +61,8 @@ class OneByOne:
         """The same, the models left where they were trained."""
         rule = Rule("adam" if local.optimizer == "adam" else "sgd", bool(job.weight_decay.any()))
         setting = self._setting(rule, local)
-        models = tensor_of(job.models, self.device).to(torch.float32)  # sent once, however many begin from one
-        vectors = models[self._numbers(job.start)]  # a training of no steps returns its start
+        models = all_on(job.models, self.device)  # sent once, however many begin from one
+        vectors = begun_from(job.models, job.start, self.device)  # a training of no steps returns its start
         plans = [self._batches(job, i) for i in range(len(job.start))]
         with products_in(self.precision):
             order = [int(i) for i in np.argsort([-len(plan) for plan in plans], kind="stable") if plans[i]]
@@ -141,13 +141,15 @@ class OneByOne:
         """A training's start and settings on the device."""
         slices = self.layout.slices
 
-        def pieces(vector: Tensor | Floats, *, trained: bool = True) -> list[Tensor]:
-            there = torch.as_tensor(vector, device=self.device)
-            return [there[None, s.begin : s.end].to(self._kinds[s.name], copy=True) for s in slices if (s.kind == "weight") is trained]
+        def pieces(vector: Tensor, *, trained: bool = True) -> list[Tensor]:
+            return [vector[None, s.begin : s.end].to(self._kinds[s.name], copy=True) for s in slices if (s.kind == "weight") is trained]
+
+        def own(table: Floats) -> Tensor:
+            return some_on(table, np.array([i]), self.device)[0]
 
         start = models[int(job.start[i])]
         weights, adam = pieces(start), rule.optimizer == "adam"
-        anchors = [] if not job.mu.any() else pieces(start if job.anchors is None else job.anchors[i])
+        anchors = [] if not job.mu.any() else pieces(start if job.anchors is None else own(job.anchors))
         numbers = (job.lr, job.momentum, job.weight_decay, job.mu, job.shifted)
         return Stack(
             weights=weights,
@@ -155,7 +157,7 @@ class OneByOne:
             first=[torch.zeros_like(w) for w in weights] if adam or job.momentum.any() else [],
             second=[torch.zeros_like(w) for w in weights] if adam else [],
             anchors=anchors,
-            linear=pieces(job.linear[i]) if job.linear is not None else [],
+            linear=pieces(own(job.linear)) if job.linear is not None else [],
             settings=[torch.full((1, 1), float(values[i]), dtype=self.dtype, device=self.device) for values in numbers],
         )
 

@@ -6,14 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.arrays import Doubles, Floats, Ints
+from coterie.core.arrays import Bools, Doubles, Floats, Ints
 from coterie.core.held import Held, placed_on_host
 from coterie.core.mixing import MixedTensor
+from coterie.core.neurons import NeuronLayer
 from coterie.engines.free_memory import room_for
+from coterie.engines.held.matching import matched_rows
 from coterie.engines.held.sums import Terms, distances, weighted_sum
-from coterie.engines.tensors import as_tensor, fetched
+from coterie.engines.tensors import as_tensor, fetched, read_off
 
 COLUMNS = 1 << 16  # in float64 at a time
+SORTED = 1 << 24  # numbers that are sorted at a time
 FEW = 1 << 16  # numbers of a model up to which all are fetched at once: starting a kernel for each lane would take longer than its sums
 
 
@@ -25,9 +28,10 @@ class TensorRows(Held):
         self._tensor = tensor
 
     @classmethod
-    def trained(cls, tensor: Tensor, models: Floats, start: Ints) -> "TensorRows":
+    def trained(cls, tensor: Tensor, models: Tensor | Floats, start: Ints) -> "TensorRows":
         """Models after training, which row i began from row ``start[i]`` of `models`; all are measured at once."""
-        moved = distances(tensor, tensor_of(models, tensor.device), as_tensor(start, tensor.device))
+        sent = models if isinstance(models, Tensor) else tensor_of(models, tensor.device)
+        moved = distances(tensor, sent, as_tensor(start, tensor.device))
         return cls(tensor, moved, fetched(tensor) if tensor.shape[1] <= FEW else None)
 
     @classmethod
@@ -35,6 +39,10 @@ class TensorRows(Held):
         """Rows that began from nothing, gradients for instance: how far they have moved is their length."""
         plain = cls(tensor, np.zeros(len(tensor)))
         return cls(tensor, plain.lengths(None), fetched(tensor) if tensor.shape[1] <= FEW else None)
+
+    def there(self, chosen: Ints | None = None) -> Tensor:
+        """The tensor itself, or a copy of some of its rows."""
+        return self._tensor if chosen is None else self._tensor[as_tensor(chosen, self._tensor.device)]
 
     def fetch(self) -> Floats:
         return fetched(self._tensor)
@@ -91,7 +99,33 @@ class TensorRows(Held):
         found = torch.empty(self.shape[1], dtype=torch.float64, device=self._tensor.device)
         for part, block in self._blocks(None):
             found[part] = block.mean(dim=0)
-        return np.asarray(found.cpu().numpy())
+        return np.asarray(fetched(found))
+
+    @torch.no_grad()
+    def squares_to(self, points: Floats | Doubles) -> Doubles:
+        there = torch.as_tensor(points, device=self._tensor.device)
+        blocks = (_squares(block, there[:, part].double()) for part, block in self._blocks(None))
+        return self._summed((len(self), len(points)), blocks)
+
+    @torch.no_grad()
+    def trimmed(self, cut: int) -> tuple[Floats, Doubles]:
+        n, d = self.shape
+        mean = torch.empty(d, device=self._tensor.device)
+        counted = torch.zeros(n, dtype=torch.int64, device=self._tensor.device)
+        for begin in range(0, d, columns := max(8, min(COLUMNS, SORTED // n))):
+            values, order = torch.sort(self._tensor[:, begin : begin + columns], dim=0, stable=True)
+            mean[begin : begin + columns] = values[cut : n - cut].double().mean(dim=0)
+            counted += torch.bincount(order[cut : n - cut].flatten(), minlength=n)
+        shares = read_off(counted.double())
+        return fetched(mean), np.asarray(shares / shares.sum())
+
+    @torch.no_grad()
+    def below(self, row: Floats) -> "TensorRows":
+        return TensorRows.measured(as_tensor(np.ravel(row), self._tensor.device) - self._tensor)
+
+    def matched(self, layers: Sequence[NeuronLayer], references: Floats, which: Ints) -> "tuple[TensorRows, Bools]":
+        made, changed = matched_rows(self._tensor, layers, as_tensor(references, self._tensor.device), which)
+        return TensorRows(made, self.moved), changed
 
     def _blocks(self, origin: Floats | Doubles | None) -> Iterator[tuple[slice, Tensor]]:
         """Some columns at a time in float64, less the origin's: the stack is never copied whole."""
@@ -105,19 +139,14 @@ class TensorRows(Held):
         total = torch.zeros(shape, dtype=torch.float64, device=self._tensor.device)
         for block in blocks:
             total += block
-        return np.asarray(total.cpu().numpy())
+        return read_off(total)
+
+
+def _squares(block: Tensor, points: Tensor) -> Tensor:
+    """(n, K) squared distances in some columns: by differences, since products of what is long would lose what is between them."""
+    return torch.stack([(block - point).square_().sum(dim=1) for point in points], dim=1)
 
 
 def tensor_of(models: Floats, device: torch.device) -> Tensor:
     """(k, d) on a device: what is held there is not fetched and sent again."""
     return models._tensor.to(device) if isinstance(models, TensorRows) else as_tensor(np.ascontiguousarray(models), device)
-
-
-def one_below_the_other(tables: Sequence[Floats]) -> Floats:
-    """Tables of models as one: on a device where one of them is held there."""
-    homes = [table._tensor.device for table in tables if isinstance(table, TensorRows) and table.at_hand is None]
-    if not homes:
-        return np.concatenate(tables)
-    if len(tables) == 1:
-        return tables[0]
-    return TensorRows(torch.cat([tensor_of(table, homes[0]) for table in tables]), np.zeros(sum(map(len, tables)))).as_array()

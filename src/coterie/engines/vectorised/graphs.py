@@ -6,9 +6,9 @@ loaded in place. All sizes follow from the job, so the same job meets the same s
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ LEVELS = 8  # of the active prefix: an eighth of the rows at most is idle
 WARM = 2  # real steps before a capture: libraries make their handles and workspaces at their first calls
 WORTH = 12  # steps at one level, taken or to come, that repay a capture, which costs about as much as a few of them
 
+Key = TypeVar("Key")
 StackStep = Callable[[Stack, Shared, Tensor, Tensor, Tensor], None]  # stack, shared, samples (k, B), counts (k,), clock
 
 
@@ -35,6 +36,15 @@ def level_for(active: int, capacity: int) -> int:
     return min(capacity, ceil(active / unit) * unit)
 
 
+def given_up(kept: "Mapping[Key, CapturedSteps]") -> "Key":
+    """Which of the kept stacks, the one used last at the end, makes room for another: the oldest of which nothing is captured, before all.
+
+    A full batch is one step in a stack of its own width (FedSGD's clients come in four): it is not worth a capture, and must not cost
+    the others theirs in every round.
+    """
+    return next((key for key, steps in kept.items() if not steps.captured), next(iter(kept)))
+
+
 class CapturedSteps:
     """A stack at a fixed place, and its captured steps by level."""
 
@@ -47,6 +57,11 @@ class CapturedSteps:
         self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # None: this module cannot be captured
         self._taken: Counter[int] = Counter()  # steps at each level that were taken one operation after another
         self._pool: Any = None  # torch's handle of the memory that the levels share: only one of them runs at a time
+
+    @property
+    def captured(self) -> bool:
+        """Whether some of its steps are."""
+        return any(graph is not None for graph in self._graphs.values())
 
     def load(self, stack: Stack, shared: Shared) -> None:
         """Begin again with other numbers."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from coterie.core.arrays import Floats, Ints
 from coterie.core.layout import Slice
 from coterie.core.parameters import layout_of
-from coterie.engines.held.rows import tensor_of
+from coterie.engines.apart import all_on, begun_from, some_on
 from coterie.engines.job import FusedJob
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, products_in
@@ -29,7 +29,7 @@ from coterie.engines.tensors import fetched
 from coterie.engines.vectorised import plan
 from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
 from coterie.engines.vectorised.device_table import table_on
-from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for
+from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for, given_up
 from coterie.engines.vectorised.memory import activation_bytes
 from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
 from coterie.engines.vectorised.step import Stepper
@@ -109,12 +109,12 @@ class Vectorised:
         with products_in(self.precision), self._stream():
             shared = self.shared
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
-            vectors = self._models(job)[self._numbers(job.start)]  # a training of no steps returns its start
+            vectors = begun_from(job.models, job.start, self.device)  # a training of no steps returns its start
             for trainings in self.chunks(job, optimizer):
                 ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
-                rows = self._numbers(trainings)
+                rows = self._numbers(trainings).to(vectors.device)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
-                    vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(torch.float32)
+                    vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(vectors.device, torch.float32)
             return vectors, job.steps()
 
     def train_by_rule(self, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
@@ -131,9 +131,6 @@ class Vectorised:
 
     def _restored(self, name: str, rows: Tensor) -> Tensor:
         return rows if self.chained is None else self.chained.restored(name, rows)
-
-    def _models(self, job: FusedJob) -> Tensor:
-        return tensor_of(job.models, self.device).to(torch.float32)
 
     def _numbers(self, rows: Ints) -> Tensor:
         return torch.as_tensor(rows, device=self.device)
@@ -174,15 +171,20 @@ class Vectorised:
     def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
         """The trainings' starts and settings on the device."""
 
-        def pieces(table: Floats, which: Ints, slices: list[Slice]) -> list[Tensor]:
-            used, places = np.unique(which, return_inverse=True)
-            there, spread = tensor_of(table[used], self.device), self._numbers(places)
-            return [self._arranged(s.name, self.stepper.typed(s.name, there[:, s.begin : s.end][spread])) for s in slices]
+        def pieces(table: Tensor, which: Ints, slices: list[Slice]) -> list[Tensor]:
+            spread = self._numbers(which)
+            return [self._arranged(s.name, self.stepper.typed(s.name, table[:, s.begin : s.end][spread])) for s in slices]
 
-        models = pieces(job.models, job.start[rows], self.stepper.slices(shared))
+        def terms(table: Floats) -> list[Tensor]:
+            """Of trainings that have rows of their own; those that fill a stack up repeat its first."""
+            used, places = np.unique(rows, return_inverse=True)
+            return pieces(some_on(table, used, self.device), places, trained)
+
+        # models were sent once, with the job: every chunk begins from most of them
+        models = pieces(all_on(job.models, self.device), job.start[rows], self.stepper.slices(shared))
         trained = [s for s in self.layout.slices if s.kind == "weight"]
         weights, adam = models[: len(trained)], rule.optimizer == "adam"
-        anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else pieces(job.anchors, rows, trained)
+        anchors = [] if not job.mu.any() else [w.clone() for w in weights] if job.anchors is None else terms(job.anchors)
         settings = (job.lr, job.momentum, job.weight_decay, job.mu, job.shifted)
         return Stack(
             weights=weights,
@@ -190,7 +192,7 @@ class Vectorised:
             first=[torch.zeros_like(w) for w in weights] if adam or job.momentum.any() else [],
             second=[torch.zeros_like(w) for w in weights] if adam else [],
             anchors=anchors,
-            linear=pieces(job.linear, rows, trained) if job.linear is not None else [],
+            linear=terms(job.linear) if job.linear is not None else [],
             settings=[torch.as_tensor(values[rows, None], dtype=self.dtype, device=self.device) for values in settings],
         )
 
@@ -202,20 +204,24 @@ class Vectorised:
             steps.load(stack, shared)
         else:
             while len(self._captured) >= KEPT:
-                self._captured.popitem(last=False)
+                del self._captured[given_up(self._captured)]
             steps = CapturedSteps(stack, shared, width, partial(self._steps.step, rule=rule))
         self._captured[key] = steps
         return steps
 
-    def _bytes(self, job: FusedJob, shared: Shared, optimizer: Optimizer, width: int) -> int:
-        """What one stacked training needs: parameters and the like, activations and their gradients, and its table of samples."""
+    def passed_bytes(self, samples: int) -> int:
+        """What a forward and a backward pass of so many samples keep on their way."""
         if self._activations is None:
             self._activations = activation_bytes(self.stepper, self.dtype)
+        return samples * (2 * self._activations + self.x[:1].nbytes)
+
+    def _bytes(self, job: FusedJob, shared: Shared, optimizer: Optimizer, width: int) -> int:
+        """What one stacked training needs: parameters and the like, activations and their gradients, and its table of samples."""
         # the model, its gradient, a temporary and the model put aside; then what the settings call for
         copies = 4 + 3 * (optimizer == "adam") + int(job.momentum.any()) + int(job.mu.any()) + (job.linear is not None)
         stacked = sum(s.size * (copies if s.kind == "weight" else 2) for s in self.stepper.slices(shared)) * self.dtype.itemsize
         batch = min(width, int(plan.widths(job).max(initial=1)))
-        return stacked + batch * (2 * self._activations + self.x[:1].nbytes + 4 * int(job.steps().max(initial=0)))
+        return stacked + self.passed_bytes(batch) + batch * 4 * int(job.steps().max(initial=0))
 
     @contextmanager
     def _stream(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """One step of a stack of trainings: the module mapped over its rows, or its adapters stacked; one backward pass, one update."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -69,6 +70,14 @@ class Stepper:
         # running statistics change in place, each row its own, since they are mapped over as well
         tensors |= {s.name: tensor.view(len(tensor), *s.shape) for s, tensor in zip(others, stack.others, strict=True)}
         self.module.train()
+        gradients, _ = self.slopes(weights, tensors, shared, samples, counts)
+        update(stack, gradients, clock, rule)
+
+    def slopes(
+        self, weights: Sequence[Tensor], tensors: dict[str, Tensor], shared: Shared, samples: Tensor, counts: Tensor
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        """The gradient of every row's mean loss by its weights, which are among the tensors by name, and (k,) that loss; the module in the
+        mode that it is in."""
 
         def outputs(own: dict[str, Tensor], x: Tensor) -> Tensor:
             with passes_in(self.precision, self.x.device):
@@ -83,8 +92,8 @@ class Stepper:
                 predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
             losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
-            gradients = torch.autograd.grad((losses * (real / counts[:, None])).sum(), weights, allow_unused=True)
-        update(stack, gradients, clock, rule)
+            weighted = losses * (real / counts[:, None])
+            return torch.autograd.grad(weighted.sum(), weights, allow_unused=True), weighted.detach().sum(dim=1)
 
     def exact_step(self, stack: Stack, shared: Shared, samples: Tensor, counts: npt.NDArray[np.int32], clock: Tensor, rule: Rule) -> None:
         """The same, but only batches of one size at a time: a module that mixes samples never sees a padded row."""

@@ -30,10 +30,9 @@ def pack(sizes: tuple[int, ...], flat: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def unpack(sizes: tuple[int, ...], models: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
-    """(k, `packed`) to (k, d) flat models, new ones unless there is a place for them."""
-    length = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))
-    out = models.new_empty((len(models), length)) if into is None else into
+def unpack(sizes: tuple[int, ...], models: torch.Tensor) -> torch.Tensor:
+    """(k, `packed`) to (k, d) flat models."""
+    out = models.new_empty((len(models), sum(outputs * (inputs + 1) for inputs, outputs in pairwise(sizes))))
     for (weight, bias), layer in zip(_flat_layers(sizes, out), _packed_layers(sizes, models), strict=True):
         weight.copy_(layer[:, :-1, : weight.shape[1]].transpose(1, 2))
         bias.copy_(layer[:, -1, : weight.shape[1]])

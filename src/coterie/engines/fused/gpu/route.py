@@ -12,9 +12,10 @@ from itertools import pairwise
 import torch
 
 from coterie.core.arrays import Floats, Ints
+from coterie.engines.apart import all_on
+from coterie.engines.free_memory import held_memory, home_of
 from coterie.engines.fused.gpu.layout import packed, unpack, width
 from coterie.engines.fused.gpu.tables import PackedModels, Piece, pieces, stack, stretches
-from coterie.engines.held.rows import tensor_of
 from coterie.engines.job import FusedJob
 from coterie.engines.tensors import fetched
 
@@ -56,8 +57,8 @@ def train_on_device(job: FusedJob, *, resident: tuple[torch.Tensor, torch.Tensor
 
 def trained_in_stretches(job: FusedJob, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """(n, d) the trained models; only those of some trainings at a time are packed."""
-    given = tensor_of(job.models, x.device)
-    found = torch.empty((len(job.start), job.parameters), device=x.device)
+    given, shape = all_on(job.models, x.device), (len(job.start), job.parameters)
+    found = torch.empty(shape, device=home_of(shape, x.device, held_memory))
     for begin, end in stretches(job, x.device):
         part = job.part(begin, end)
         models = stack(part, given)
@@ -65,7 +66,7 @@ def trained_in_stretches(job: FusedJob, x: torch.Tensor, y: torch.Tensor) -> tor
             _launch(job.sizes, x, models, piece)
             if x.is_cuda:
                 torch.cuda.synchronize()  # between pieces Ctrl-C is heard
-        unpack(job.sizes, models.weights, found[begin:end])
+        found[begin:end] = unpack(job.sizes, models.weights)
     return found
 
 

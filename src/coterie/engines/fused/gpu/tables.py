@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Array, Ints
+from coterie.engines.apart import all_on
 from coterie.engines.free_memory import stacked_memory
 from coterie.engines.fused.gpu.layout import pack, packed
 from coterie.engines.fused.gpu.orders import orders
@@ -57,8 +58,8 @@ def stack(job: FusedJob, models: torch.Tensor) -> PackedModels:
     return PackedModels(
         weights=weights,
         velocity=torch.zeros_like(weights),
-        anchors=models if job.anchors is None else pack(job.sizes, _sent(job.anchors, device)),
-        linear=pack(job.sizes, _sent(job.linear, device)) if job.linear is not None and has_linear.any() else weights,
+        anchors=models if job.anchors is None else pack(job.sizes, all_on(job.anchors, device)),
+        linear=pack(job.sizes, all_on(job.linear, device)) if job.linear is not None and has_linear.any() else weights,
         reals=_sent(reals, device),
     )
 

@@ -1,0 +1,109 @@
+"""What a server makes of held rows (distances to centres, trimmed means, differences, neurons in order) equals what it makes of arrays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from coterie.core.parameters import layout_of
+from coterie.engines.held import matching, rows
+from coterie.methods.centre_distances import squared_distances
+from coterie.methods.matching import all_aligned, chain, matching_costs
+from coterie.methods.robust import trimmed_mean
+from engines.held.test_rows import DEVICES, held, some
+from methods.test_matching import KINDS, made, shuffled
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 300), st.integers(1, 4), st.integers(0, 99))
+def test_distances_to_centres_are_those_of_arrays(device: str, n: int, d: int, k: int, seed: int) -> None:
+    vectors, centres = some(n, d, seed), some(k, d, seed + 1)
+    there = held(vectors, device=device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "COLUMNS", 64)
+        assert_allclose(squared_distances(there.as_array(), centres), squared_distances(vectors, centres), rtol=1e-12)
+    assert there._fetched is None
+
+
+def test_distances_between_near_models_keep_their_digits() -> None:
+    """As products, ||w||^2 + ||c||^2 - 2 <w, c>, they would be lost in the rounding of a model's length."""
+    centre = 1e4 + some(1, 500)
+    near = np.nextafter(centre, np.float32(np.inf))
+    found = squared_distances(held(np.concatenate([near, centre])).as_array(), centre)
+    assert found[0, 0] == squared_distances(near, centre)[0, 0] > 0
+    assert found[1, 0] == 0.0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(st.integers(3, 12), st.integers(1, 300), st.floats(0.0, 0.49), st.integers(1, 9), st.integers(0, 99))
+def test_trimmed_means_are_those_of_arrays(device: str, n: int, d: int, share: float, values: int, seed: int) -> None:
+    draw, cut = np.random.default_rng(seed), max(1, int(share * n))
+    vectors = draw.integers(0, values, (n, d)).astype(np.float32) if seed % 2 else some(n, d, seed)  # many equals, or none
+    there = held(vectors, device=device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "SORTED", 16 * n)
+        mean, shares = trimmed_mean(there.as_array(), min(cut, (n - 1) // 2))
+    expected, expected_shares = trimmed_mean(vectors, min(cut, (n - 1) // 2))
+    assert_allclose(mean, expected, rtol=1e-6, atol=1e-7)
+    assert_allclose(shares, expected_shares, rtol=1e-12)
+    assert there._fetched is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_less_held_rows_stays_where_they_are_and_has_the_bits_of_arrays(device: str) -> None:
+    vectors, slope = some(5, 90), some(1, 90, 3)
+    for row in (slope, slope[0]):
+        there: Any = held(vectors, device=device)
+        found: Any = row - there.as_array()
+        assert there._fetched is None
+        assert_allclose(found.moved, np.linalg.norm(slope - vectors, axis=1), rtol=1e-6)
+        assert np.asarray(found).tobytes() == (row - vectors).tobytes()
+    assert_array_equal(slope.astype(np.float64) - held(vectors).as_array(), slope.astype(np.float64) - vectors)  # no float32: as arrays do
+
+
+def test_all_rows_are_no_second_stack() -> None:
+    there: Any = held(some(5, 9))
+    assert there[np.ones(5, np.bool_)] is there
+    assert there[np.arange(5)] is there
+    assert_array_equal(there[np.array([0, 1, 2, 4, 3])], some(5, 9)[[0, 1, 2, 4, 3]])
+    assert len(there[np.zeros(5, np.bool_)]) == 0
+
+
+@KINDS
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("together", [1, 1 << 20])
+def test_neurons_are_put_in_the_same_order(kind: type, device: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "TOGETHER", together)
+    module, vector = made(kind)
+    layout = layout_of(module)
+    layers, (_, stranger) = chain(layout), made(kind, seed=5)
+    noise = np.float32(1e-3) * some(4, len(vector))
+    vectors = np.stack([vector, shuffled(module, seed=1), vector, stranger]) + noise
+    references, which = np.stack([vector, shuffled(module, seed=2)]), np.array([0, 0, 1, 1])
+    there = held(vectors, device=device)
+    found, changed = all_aligned(there.as_array(), references, which, layers)
+    expected, expected_changed = all_aligned(vectors, references, which, layers)
+    assert np.asarray(found).tobytes() == expected.tobytes()
+    assert changed.tolist() == expected_changed.tolist() == [False, True, True, True]
+    assert_allclose(
+        matching_costs(there.as_array(), references, layers, layout), matching_costs(vectors, references, layers, layout), rtol=1e-9
+    )
+    assert there._fetched is None
+
+
+@KINDS
+def test_of_models_near_their_reference_no_products_are_read(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a short training: nothing is searched on the host, and no second stack is made."""
+    module, vector = made(kind)
+    monkeypatch.setattr(matching, "best_order", lambda products: pytest.fail("an order was searched"))
+    near = held(vector + np.float32(1e-4) * some(5, len(vector)))
+    found, changed = near.matched(chain(layout_of(module)), vector[None], np.zeros(5, np.int64))
+    assert not changed.any()
+    assert found.there() is near.there()
+    assert torch.equal(found.there(), near.there())

@@ -1,0 +1,55 @@
+"""Rows of a job that lie in several arrays are, to whoever asks, the array that they would be one after the other."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from coterie.engines.apart import RowsApart, SomeRows, all_on, any_set, some_on
+from coterie.engines.held.rows import TensorRows
+from engines.held.test_rows import held, some
+
+CPU = torch.device("cpu")
+
+
+def parts(seed: int, width: int, device: str = "cpu") -> tuple[RowsApart, np.ndarray]:
+    """Rows of arrays, of held rows, of noughts, and of a table that some share; and the same as one array."""
+    draw = np.random.default_rng(seed)
+    kinds, expected = [], []
+    for kind in draw.integers(0, 4, 5):
+        count = int(draw.integers(1, 4))
+        table = some(count, width, int(draw.integers(0, 999))) * (draw.random((count, 1)) < 0.7).astype(np.float32)
+        order = draw.integers(0, count, 3)
+        if kind == 0:
+            kinds.append(SomeRows(count))
+        elif kind == 1:
+            kinds.append(SomeRows(count, held(table, device=device).as_array()))
+        elif kind == 2:
+            kinds.append(SomeRows(3, table, order))
+        else:
+            kinds.append(SomeRows(count, table))
+        expected.append(np.zeros_like(table) if kind == 0 else table[order] if kind == 2 else table)
+    return RowsApart(kinds, width), np.concatenate(expected)
+
+
+@given(st.integers(0, 999), st.integers(1, 6))
+def test_they_are_the_rows_one_after_the_other(seed: int, width: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TensorRows, "fetch", lambda self: pytest.fail("rows were fetched"))
+        apart, expected = parts(seed, width)
+        table, rows = apart.as_array(), np.random.default_rng(seed).integers(0, len(expected), 7)
+        assert (apart.shape, len(apart)) == (expected.shape, len(expected))
+        assert_array_equal(all_on(table, CPU), expected)
+        assert_array_equal(some_on(table, rows, CPU), expected[rows])
+        assert_array_equal(any_set(table), expected.any(axis=1))
+    assert_array_equal(np.asarray(table), expected)
+    assert_array_equal(table[rows], expected[rows])
+    assert_array_equal(all_on(expected, CPU), expected)
+    assert_array_equal(some_on(expected, rows, CPU), expected[rows])
+
+
+def test_models_are_sent_once() -> None:
+    apart, _ = parts(1, 3)
+    assert apart.on(CPU) is apart.on(CPU)
