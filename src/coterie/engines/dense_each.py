@@ -6,6 +6,7 @@ The bits are those of `DenseArrays`, one model at a time: a slice of a stacked p
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from coterie.engines.own_models import stacks_of
 @dataclass(frozen=True)
 class DenseEach:
     """Model i answers for the next `sizes[i]` of the samples."""
+
+    many: ClassVar[int] = 16
 
     dense: DenseArrays
     spread: Spread = map

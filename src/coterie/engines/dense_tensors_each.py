@@ -5,6 +5,7 @@ Stacks follow from the ask alone, so that an answer does not depend on what else
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ STACKED = 1 << 26  # numbers of models and samples in a stack: a quarter of a gi
 @dataclass(frozen=True)
 class TensorsEach:
     """Model i answers for the next `sizes[i]` of the samples."""
+
+    many: ClassVar[int] = 2  # of one after the other, each would be sent and waited for by itself
 
     dense: DenseTensors
 

@@ -17,7 +17,6 @@ from coterie.engines.tallies import ErrorTally, LabelTally, SumTally, TokenTally
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
 # the same -> the likeliest class (m,) and losses (m,): where predictions are made on a device, only this need leave it
 Judge = Callable[[Floats, Ints | None], tuple[Ints, Doubles]]
-MANY_MODELS = 16  # from which on models of a few clients each are evaluated together
 NOBODY = -2  # among rows: served already
 WORTH_CLASSES, FEW_CLASSES = 256, 64  # samples from which on, and classes up to which, going class by class pays
 
@@ -42,7 +41,7 @@ def evaluate(
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
-    if each is not None and parts is not None and len(np.unique(rows)) >= MANY_MODELS:
+    if each is not None and parts is not None and len(np.unique(rows)) >= each.many:
         for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
             samples, y = _samples(ask, federation, parts, members)
             assert samples is not None

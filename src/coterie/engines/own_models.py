@@ -5,7 +5,7 @@ shape, so the bits are those of one model at a time.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -17,6 +17,8 @@ STACKED = 1 << 22  # numbers of models and samples in a stack: what a cache near
 
 class Each(Protocol):
     """Many models (k, d) on samples (m,), of which each answers for the next so many (k,)."""
+
+    many: ClassVar[int]  # models from which on they are asked together
 
     def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,)."""

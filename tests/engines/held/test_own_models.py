@@ -16,7 +16,6 @@ from coterie.core.local import Local
 from coterie.core.own_rows import OwnRows
 from coterie.core.plan import Plan
 from coterie.core.serving import Serving
-from coterie.engines import evaluate
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.dense_tensors import DenseTensors
 from coterie.engines.engine import Engine, Stamped
@@ -108,9 +107,8 @@ OWN = ["local", "local(until=epochs,epochs=2)", "fedavg+finetune(epochs=1)"]
 
 
 @pytest.mark.parametrize("spec", OWN)
-def test_no_round_and_no_evaluation_fetches_clients_own_models(spec: str, fetches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_round_and_no_evaluation_fetches_clients_own_models(spec: str, fetches: list[int]) -> None:
     """On a GPU 1,200 models of 159,010 numbers went to the host, and back, in every round of every lane."""
-    monkeypatch.setattr(evaluate, "MANY_MODELS", 2)
     with BatchedEngine(WORLD, holds=True, threads=1) as holding, BatchedEngine(WORLD, threads=1) as plain:
         found = after_rounds(spec, holding, 3)
         assert fetches == []
@@ -137,12 +135,11 @@ def asked(engine: Engine, ask: Any) -> Any:
 
 @pytest.mark.parametrize("model", ["mclr", "mlp(5)", "mlp(7,4)"])
 @pytest.mark.parametrize("two", [False, True])
-def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, two: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, two: bool) -> None:
     federation = worlds.tiny(classes=2) if two else worlds.tiny()
     world = World.of(federation, model)
     draw, n = np.random.default_rng(0), len(federation.ids)
     models = draw.normal(size=(n + 1, world.model.layout.size)).astype(np.float32)
-    monkeypatch.setattr(evaluate, "MANY_MODELS", 2)
     with BatchedEngine(world, holds=True, threads=1) as engine, LoopEngine(world) as loop:
         for clients in (np.arange(n), np.arange(n)[::-2]):
             serving = Serving(clients, held(models), 1 + draw.integers(0, n, len(clients)))
