@@ -59,6 +59,8 @@ class Recurrent(nn.Module):
     sigmoid cross-entropy of z, so two classes look like any other number of them.
     """
 
+    looks_up = "embedding.table"  # where it has one: its samples are numbers of rows in that table, and nothing else
+
     def __init__(
         self,
         cell: Cell,

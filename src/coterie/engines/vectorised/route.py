@@ -30,10 +30,12 @@ from coterie.engines.vectorised import plan
 from coterie.engines.vectorised.by_rule import RuleJob, train_by_rule
 from coterie.engines.vectorised.device_table import table_on
 from coterie.engines.vectorised.graphs import CapturedSteps, capacity_for, given_up
+from coterie.engines.vectorised.lookups import distinct, end_to_end
 from coterie.engines.vectorised.memory import activation_bytes
 from coterie.engines.vectorised.state import Optimizer, Rule, Shared, Stack
 from coterie.engines.vectorised.step import Stepper
 
+TABLES = 4  # of the memory at most the fourth part is tables that tokens are read in
 KEPT = 2  # stacks whose captured steps are kept for the next round: chunks of one round are alike, rounds too
 Convolutions = Literal["grouped", "products"]
 
@@ -74,7 +76,7 @@ class Vectorised:
         exact: bool = False,
         convolutions: Convolutions = "grouped",
         dtype: torch.dtype = torch.float32,  # float64 for trials: then a kink of the ReLU cannot be mistaken for a fault
-        known: bool = False,  # whether chains of known layers are stacked layer by layer, and torch maps only the rest
+        known: bool = False,  # whether what is known of a module is used: of chains, layers are stacked, of tables, one a seed (`lookups`)
         precision: Precision = "float32",
     ) -> None:
         self.device, self.memory, self.exact, self.dtype = torch.device(device), memory, exact, dtype
@@ -89,14 +91,16 @@ class Vectorised:
         self.chained = (
             None if chain is None else ChainSteps(chain, self.layout, loss, self.x, self.y, "tf32" if precision == "bf16" else precision)
         )
+        self.lookup = self.stepper.lookup if known and not exact else None
         self._activations: int | None = None
         self._side: torch.cuda.Stream | None = None
         self._captured: OrderedDict[tuple[object, ...], CapturedSteps] = OrderedDict()
 
-    def chunks(self, job: FusedJob, optimizer: Optimizer = "sgd") -> list[Ints]:
+    def chunks(self, job: FusedJob, optimizer: Optimizer = "sgd", shared: Shared | None = None) -> list[Ints]:
         """The trainings that are stacked together: by rule from the job and the budget, for the record. Those without steps are in none."""
         sizes = [int(size) for size in np.unique(plan.buckets(job))]
-        limit = {size: max(1, self.memory // self._bytes(job, self.shared, optimizer, size)) for size in sizes}
+        common = self.shared if shared is None else shared
+        limit = {size: max(1, self.memory // self._bytes(job, common, optimizer, size)) for size in sizes}
         return plan.chunks(job, limit)
 
     def train(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
@@ -107,11 +111,11 @@ class Vectorised:
     def train_on_device(self, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Tensor, Ints]:
         """`train`, the models left on the device."""
         with products_in(self.precision), self._stream():
-            shared = self.shared
+            shared, reads = self._with_tables(job)
             # Models are spread over clients, and gathered again, on the device: copies of a large stack are slow on the host.
             vectors = begun_from(job.models, job.start, self.device)  # a training of no steps returns its start
-            for trainings in self.chunks(job, optimizer):
-                ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())))
+            for trainings in self.chunks(job, optimizer, shared):
+                ended = self._train_chunk(job, trainings, shared, Rule(optimizer, bool(job.weight_decay.any())), reads)
                 rows = self._numbers(trainings).to(vectors.device)
                 for s, tensor in zip(self.stepper.slices(shared), ended, strict=True):
                     vectors[rows, s.begin : s.end] = self._restored(s.name, tensor[: len(trainings)]).to(vectors.device, torch.float32)
@@ -135,10 +139,21 @@ class Vectorised:
     def _numbers(self, rows: Ints) -> Tensor:
         return torch.as_tensor(rows, device=self.device)
 
-    def _train_chunk(self, job: FusedJob, trainings: Ints, shared: Shared, rule: Rule) -> list[Tensor]:
+    def _with_tables(self, job: FusedJob) -> tuple[Shared, Ints | None]:
+        """What the trainings of a job have in common, tables that tokens are read in among it, and which of these each model reads in."""
+        table = self.lookup
+        if table is None or not len(job.start):
+            return self.shared, None
+        rows = all_on(job.models, self.device)[:, table.begin : table.end]
+        which, firsts = distinct(rows)
+        if len(firsts) * table.size * self.dtype.itemsize > self.memory // TABLES:
+            return self.shared, None  # a table for each, or nearly
+        return {**self.shared, table.name: self.stepper.typed(table.name, end_to_end(rows, firsts, table))}, which
+
+    def _train_chunk(self, job: FusedJob, trainings: Ints, shared: Shared, rule: Rule, reads: Ints | None) -> list[Tensor]:
         """What the trainings of a chunk leave behind, as ``Stack.models()`` has it."""
         capacity = capacity_for(len(trainings)) if self.captures else len(trainings)
-        stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule)
+        stack = self._stack(job, np.append(trainings, np.repeat(trainings[:1], capacity - len(trainings))), shared, rule, reads)
         segments = plan.shrinking_prefixes(job.steps()[trainings])
         if self.captures:
             samples, counts = table_on(job, trainings, capacity, self.device)
@@ -168,7 +183,7 @@ class Vectorised:
             if name not in own
         }
 
-    def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule) -> Stack:
+    def _stack(self, job: FusedJob, rows: Ints, shared: Shared, rule: Rule, reads: Ints | None) -> Stack:
         """The trainings' starts and settings on the device."""
 
         def pieces(table: Tensor, which: Ints, slices: list[Slice]) -> list[Tensor]:
@@ -194,11 +209,12 @@ class Vectorised:
             anchors=anchors,
             linear=terms(job.linear) if job.linear is not None else [],
             settings=[torch.as_tensor(values[rows, None], dtype=self.dtype, device=self.device) for values in settings],
+            tables=[] if reads is None else [self._numbers(reads[job.start[rows], None])],
         )
 
     def _captured_steps(self, stack: Stack, shared: Shared, rule: Rule, width: int) -> CapturedSteps:
         """Captured steps of this shape, the stack's numbers loaded into them."""
-        key = (rule, width, stack.shapes(), tuple(shared))
+        key = (rule, width, stack.shapes(), tuple((name, tensor.shape) for name, tensor in shared.items()))
         steps = self._captured.pop(key, None)
         if steps is not None:
             steps.load(stack, shared)

@@ -1,7 +1,7 @@
 """The stacked state of many trainings, and one optimiser step of all of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
@@ -56,6 +56,7 @@ class Stack:
     anchors: list[Tensor]
     linear: list[Tensor]
     settings: list[Tensor]  # lr, momentum, weight_decay, mu, and whether there is a linear term, each (m, 1)
+    tables: list[Tensor] = field(default_factory=list)  # (m, 1) which of several tables each reads its tokens in; see `lookups`
 
     def cut(self, rows: RowChoice) -> "Stack":
         """These rows: views for a range, copies for numbers."""
@@ -69,13 +70,13 @@ class Stack:
 
     def load(self, values: "Stack") -> None:
         """Take over another stack's numbers, in place, so that captured steps find them where they were."""
-        for field in fields(self):
-            for mine, other in zip(getattr(self, field.name), getattr(values, field.name), strict=True):
+        for part in fields(self):
+            for mine, other in zip(getattr(self, part.name), getattr(values, part.name), strict=True):
                 mine.copy_(other)
 
     def shapes(self) -> tuple[tuple[torch.Size, ...], ...]:
         """What must be alike for captured steps to fit."""
-        return tuple(tuple(tensor.shape for tensor in getattr(self, field.name)) for field in fields(self))
+        return tuple(tuple(tensor.shape for tensor in getattr(self, part.name)) for part in fields(self))
 
     def terms(self, j: int, rule: Rule) -> StepTerms:
         """What steps add to the gradient by the j-th weight."""
@@ -93,7 +94,7 @@ class Stack:
         return [*self.weights, *self.others]
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Stack":
-        return Stack(*([change(tensor) for tensor in getattr(self, field.name)] for field in fields(self)))
+        return Stack(*([change(tensor) for tensor in getattr(self, part.name)] for part in fields(self)))
 
 
 @torch.no_grad()

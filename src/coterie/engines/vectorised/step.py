@@ -13,6 +13,7 @@ from coterie.core.arrays import Floats
 from coterie.core.layout import Layout, Slice
 from coterie.engines.loss import Loss
 from coterie.engines.precision import Precision, passes_in
+from coterie.engines.vectorised.lookups import looked_up, shifted
 from coterie.engines.vectorised.mappable import as_mappable, needs_rewriting
 from coterie.engines.vectorised.products import as_products
 from coterie.engines.vectorised.state import Rule, Shared, Stack, update
@@ -37,7 +38,7 @@ class Stepper:
         self.precision = precision
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
-        self._slices = layout.slices
+        self._slices, self.lookup = layout.slices, looked_up(module, layout)
         self._by_itself, self._rewritten = stacks_by_itself(module), needs_rewriting(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
@@ -70,11 +71,17 @@ class Stepper:
         # running statistics change in place, each row its own, since they are mapped over as well
         tensors |= {s.name: tensor.view(len(tensor), *s.shape) for s, tensor in zip(others, stack.others, strict=True)}
         self.module.train()
-        gradients, _ = self.slopes(weights, tensors, shared, samples, counts)
+        gradients, _ = self.slopes(weights, tensors, shared, samples, counts, stack.tables[0] if stack.tables else None)
         update(stack, gradients, clock, rule)
 
     def slopes(
-        self, weights: Sequence[Tensor], tensors: dict[str, Tensor], shared: Shared, samples: Tensor, counts: Tensor
+        self,
+        weights: Sequence[Tensor],
+        tensors: dict[str, Tensor],
+        shared: Shared,
+        samples: Tensor,
+        counts: Tensor,
+        reads: Tensor | None = None,  # (k, 1) which of the tables that are shared each reads its tokens in
     ) -> tuple[Sequence[Tensor | None], Tensor]:
         """The gradient of every row's mean loss by its weights, which are among the tensors by name, and (k,) that loss; the module in the
         mode that it is in."""
@@ -84,12 +91,13 @@ class Stepper:
                 result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
             return result.to(self.dtype)
 
+        x = self.x[samples] if reads is None or self.lookup is None else shifted(self.x[samples], reads, self.lookup)
         with torch.enable_grad(), self.convolving(), self.mapping():
             if self._by_itself:  # adapters: one large batch through the body that all have in common
-                flat = outputs(tensors, self.x[samples].flatten(0, 1))
+                flat = outputs(tensors, x.flatten(0, 1))
                 predicted = flat.view(*samples.shape, *flat.shape[1:])
             else:
-                predicted = vmap(outputs)(tensors, self.x[samples])  # (k, B, C)
+                predicted = vmap(outputs)(tensors, x)  # (k, B, C)
             losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
             real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
             weighted = losses * (real / counts[:, None])
