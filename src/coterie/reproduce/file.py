@@ -105,6 +105,19 @@ class Reproduction(ReproductionFile):
     name: str
     path: Path
 
+    @property
+    def has_paper(self) -> bool:
+        """Are there a paper's numbers to be held against? A file without says `paper = "none: ..."`."""
+        return self.paper.partition(":")[0].strip().lower() != "none"
+
+    @property
+    def whence(self) -> str:
+        """The paper, or what the file says in place of one, and where in it."""
+        if self.has_paper:
+            return f"{self.paper}, {self.where}"
+        said = self.paper.partition(":")[2].strip() or "no paper"
+        return f"{said[:1].upper()}{said[1:]}, {self.where}"
+
     def settings_of(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""
         return study_of(self.path, self.study, {**part.change, **changes})
