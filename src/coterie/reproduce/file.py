@@ -36,6 +36,7 @@ class StudyPart(_Strict):
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why nobody can run it: the data are not to be had
+    instead: str = ""  # the smaller part that was declared in its place: this one is run only where it is named
     last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
 
 
