@@ -13,8 +13,9 @@ demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotate
 		--rounds 15 --cohort 20 --epochs 10 --lr 0.1 --draws 10 --seeds 0-1 --out runs/demo
 	$(BIN)/coterie report runs/demo
 
+# Bytecode is kept: the suite starts a hundred processes, each of which would compile all of Coterie anew.
 test: $(VENV)/.dev  ## the whole suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.dev  ## linter, formatter, types
 	$(BIN)/ruff check --no-cache .

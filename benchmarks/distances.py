@@ -34,7 +34,7 @@ def sides(world: World, device: str) -> dict[str, Side]:
     return {
         "float64, weights kept in float32": lambda ask: kept_in_float32(world, ask, device),
         "ours": by_engine(BatchedEngine(world, device)),
-        "plain loop without cuDNN": _without_cudnn(by_engine(LoopEngine(world, device))),
+        "plain loop without cuDNN": without_cudnn(by_engine(LoopEngine(world, device))),
         "plain loop": by_engine(LoopEngine(world, device)),
         "ours, TF32": by_engine(BatchedEngine(world, device, precision="tf32")),
         "plain loop, TF32": by_engine(LoopEngine(world, device, precision="tf32")),
@@ -76,7 +76,7 @@ def by_engine(engine: LoopEngine | BatchedEngine) -> Side:
     return vectors
 
 
-def _without_cudnn(side: Side) -> Side:
+def without_cudnn(side: Side) -> Side:
     """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
 
     def vectors(ask: Stamped) -> Floats:

@@ -31,9 +31,7 @@ def main() -> int:
     chance = random.Random(options.seed)
     known = options.only or list(KINDS)
     drawn = known + chance.choices(list(KINDS), WEIGHTS, k=options.trials) if options.only is None else known * options.trials
-    import coterie.cli.app
-    import coterie.report
-    import coterie.run.study  # noqa: F401
+    _import_what_commands_import()
 
     with tempfile.TemporaryDirectory() as folder:
         attack = Attack(Path(folder) / "attack")
@@ -50,6 +48,20 @@ def main() -> int:
         print(fault)
     print(f"{attack.trials} trials, {len(attack.faults)} faults")
     return int(bool(attack.faults))
+
+
+def _import_what_commands_import() -> None:
+    """Once, here: what a command imports later than this is imported by every fork anew."""
+    import numba  # noqa: F401
+    import torch._dynamo  # noqa: F401  (by torch's optimisers, at the first step)
+
+    import coterie.cli.app
+    import coterie.cli.results
+    import coterie.evidence.verify
+    import coterie.report.page
+    import coterie.run.study
+    import coterie.run.study_file
+    import coterie.run.trackers  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class Federation(NamedTuple):
 
 FEDERATIONS = (
     Federation("MNIST, softmax regression", "simprox_mnist", "mnist", "last10", central=True),
+    Federation("CIFAR-10, ResNet-18", "simprox_cifar", "cifar10 reduced", "last10", central=True),
     Federation("CIFAR-10, frozen features", "simprox_cifar", "cifar10 frozen", "last10", central=True),
     Federation("Banking77, head", "simprox_banking77", "head", "last10", central=True),
     Federation("Banking77, adapters", "simprox_banking77", "lora", "last10", central=True),

@@ -25,7 +25,7 @@ SETTINGS = Settings(
     methods=(AVG, GROUP, RANDOM, SIM, "fedprox(mu=1e30)"),
     data="digits/rotated(clients=8,groups=2,validation=0.2)",
     seeds=(0, 1),
-    plan=Plan(rounds=4, local=Local(lr=0.1)),
+    plan=Plan(rounds=4, local=Local(lr=0.1, batch_size=40)),
 )
 
 

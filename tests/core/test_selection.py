@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.core import selection
 from coterie.core.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.rng import key
+from coterie.core.roster import RECENT, Roster
 from coterie.testing.by_hand import context
 
 SIZES = [1] * 20
@@ -69,3 +71,22 @@ def test_the_first_window_serves_the_start_too() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, float | str]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_cohorts_of_late_are_kept_and_are_those_that_are_drawn() -> None:
+    everybody = Roster.of([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
+    for round_ in (1, 2, 1):
+        for seed in range(200):  # more than are kept
+            kept, drawn = (selection.uniform(everybody, 7, seed, "cohort", round_) for _ in range(2))
+            assert kept is drawn
+            assert not kept.flags.writeable
+            assert kept.tolist() == everybody.lowest(key(seed, "cohort", round_), everybody.available, 7).tolist()
+    assert len(everybody._recent) <= RECENT
+    fewer = replace(everybody, reachable=np.arange(40) % 2 == 0)
+    assert set(selection.uniform(fewer, 7, 0, "cohort", 1)) <= set(fewer.available)
+
+
+def test_large_cohorts_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.core.roster.SMALL", 6)
+    everybody = Roster.of([f"client {i}" for i in range(40)], np.ones(40, dtype=np.int64))
+    assert selection.uniform(everybody, 7, 0, "cohort", 1) is not selection.uniform(everybody, 7, 0, "cohort", 1)

@@ -32,7 +32,7 @@ METHODS = (
 
 
 def settings(data: str, *methods: str, **plan: Any) -> Settings:
-    usual: dict[str, Any] = {"rounds": 3, "local": Local(epochs=2, lr=0.1)} | plan
+    usual: dict[str, Any] = {"rounds": 3, "local": Local(epochs=2, batch_size=40, lr=0.1)} | plan
     return Settings(methods=methods or METHODS, data=data, plan=Plan(**usual), seeds=(0, 1))
 
 

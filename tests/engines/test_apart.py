@@ -5,10 +5,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
+from coterie.core.asks import Train
 from coterie.engines.apart import RowsApart, SomeRows, all_on, any_set, some_on
+from coterie.engines.batched import BatchedEngine
+from coterie.engines.engine import Stamped
 from coterie.engines.held.rows import TensorRows
+from coterie.engines.loop import LoopEngine
+from coterie.engines.vectorised.route import Vectorised
+from coterie.testing import play, worlds
 from engines.held.test_rows import held, some
 
 CPU = torch.device("cpu")
@@ -50,6 +56,20 @@ def test_they_are_the_rows_one_after_the_other(seed: int, width: int) -> None:
     assert_array_equal(some_on(expected, rows, CPU), expected[rows])
 
 
-def test_models_are_sent_once() -> None:
-    apart, _ = parts(1, 3)
-    assert apart.on(CPU) is apart.on(CPU)
+def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty lanes' models of 26 MB were gathered and sent anew for each of eleven stacks."""
+    world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
+    sent, stacks, lying = list[int](), list[int](), SomeRows.lying
+    monkeypatch.setattr(SomeRows, "lying", lambda self, chosen=None: (sent.append(self.count), lying(self, chosen))[1])
+    monkeypatch.setattr("coterie.engines.batched.stacked_memory", lambda device, **kind: 1)  # a client at a time
+    with BatchedEngine(world, holds=True) as engine:
+        engine.prepare(play.PLAN.local)
+        cut = Vectorised.chunks
+        monkeypatch.setattr(Vectorised, "chunks", lambda self, *job: (found := cut(self, *job), stacks.append(len(found)))[0])
+        models = [world.model.initial(i)()[None] for i in range(3)]
+        replies = engine.run([Stamped(Train(np.arange(4), model, play.PLAN.local), 0, 1) for model in models])
+    assert (stacks, sent) == ([12], [1, 1, 1])
+    with LoopEngine(world) as loop:
+        for model, reply in zip(models, replies, strict=True):
+            [expected] = loop.run([Stamped(Train(np.arange(4), model, play.PLAN.local), 0, 1)])
+            assert_allclose(reply.vectors, expected.vectors, rtol=1e-4, atol=1e-6)

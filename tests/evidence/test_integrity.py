@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,9 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
+@cache
 def wanted(whole: Path) -> str:
+    """The digest of what nobody touches."""
     return digest(Evidence.open(whole))
 
 

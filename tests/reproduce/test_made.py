@@ -10,6 +10,7 @@ from coterie.cli.app import app
 from coterie.core.errors import UserError
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.reproduce import read_reproduction
 from coterie.reproduce.made import Made, made_of, made_text, ranges
 from coterie.reproduce.reproduced import Reproduced
 
@@ -78,3 +79,39 @@ def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_pat
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no part 'fixd': did you mean 'fixed'"):
         CliRunner().invoke(app, ["reproduce", str(SMALL), "--part", "fixd", "--out", str(tmp_path)], catch_exceptions=False)
+
+
+LARGE = """
+[[parts]]
+name = "large"
+instead = "fixed"
+
+[[claims]]
+says = "The large one is good"
+kind = "at_least"
+part = "large"
+one = "fedavg"
+score = "final"
+paper = 1.0
+"""
+
+
+def test_a_part_in_whose_place_another_stands_runs_only_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text(SMALL.read_text() + LARGE)
+    common = ["reproduce", str(path), "--seeds", "0", "--rounds", "1", "--out", str(tmp_path / "out")]
+    without = CliRunner().invoke(app, [*common, "--page", str(tmp_path)])
+    assert without.exit_code == 0, without.output
+    assert not (tmp_path / "out" / "large").exists()
+    assert "not run: more than there was time for: 'fixed' was declared in its place" in (tmp_path / "large.md").read_text()
+    named = CliRunner().invoke(app, [*common, "--part", "large"])
+    assert named.exit_code == 0, named.output
+    assert (tmp_path / "out" / "large" / "rounds").is_dir()
+
+
+@pytest.mark.parametrize("name", ["large", "fixd"])
+def test_what_stands_in_a_parts_place_is_another_part(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text(SMALL.read_text() + LARGE.replace('"fixed"', f'"{name}"'))
+    with pytest.raises(UserError, match=f"has '{name}' instead of the part 'large'"):
+        read_reproduction(path)

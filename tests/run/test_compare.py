@@ -30,7 +30,7 @@ from coterie.run.study import Study
 from coterie.run.tuning import at_rate, with_validation
 
 DATA = "digits/rotated(clients=8,groups=2)"
-PLAN = Plan(rounds=2, local=Local(lr=0.1))
+PLAN = Plan(rounds=2, local=Local(lr=0.1, batch_size=40))
 LOOP = Execution(engine="loop")
 
 
@@ -138,7 +138,7 @@ class Clock(ct.Callback):
         self.now += 1
 
 
-SETTINGS = Settings(methods=("fedavg", "local"), data=DATA, seeds=(0, 1, 2, 3), plan=Plan(rounds=3, local=Local(lr=0.1)))
+SETTINGS = Settings(methods=("fedavg", "local"), data=DATA, seeds=(0, 1, 2, 3), plan=Plan(rounds=3, local=Local(lr=0.1, batch_size=40)))
 SEED_BY_SEED = Execution(engine="loop", checkpoint_every=1, seeds_per_wave=1)
 
 
@@ -187,7 +187,7 @@ def test_nothing_is_written_for_data_that_cannot_be_opened(tmp_path: Path) -> No
 
 
 COMMAND = ["compare", "fedprox(mu=0.1)", "--data", DATA, "--rounds", "12", "--seeds", "0-1", "--engine", "loop", "--lr", "0.1"]
-COMMAND += ["--checkpoint-every", "1", "--finetune", "1"]
+COMMAND += ["--checkpoint-every", "1", "--finetune", "1", "--batch", "40"]
 
 
 def test_a_killed_comparison_resumes(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

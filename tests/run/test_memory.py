@@ -78,6 +78,9 @@ def test_a_seed_that_does_not_fit_a_gpu_is_cut_into_lanes_that_do() -> None:
     ]  # fmt: skip
     assert [len(wave) for wave in cut(2 * one - 1)] == [1] * 6
     assert [len(wave) for wave in cut(0)] == [1] * 6  # a lane at least
+    alike = lanes_of([(f"fedavg {i}", build("fedavg")) for i in range(15)], [0], worlds.world().problem, Plan(rounds=1, cohort=2))
+    assert [len(wave) for wave in waves(alike, 15 * one - 1, whole_seeds=False)] == [8, 7]  # not 14 and 1
+    assert [len(wave) for wave in waves(alike, 6 * one, whole_seeds=False)] == [5, 5, 5]
     assert [len(wave) for wave in cut(10**9, seeds=1)] == [3, 3]
     assert [len(wave) for wave in waves(lanes, 0)] == [3, 3]  # the host's seeds stay whole
 

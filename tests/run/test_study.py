@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ SETTINGS = Settings(
     methods=("fedavg", "local"),
     data="digits/rotated(clients=8,groups=4)",
     seeds=(0, 1),
-    plan=Plan(rounds=5, cohort=4, local=Local(epochs=1, lr=0.1)),
+    plan=Plan(rounds=5, cohort=4, local=Local(epochs=1, lr=0.1, batch_size=40)),
 )
 EXECUTION = Execution(engine="loop", checkpoint_every=2)
 
@@ -167,7 +168,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_is_taken(whole: P
 def test_a_folder_with_another_study_is_refused(whole: Path) -> None:
     with pytest.raises(UserError, match="not empty"):
         Study.prepare(SETTINGS).run(out=whole)
-    other = Settings(**{**vars(SETTINGS), "plan": Plan(rounds=2, cohort=4, local=Local(epochs=1, lr=0.1))})
+    other = Settings(**{**vars(SETTINGS), "plan": replace(SETTINGS.plan, rounds=2)})
     with pytest.raises(UserError, match=r"another study \(it differs in plan\.rounds, fewer than "):
         Study.prepare(other).run(out=whole, resume=True)
 

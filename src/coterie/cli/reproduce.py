@@ -56,12 +56,13 @@ def reproduce(
     from coterie.reproduce.carry_out import reproduce as carry_out
     from coterie.reproduce.merging import with_kept
     from coterie.reproduce.page import write_page
-    from coterie.reproduce.rows import HEADER, cells
+    from coterie.reproduce.rows import cells
+    from coterie.reproduce.wording import wording_of
 
     if from_ is not None and (seeds or rounds or out or part or with_):
         raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part and --with.")
     folder = out or inside(Path(), "reproduced", study.name)
-    console.print(bold(study.title), f"\n{study.paper}, {study.where}\n{study.asks}", sep="")
+    console.print(bold(study.title), f"\n{study.whence}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
     ways |= {"workers": workers, "ray": ray}
     outcome = (
@@ -72,9 +73,10 @@ def reproduce(
     said = _said(name, seeds, rounds, part or [])
     if with_ is not None:
         outcome = with_kept(outcome, with_, said, date.today().isoformat())
-    for title, results in (("the paper says", outcome.result.claims), ("controls", outcome.result.controls)):
+    words = wording_of(study)
+    for title, results in ((words.says, outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
-            console.print(listing((title, *HEADER), map(cells, results)))
+            console.print(listing((title, *words.numbers), map(cells, results)))
     told = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
     console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
     console.print(bold(f"Verdict: {outcome.result.sentence}."))

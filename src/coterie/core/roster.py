@@ -9,6 +9,8 @@ import numpy as np
 from coterie.core.arrays import Bools, Ids, Ints, Words
 from coterie.core.rng import fold, word
 
+RECENT, SMALL = 256, 4096  # cohorts that are kept, and the most clients of one
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -51,6 +53,22 @@ class Roster:
         """(n,) each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
         words = self._available_words if clients is self.available else self.words[clients]
         return fold(np.array([key], dtype=np.uint64), words)
+
+    @cached_property
+    def _recent(self) -> dict[tuple[int, int], Ids]:
+        return {}
+
+    def cohort(self, key: int, size: int) -> Ids:
+        """`lowest` of those who can be asked now. Methods that are compared draw the same cohorts, so those of late are kept."""
+        found = self._recent.get((key, size))
+        if found is None:
+            found = self.lowest(key, self.available, size)
+            found.flags.writeable = False
+            if size <= SMALL:
+                if len(self._recent) >= RECENT:
+                    self._recent.clear()
+                self._recent[key, size] = found
+        return found
 
     def lowest(self, key: int, clients: Ids, size: int) -> Ids:
         """`size` of these clients, ascending: those who draw the lowest numbers."""

@@ -9,8 +9,7 @@ from coterie.core.roster import Roster
 
 def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int) -> Ids:
     """A sample of the reachable clients without replacement, ascending; all of them without a size."""
-    available = roster.available
-    return available if size is None else roster.lowest(key(seed, purpose, round_), available, size)
+    return roster.available if size is None else roster.cohort(key(seed, purpose, round_), size)
 
 
 def looked_at(roster: Roster, size: int | None) -> Ids:

@@ -5,7 +5,8 @@ linear terms, of clients by the hundred and models by the million, are as large 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from coterie.engines.held.rows import TensorRows
 from coterie.engines.tensors import as_tensor
 
 
-class SomeRows(NamedTuple):
+@dataclass(frozen=True)
+class SomeRows:
     """Rows of one table, in this order: all of them where no order is given, noughts where there is no table."""
 
     count: int
@@ -124,7 +126,7 @@ def cut(table: Floats, begin: int, end: int) -> Floats:
 
 def any_set(table: Floats) -> Bools:
     """(n,) which rows have a number that is not nought."""
-    return np.concatenate([_any_set(part) for part in table.parts]) if isinstance(table, RowsApart) else np.any(table, axis=1)
+    return np.concatenate([_any_set(part) for part in table.parts]) if isinstance(table, RowsApart) else np.asarray(np.any(table, axis=1))
 
 
 def _any_set(part: SomeRows) -> Bools:

@@ -36,6 +36,7 @@ class StudyPart(_Strict):
     measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
     gpu: bool = False  # this part alone needs a GPU
     why_not: str = ""  # why nobody can run it: the data are not to be had
+    instead: str = ""  # the smaller part that was declared in its place: this one is run only where it is named
     last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
 
 
@@ -104,6 +105,19 @@ class Reproduction(ReproductionFile):
 
     name: str
     path: Path
+
+    @property
+    def has_paper(self) -> bool:
+        """Are there a paper's numbers to be held against? A file without says `paper = "none: ..."`."""
+        return self.paper.partition(":")[0].strip().lower() != "none"
+
+    @property
+    def whence(self) -> str:
+        """The paper, or what the file says in place of one, and where in it."""
+        if self.has_paper:
+            return f"{self.paper}, {self.where}"
+        said = self.paper.partition(":")[2].strip() or "no paper"
+        return f"{said[:1].upper()}{said[1:]}, {self.where}"
 
     def settings_of(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""

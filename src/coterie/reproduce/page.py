@@ -15,11 +15,12 @@ from coterie.reproduce.made import made_text, seeds_and_draws
 from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.protocol import FIELDS
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.rows import HEADER, cells, markdown
-from coterie.reproduce.rules import FEWEST, RULES, SHOWN
+from coterie.reproduce.rows import cells, markdown
+from coterie.reproduce.rules import FEWEST, SHOWN
 from coterie.reproduce.score_tables import frame_of, score_lines
 from coterie.reproduce.told import curves_told, judged_on, settings_told, weights_told
 from coterie.reproduce.weight_files import weights_text
+from coterie.reproduce.wording import PageWords, wording_of
 
 
 def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
@@ -45,9 +46,9 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
 
 def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_csv: bool) -> Iterator[str]:
     """The page, verdict first."""
-    study, result = outcome.study, outcome.result
+    study, result, words = outcome.study, outcome.result, wording_of(outcome.study)
     yield f"# {study.title}\n"
-    yield f"{study.paper}, {study.where}. {study.asks}\n"
+    yield f"{study.whence}. {study.asks}\n"
     yield f"**Verdict: {result.sentence}.**\n"
     yield from verdict_lines(outcome)
     for figure in figures:
@@ -60,13 +61,13 @@ def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_cs
     if has_csv:
         yield f"The scores of every seed: [{study.name}.csv]({study.name}.csv)" + curves_told(outcome)
         yield from weights_told(outcome)
-    yield from _protocol(study)
-    yield "\nWhat differs from the paper:\n"
+    yield from _protocol(study, words)
+    yield f"\n{words.deviations}\n"
     yield from (f"- {sentence}" for sentence in study.deviations)
-    yield "\nRules. A claim *replicates*, or *holds in our variant*, when:\n"
-    yield from (f"- *{kind}*: {RULES[kind]}." for kind in dict.fromkeys(claim.kind for claim in study.claims))
+    yield f"\nRules. {words.holds}\n"
+    yield from (f"- *{kind}*: {words.rule(kind)}." for kind in dict.fromkeys(claim.kind for claim in study.claims))
     yield f"- {SHOWN}. It is *contradicted* when the opposite is shown, *inconclusive* when neither is (or with fewer than {FEWEST} runs)."
-    yield "- The verdict counts the paper's claims; controls are corrected apart and explain, they do not count."
+    yield f"- {words.counted}"
     yield "\nSettings of each part:\n"
     kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, "")
     for run in outcome.runs:
@@ -77,13 +78,13 @@ def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_cs
 
 def verdict_lines(outcome: Reproduced) -> Iterator[str]:
     """The claims and controls in tables, what makes rows of them variants, and what these runs cannot tell."""
-    result = outcome.result
-    yield from markdown(["the paper says", *HEADER], map(cells, result.claims))
+    result, words = outcome.result, wording_of(outcome.study)
+    yield from markdown([words.says, *words.numbers], map(cells, result.claims))
     if result.controls:
         yield "\nWhat the controls say:\n"
-        yield from markdown(["control", *HEADER], map(cells, result.controls))
+        yield from markdown(["control", *words.numbers], map(cells, result.controls))
     run = [own for own in result.claims if own.outcome != "not run"]
-    yield from _told("Not the paper's own row:", run, [[own.variant] if own.variant else [] for own in run])
+    yield from _told(words.not_own_row, run, [[own.variant] if own.variant else [] for own in run])
     yield from _told("What these runs cannot tell:", run, [list(own.unknown) for own in run])
 
 
@@ -95,10 +96,10 @@ def _told(title: str, claims: Sequence[ClaimResult], reasons: Sequence[Sequence[
         yield from (f"- {text}" + (f" ({counted(n, 'claim')})" if n < len(claims) else "") + "." for text, n in count.items())
 
 
-def _protocol(study: Reproduction) -> Iterator[str]:
-    """What the paper says of how it was done."""
-    yield "\nThe paper's protocol, its words between quotation marks:\n"
-    yield from markdown(["", "the paper"], [[words, getattr(study.protocol, name)] for name, words in FIELDS.items()])
+def _protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
+    """What the paper says of how it was done, or what was written down in place of that."""
+    yield f"\n{words.protocol}\n"
+    yield from markdown(["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()])
     if study.protocol.unsaid:
         yield "\nWhat it leaves open, and what was taken:\n"
         yield from (f"- {sentence}" for sentence in study.protocol.unsaid)

@@ -31,6 +31,11 @@ def read_reproduction(path: Path) -> Reproduction:
         _check_folder_name(path, name)
     if twice := {name for name in names if names.count(name) > 1}:
         raise UserError(f"The study file {path} has two parts called {sorted(twice)[0]!r}: each has a folder of its own.")
+    for part in found.parts:
+        if part.instead and (part.instead == part.name or part.instead not in names):
+            raise UserError(
+                f"The study file {path} has {part.instead!r} instead of the part {part.name!r}: {suggestion(part.instead, names)}"
+            )
     for claim in found.claims:
         for name in claim.parts or [claim.part]:
             if name not in names:

@@ -8,7 +8,6 @@ from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.rules import FEWEST
 
 SHARES = ("ari", "r2", "similarity", "silhouette", "normalised")  # of 1: two digits would hide their intervals
-HEADER = ("theirs", "ours (95 % interval)", "over", "p", "outcome")  # after what the claim says
 
 
 def cells(result: ClaimResult) -> list[str]:

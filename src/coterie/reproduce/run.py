@@ -49,7 +49,8 @@ def run_parts(
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
-    `only` names the parts to be run. `workers` or a `ray` cluster carry out waves side by side.
+    `only` names the parts to be run: without it all but those in whose place another stands. `workers` or a `ray` cluster carry out waves
+    side by side.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
@@ -60,7 +61,7 @@ def run_parts(
     carried = partial(carried_by, workers=workers, ray=ray)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
-        asked = not only or part.name in only
+        asked = part.name in only if only or part.instead else True
         why = part.why_not or (_lacking(study, part, anyway) if asked else not_yet(study, part))
         found.append(
             PartRun(part, why_not=why, settings=settings, asked=asked)
@@ -78,7 +79,9 @@ def _settings(study: Reproduction, part: StudyPart, seeds: str | None, rounds: i
 
 
 def not_yet(study: Reproduction, part: StudyPart) -> str:
-    """Why there is nothing of a part that could be run: nobody has."""
+    """Why there is nothing of a part that could be run: nobody has, or another was declared in its place."""
+    if part.instead:
+        return f"more than there was time for: {part.instead!r} was declared in its place"
     return "written down, not yet run" + (": it needs a GPU" if study.needs.gpu or part.gpu else "")
 
 

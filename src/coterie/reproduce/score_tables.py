@@ -8,6 +8,7 @@ import pandas as pd
 from coterie.reproduce.reproduced import Reproduced
 from coterie.reproduce.rows import markdown
 from coterie.reproduce.values import NOTED, PartValues
+from coterie.reproduce.wording import wording_of
 
 OVER_CLIENTS = ("macro", "f1", "f1_macro", "worst", "ari", "gathered", "overlap")
 COLUMNS = ("final", "last10", "mean", "max", "median", *OVER_CLIENTS, "rounds_to", "discrepancy", "discrepancy_variance")
@@ -55,7 +56,7 @@ def score_lines(outcome: Reproduced) -> Iterator[str]:
             continue
         wanted = {claim.score for claim in outcome.study.claims} | {p.score for p in outcome.study.published}
         scores = [score for score in scores if score in wanted or score not in ON_DEMAND]
-        yield f"\n## {part}: ours (theirs)\n"
+        yield f"\n## {part}{wording_of(outcome.study).scores}\n"
         rows = ([f"`{row}`", *(_cell(values, part, row, score, published) for score in scores)] for row in values.rows)
         yield from markdown(["", *(NAMES.get(score, score) for score in scores)], rows)
 

@@ -1,6 +1,7 @@
 """The driver: lanes in lock-step. It alone turns asks into replies; there is no other round loop."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from math import ceil
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -83,10 +84,13 @@ def waves(lanes: Sequence[Lane], memory: int, seeds: int | None = None, *, whole
 
 
 def _runs(group: Sequence[Lane], memory: int) -> Iterator[list[Lane]]:
-    """The lanes of a seed in their order, as many together as fit."""
+    """The lanes of a seed in their order, as many together as fit; in parts about as large as each other, not in full ones and a rest."""
+    size = sum(map(footprint, group))
+    share = size / ceil(size / max(memory, 1))
     run: list[Lane] = []
     for lane in group:
-        if run and sum(map(footprint, [*run, lane])) > memory:
+        used = sum(map(footprint, run))
+        if run and (used >= share or used + footprint(lane) > memory):
             yield run
             run = []
         run.append(lane)

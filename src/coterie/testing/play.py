@@ -24,7 +24,7 @@ from coterie.run.lanes import Lane
 from coterie.testing import worlds
 
 # Evaluation only at the start: what a round asks is then exactly what the method asks.
-PLAN = Plan(rounds=99, evaluate_every=99, cohort=4, local=Local(epochs=2, batch_size=5, lr=0.1))
+PLAN = Plan(rounds=99, evaluate_every=99, cohort=4, local=Local(epochs=2, batch_size=8, lr=0.1))
 
 Alter = Callable[[Stamped, int, Any], Any]  # (the ask, its number within the round, the reply) -> what arrives instead
 

@@ -94,7 +94,7 @@ def test_a_cnn_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
     model, parts = world.model.initial(0)()[None], world.federation.train
     for kind in ("grouped", "products"):
-        route = Vectorised(world.model.module(), world.loss, x, y, memory=1 << 30, convolutions=kind)  # type: ignore[arg-type]
+        route = Vectorised(world.model.module(), world.loss, x, y, memory=1 << 30, convolutions=kind)
         found, _ = stacked_gradients(route, torch.as_tensor(model), np.zeros(len(parts), np.int64), parts)
         space = Workspace(world, torch.device("cpu"), torch.float32)
         expected, _ = gradients_of(Gradient(np.arange(len(parts)), model), space, parts)

@@ -103,7 +103,7 @@ class TensorRows(Held):
 
     @torch.no_grad()
     def squares_to(self, points: Floats | Doubles) -> Doubles:
-        there = torch.as_tensor(points, device=self._tensor.device)
+        there = as_tensor(points, self._tensor.device)
         blocks = (_squares(block, there[:, part].double()) for part, block in self._blocks(None))
         return self._summed((len(self), len(points)), blocks)
 
