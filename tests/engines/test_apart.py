@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from coterie.core.asks import Train
-from coterie.engines.apart import RowsApart, SomeRows, all_on, any_set, some_on
+from coterie.engines.apart import RowsApart, SomeRows, all_on, any_set, cut, some_on
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.held.rows import TensorRows
@@ -73,3 +73,15 @@ def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkey
         for model, reply in zip(models, replies, strict=True):
             [expected] = loop.run([Stamped(Train(np.arange(4), model, play.PLAN.local), 0, 1)])
             assert_allclose(reply.vectors, expected.vectors, rtol=1e-4, atol=1e-6)
+
+
+@given(st.integers(0, 999), st.integers(0, 15), st.integers(0, 15))
+def test_a_run_of_them_is_a_run_of_the_array(seed: int, begin: int, length: int) -> None:
+    rows, expected = parts(seed, 3)
+    begin = min(begin, len(expected))
+    end = min(begin + length, len(expected))
+    assert_array_equal(np.asarray(cut(expected, begin, end)), expected[begin:end])
+    if begin < end:
+        found = cut(rows.as_array(), begin, end)
+        assert_array_equal(all_on(found, CPU), expected[begin:end])
+        assert_array_equal(any_set(found), np.any(expected[begin:end], axis=1))

@@ -58,7 +58,7 @@ class TensorsEach:
         begin, last = 0, len(self.dense.sizes) - 2
         for number, (inputs, outputs) in enumerate(pairwise(self.dense.sizes)):
             end = begin + inputs * outputs
-            weights = models[:, begin:end].unflatten(1, (outputs, inputs))
+            weights = models[:, begin:end].reshape(len(models), outputs, inputs)
             x = torch.baddbmm(models[:, None, end : end + outputs], x, weights.transpose(1, 2))
             x = x.relu_() if number < last else x
             begin = end + outputs

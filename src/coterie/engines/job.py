@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -70,9 +71,9 @@ class FusedJob:
     def part(self, begin: int, end: int) -> "FusedJob":
         """Trainings `begin` to ``end - 1``, with their own samples' numbers alone; the models and the data are the whole job's."""
         first, last = int(self.offsets[begin]), int(self.offsets[end])
-        rows = {name: getattr(self, name)[begin:end] for name in ("start", *_PER_TRAINING)}
-        own = {name: cut(value, begin, end) for name in ("anchors", "linear") if (value := getattr(self, name)) is not None}
-        return replace(self, offsets=self.offsets[begin : end + 1] - first, indices=self.indices[first:last], **rows, **own)
+        rows: dict[str, Any] = {name: getattr(self, name)[begin:end] for name in ("start", *_PER_TRAINING)}
+        rows |= {name: cut(value, begin, end) for name in ("anchors", "linear") if (value := getattr(self, name)) is not None}
+        return replace(self, offsets=self.offsets[begin : end + 1] - first, indices=self.indices[first:last], **rows)
 
     @cached_property
     def shifted(self) -> Doubles:
