@@ -36,7 +36,7 @@ from coterie.engines.gradients import gradients_of
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.job import FusedJob
 from coterie.engines.judging import Jury, judged_together
-from coterie.engines.local_engine import LocalEngine, Work
+from coterie.engines.local_engine import LocalEngine, Work, at_hand
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
@@ -110,6 +110,7 @@ class BatchedEngine(LocalEngine):
         """Asks that train nothing, on the CPU side by side where that is safe."""
         if not works:
             return []
+        works = [work if self._keep(work.world).dense is None else at_hand(work) for work in works]
         with one_thread():
             dense = self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works)
             spread: Spread = self._spread if dense else map

@@ -6,6 +6,7 @@ import numpy as np
 
 from coterie.core.arrays import Array, Bools, Doubles, Floats, Ints
 from coterie.core.asks import Evaluate, Evaluated
+from coterie.core.held import elsewhere
 from coterie.core.serving import COMBINED
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
@@ -63,20 +64,20 @@ def evaluate(
         elif parts is None:
             y = _samples(ask, federation, parts, members)[1]
             if judge is not None and isinstance(tally, _Tally):
-                guess, losses = judge(serving.models[row], None)
+                guess, losses = judge(_model(serving.models, row), None)
                 for i in members:
                     tally.count(np.full(len(y), i), guess, losses, y)
             else:
-                scores, losses = predict(serving.models[row], None)
+                scores, losses = predict(_model(serving.models, row), None)
                 for i in members:
                     tally.add(np.full(len(y), i), scores, losses, y)
         else:
             samples, y = _samples(ask, federation, parts, members)
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
             if judge is not None and isinstance(tally, _Tally):
-                tally.count(owners, *judge(serving.models[row], samples), y)
+                tally.count(owners, *judge(_model(serving.models, row), samples), y)
             else:
-                tally.add(owners, *predict(serving.models[row], samples), y)
+                tally.add(owners, *predict(_model(serving.models, row), samples), y)
     return tally.result(ask)
 
 
@@ -87,7 +88,12 @@ def only_model(ask: Evaluate, federation: Federation, parts: Parts | None) -> Fl
     judged = len(federation.classes) > 2 and federation.task.counts_classes
     there = parts is not None or (federation.central is not None and len(rows) == 1)
     alone = judged and there and len(rows) > 0 and rows[0] != COMBINED and bool((rows == rows[0]).all())
-    return ask.serving.models[rows[0]] if alone else None
+    return _model(ask.serving.models, int(rows[0])) if alone else None
+
+
+def _model(models: Floats, row: int) -> Floats:
+    """(d,) one of them; of held ones (1, d) that stays where it is, for a workspace."""
+    return models[row] if elsewhere(models) is None else models[row : row + 1]
 
 
 def _samples(ask: Evaluate, federation: Federation, parts: Parts | None, members: Ints) -> tuple[Ints | None, Array]:

@@ -10,8 +10,9 @@ import torch
 
 from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
-from coterie.core.asks import Ask, DataPart, ModelAsk, Share
+from coterie.core.asks import Ask, DataPart, Evaluate, ModelAsk, Share
 from coterie.core.errors import UserError
+from coterie.core.held import elsewhere
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
@@ -69,6 +70,14 @@ class Work:
     def with_ask(self, ask: Ask[Any]) -> "Work":
         """The same with another ask in its place."""
         return self if ask is self.ask else replace(self, stamped=replace(self.stamped, ask=ask))
+
+
+def at_hand(work: Work) -> Work:
+    """The same with models that are held fetched, for whoever evaluates arrays."""
+    ask = work.ask
+    if not isinstance(ask, Evaluate) or elsewhere(ask.serving.models) is None:
+        return work
+    return work.with_ask(replace(ask, serving=replace(ask.serving, models=np.asarray(ask.serving.models))))
 
 
 class LocalEngine(Engine):

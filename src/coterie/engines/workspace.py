@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.parameters import write
 from coterie.engines.augment import augmented
 from coterie.engines.fitting import smallest_batch
+from coterie.engines.held.rows import TensorRows
 from coterie.engines.loss import scores
 from coterie.engines.precision import Precision, passes_in
 from coterie.engines.tensors import as_tensor, read_off
@@ -80,7 +81,9 @@ class Workspace:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def vector(self, values: Floats) -> Tensor:
-        return torch.as_tensor(values, device=self.device).to(self.dtype)
+        """A model's numbers on the device, where a held one is already."""
+        there = values.there().flatten() if isinstance(values, TensorRows) else torch.as_tensor(values, device=self.device)
+        return there.to(self.device, self.dtype)
 
     def batch(self, rows: Ints, draws: Floats | None = None, how: Augmentation | None = None) -> tuple[Tensor, Tensor]:
         """Features and labels of these samples, changed by their draws where images are augmented."""

@@ -11,8 +11,11 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from coterie.core.asks import Evaluate
+from coterie.core.serving import Serving
 from coterie.core.states import flatten
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.engine import Stamped
 from coterie.engines.held import matching, rows
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.loop import LoopEngine
@@ -42,6 +45,7 @@ MADE = {
     "fesem(groups=3,assign=random)": 3,
     "fesem_ma(groups=3)": 3,
     "fedsim(clusters=2)": 1,
+    "fedavg+finetune(epochs=1)": 1,  # everybody's own model is judged where it is
 }
 
 
@@ -83,7 +87,7 @@ def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
 @pytest.mark.parametrize("spec", MADE)
 def test_a_round_fetches_new_models_and_small_things_only(spec: str, world: World, leaving: Leaving) -> None:
     n, d = len(world.federation), world.model.layout.size
-    plan = replace(play.PLAN, cohort=None)  # everybody takes part
+    plan = replace(play.PLAN, cohort=None, evaluate_every=1)  # everybody takes part, and is judged
     with BatchedEngine(world, holds=True) as engine:
         assert play.play(build(spec), engine=engine, world=world, plan=plan, rounds=ROUNDS).states
     assert 0 < leaving.models <= ROUNDS * MADE[spec] * d
@@ -126,3 +130,17 @@ def test_methods_with_and_without_linear_terms_train_in_one_job(world: World, mo
         alone = play.play(build(spec), engine=LoopEngine(world), world=world)
         assert lane.state is not None
         assert_allclose(flatten(lane.state)[0]["models"], flatten(alone.states[-1])[0]["models"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_network_is_judged_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for dense networks take arrays: held models are fetched for them."""
+    monkeypatch.setattr(rows, "FEW", 0)
+    there, model = worlds.world(), worlds.world().model.initial(0)()
+    models = np.stack([model, model + 1, model - 1]).astype(np.float32)
+    clients, which = np.arange(3), np.array([2, 0, 1])
+    asks = [Evaluate(Serving(clients, held, which)) for held in (models, TensorRows.measured(torch.as_tensor(models)).as_array())]
+    with BatchedEngine(there, holds=True) as engine, LoopEngine(there) as loop:
+        for run in (engine.run, loop.run):
+            plain, found = run([Stamped(ask, 0, 1) for ask in asks])
+            assert plain.hits.tolist() == found.hits.tolist()
+            assert plain.loss.tobytes() == found.loss.tobytes()
