@@ -110,7 +110,7 @@ class BatchedEngine(LocalEngine):
         """Asks that train nothing, on the CPU side by side where that is safe."""
         if not works:
             return []
-        works = [work if self._keep(work.world).dense is None else at_hand(work) for work in works]
+        works = [at_hand(work) if isinstance(self._keep(work.world).dense, DenseArrays) else work for work in works]
         with one_thread():
             dense = self.device.type == "cpu" and all(self._keep(work.world).dense is not None for work in works)
             spread: Spread = self._spread if dense else map

@@ -10,6 +10,7 @@ from torch import Tensor
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.data.federation import Federation
 from coterie.engines.dense import Dense, Spread, chunks_of
+from coterie.engines.held.rows import TensorRows, tensor_of
 from coterie.engines.tensors import as_tensor, fetched
 
 ALIGNED = 128  # numbers: 512 bytes, what torch's allocator begins a tensor at
@@ -38,7 +39,7 @@ class DenseTensors(Dense):
 
     @torch.no_grad()
     def outputs(self, model: Floats, x: Tensor, spread: Spread = map) -> Floats:
-        layers = self.layers(torch.as_tensor(model, device=self.device))
+        layers = self.layers(tensor_of(model, self.device).flatten())
         return np.ascontiguousarray(self._signals(layers, x)[-1].T.cpu().numpy())
 
     def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
@@ -63,7 +64,12 @@ class DenseTensors(Dense):
 
     def _sent(self, models: Sequence[Floats]) -> Tensor:
         """(k, d) on the device, every row as well aligned as a tensor of its own: a library may choose its product by that."""
-        there = torch.zeros((len(models), -(-len(models[0]) // ALIGNED) * ALIGNED), device=self.device)[:, : len(models[0])]
+        width = models[0].shape[-1]
+        there = torch.zeros((len(models), -(-width // ALIGNED) * ALIGNED), device=self.device)[:, :width]
+        if any(isinstance(model, TensorRows) for model in models):
+            for row, model in zip(there, models, strict=True):
+                row.copy_(tensor_of(model, self.device).flatten())
+            return there
         return there.copy_(torch.from_numpy(np.stack(models)))
 
     def _judged(self, models: Sequence[list[tuple[Tensor, Tensor]]], x: Tensor, y: Tensor) -> tuple[Ints, Doubles]:

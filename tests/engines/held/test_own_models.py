@@ -157,6 +157,8 @@ def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, t
                 assert_array_equal(found.predicted, expected.predicted)
                 assert_allclose(found.loss, expected.loss, rtol=1e-4)
                 assert_allclose(found.auroc, expected.auroc)
+            one = Serving(clients, held(models[2:3]), np.zeros(len(clients), np.int64))
+            assert_array_equal(asked(engine, Evaluate(one)).hits, asked(loop, Evaluate(one)).hits)
             ask = Losses(np.sort(clients), models[:3])
             assert_allclose(asked(engine, ask).losses, asked(loop, ask).losses, rtol=1e-4)
 
