@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors.numpy import save_file
 
 import integrity
 from coterie.core.states import Models, flatten
+from coterie.evidence import pieces as cut
 from coterie.evidence.checkpoint import STATES, Draft, read_checkpoint
 from coterie.evidence.kept import KEPT_STATES
 from coterie.evidence.pieces import MOST, SMALLEST, Cutting, Location
@@ -211,3 +214,20 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from() -> None:
     assert found["kills"] >= 7
     assert found["stuck"] == []
     assert found["dropped"]  # the moments of dropping were among them
+
+
+@pytest.mark.parametrize(("count", "size", "workers"), [(0, 5, []), (3, 5, [1]), (9, 1 << 20, [4]), (3, 5 << 20, [4]), (1, 5 << 20, [1])])
+def test_many_small_pieces_are_hashed_on_all_cores(count: int, size: int, workers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's model of half a megabyte is a piece: thousands of them were hashed by one core."""
+    seen: list[int] = []
+    before = cut.in_order
+
+    def in_order(work: Any, some: Any, most: int) -> Any:
+        seen.append(most)
+        return before(work, some, most)
+
+    monkeypatch.setattr(cut, "cores", lambda: 4)
+    monkeypatch.setattr(cut, "in_order", in_order)
+    made = [np.full(size, i, np.uint8) for i in range(count)]
+    assert cut.digests_of(made) == [sha256(piece.tobytes()).digest() for piece in made]
+    assert seen == workers

@@ -18,7 +18,7 @@ PIECES = "pieces.bin"
 DIGEST = 32  # bytes of a SHA-256
 SMALLEST = 1 << 12  # bytes of a piece, at least: what is said of each takes 48
 MOST = 1 << 16  # pieces of an array
-WORTH_A_THREAD = 1 << 20  # bytes of a piece that is hashed beside others
+WORTH_A_THREAD = 1 << 22  # bytes of pieces that are hashed beside others
 
 Bytes = NDArray[np.uint8]
 
@@ -74,6 +74,10 @@ class Cutting:
 
 
 def digests_of(pieces: Sequence[Bytes]) -> list[bytes]:
-    """The content of each, as a hash."""
-    large = bool(len(pieces)) and pieces[0].nbytes >= WORTH_A_THREAD
-    return list(in_order(lambda piece: sha256(piece.data).digest(), pieces, cores() if large else 1))
+    """The content of each, as a hash: of small ones, a run of them at a time for each core."""
+    if not pieces:
+        return []
+    run = -(-WORTH_A_THREAD // max(1, pieces[0].nbytes))
+    runs = [pieces[begin : begin + run] for begin in range(0, len(pieces), run)]
+    found = in_order(lambda some: [sha256(piece.data).digest() for piece in some], runs, cores() if len(runs) > 1 else 1)
+    return [digest for some in found for digest in some]
