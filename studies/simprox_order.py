@@ -52,6 +52,7 @@ FEDERATIONS = (
     Federation("CrisisMMD, text, Dirichlet", "simprox_medic", "text dirichlet", "mean", central=False),
     Federation("CrisisMMD, image, Dirichlet", "simprox_medic", "image dirichlet", "mean", central=False),
     Federation("CrisisMMD, fusion, Dirichlet", "simprox_medic", "fusion dirichlet", "mean", central=False),
+    Federation("CrisisMMD, hashed words", "simprox_medic", "crisismmd", "mean", central=False),
     Federation("CrisisMMD, text, by event", "simprox_medic", "text events", "mean", central=False),
     Federation("CrisisMMD, image, by event", "simprox_medic", "image events", "mean", central=False),
     Federation("CrisisMMD, fusion, by event", "simprox_medic", "fusion events", "mean", central=False),
