@@ -105,8 +105,7 @@ def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, in
     rows, sizes = np.array(served).T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.engines.own_models.TOGETHER", together)
-        patch.setattr("coterie.engines.own_models.MANY_NUMBERS", 7 * most)
-        blocks = list(blocks_of(rows, sizes, 7))
+        blocks = list(blocks_of(rows, sizes, 7, 7 * most))
     found: dict[int, int] = {}
     for numbers, members, counts in blocks:
         assert len(numbers) <= most

@@ -40,6 +40,7 @@ from coterie.engines.local_engine import LocalEngine, Work, at_hand
 from coterie.engines.loop import LoopEngine
 from coterie.engines.losses import errors, loss_table
 from coterie.engines.merge import merge, share_out
+from coterie.engines.own_models import Each
 from coterie.engines.panels import Panels
 from coterie.engines.precision import Precision, products_in
 from coterie.engines.probing import gradients_together
@@ -47,6 +48,7 @@ from coterie.engines.routes import Route, convolutions, knows_layers, layer_size
 from coterie.engines.tensors import as_tensor, fetched
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
+from coterie.engines.vectorised.each import StackedEach
 from coterie.engines.vectorised.route import Vectorised
 from coterie.engines.world import World
 from coterie.models.stacking import stacks_by_itself
@@ -153,7 +155,7 @@ class BatchedEngine(LocalEngine):
         match ask:
             case Evaluate():
                 judge = self._judge(work.world, kept, spread)
-                return evaluate(ask, federation, predict, work.judged(), judge, each_of(kept.dense, spread))
+                return evaluate(ask, federation, predict, work.judged(), judge, self._each(work.world, kept, spread))
             case Losses():
                 shorter = losses_alone(kept.dense, spread) if kept.dense is not None else self.loop.space(work.world).losses_many
                 return loss_table(ask, work.parts(ask.part), predict, shorter)
@@ -169,6 +171,12 @@ class BatchedEngine(LocalEngine):
                 there, losses = gradients_of(ask, self.loop.space(work.world), parts)
                 return Gradients(ask.clients, TensorRows.measured(there).as_array(), parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
+
+    def _each(self, world: World, kept: "_Kept", spread: Spread) -> Each | None:
+        """What judges many models, each on samples of its own; None where they are judged one after the other."""
+        if kept.dense is not None:
+            return each_of(kept.dense, spread)
+        return StackedEach(self._vectorised(world, kept, exact=False), world.federation.task) if self.holds and kept.stacks else None
 
     def _judge(self, world: World, kept: "_Kept", spread: Spread) -> Judge | None:
         """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.engines.dense import Spread, chunks_of, log_softmax
 from coterie.engines.dense_arrays import DenseArrays
-from coterie.engines.own_models import stacks_of
+from coterie.engines.own_models import MANY_NUMBERS, stacks_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class DenseEach:
 
     dense: DenseArrays
     spread: Spread = map
+    numbers: int = MANY_NUMBERS
 
     def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,)."""

@@ -28,6 +28,7 @@ class TensorsEach:
     many: ClassVar[int] = 2  # of one after the other, each would be sent and waited for by itself
 
     dense: DenseTensors
+    numbers: int = STACKED
 
     def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,)."""

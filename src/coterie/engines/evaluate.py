@@ -43,9 +43,11 @@ def evaluate(
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
     if each is not None and parts is not None and len(np.unique(rows)) >= each.many:
-        for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1]):
+        for numbers, members, counts in blocks_of(rows, parts.sizes[serving.clients], serving.models.shape[1], each.numbers):
             samples, y = _samples(ask, federation, parts, members)
             assert samples is not None
+            if not len(samples):
+                continue
             owners = np.repeat(members, parts.sizes[serving.clients[members]])
             if judge is not None and isinstance(tally, _Tally):
                 tally.count(owners, *each.judge(serving.models[numbers], samples, counts), y)

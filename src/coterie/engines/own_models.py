@@ -20,6 +20,10 @@ class Each(Protocol):
 
     many: ClassVar[int]  # models from which on they are asked together
 
+    @property
+    def numbers(self) -> int:
+        """Numbers of models that it takes at a time."""
+
     def predict(self, models: Floats, rows: Ints, sizes: Ints) -> tuple[Doubles, Doubles]:
         """Probabilities (m, C) and losses (m,)."""
 
@@ -34,14 +38,14 @@ def by_model(rows: Ints) -> Iterator[tuple[int, Ints]]:
         yield int(rows[members[0]]), members
 
 
-def blocks_of(rows: Ints, sizes: Ints, parameters: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+def blocks_of(rows: Ints, sizes: Ints, parameters: int, numbers: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Models, whom they serve one after the other, and how many samples each answers for: so many models at a time that neither their
     samples nor their own numbers are too many. Clients with a negative row are left out."""
     order = np.argsort(rows, kind="stable")
     order = order[rows[order] >= 0]
     begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
     counts = np.add.reduceat(sizes[order], begins) if len(begins) else begins
-    ends, most, at = np.cumsum(counts), max(1, MANY_NUMBERS // parameters), 0
+    ends, most, at = np.cumsum(counts), max(1, numbers // parameters), 0
     borders = np.append(begins, len(order))
     while at < len(begins):
         fits = int(np.searchsorted(ends, ends[at] - counts[at] + TOGETHER, side="right"))

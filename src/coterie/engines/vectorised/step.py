@@ -85,23 +85,27 @@ class Stepper:
     ) -> tuple[Sequence[Tensor | None], Tensor]:
         """The gradient of every row's mean loss by its weights, which are among the tensors by name, and (k,) that loss; the module in the
         mode that it is in."""
+        with torch.enable_grad():
+            predicted = self.outputs(tensors, shared, samples, reads)
+            losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
+            real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
+            weighted = losses * (real / counts[:, None])
+            return torch.autograd.grad(weighted.sum(), weights, allow_unused=True), weighted.detach().sum(dim=1)
 
-        def outputs(own: dict[str, Tensor], x: Tensor) -> Tensor:
+    def outputs(self, tensors: dict[str, Tensor], shared: Shared, samples: Tensor, reads: Tensor | None = None) -> Tensor:
+        """(k, B, C) what every row says of its own samples (k, B); the module in the mode that it is in."""
+
+        def passed(own: dict[str, Tensor], x: Tensor) -> Tensor:
             with passes_in(self.precision, self.x.device):
                 result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
             return result.to(self.dtype)
 
         x = self.x[samples] if reads is None or self.lookup is None else shifted(self.x[samples], reads, self.lookup)
-        with torch.enable_grad(), self.convolving(), self.mapping():
+        with self.convolving(), self.mapping():
             if self._by_itself:  # adapters: one large batch through the body that all have in common
-                flat = outputs(tensors, x.flatten(0, 1))
-                predicted = flat.view(*samples.shape, *flat.shape[1:])
-            else:
-                predicted = vmap(outputs)(tensors, x)  # (k, B, C)
-            losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
-            real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
-            weighted = losses * (real / counts[:, None])
-            return torch.autograd.grad(weighted.sum(), weights, allow_unused=True), weighted.detach().sum(dim=1)
+                flat = passed(tensors, x.flatten(0, 1))
+                return flat.view(*samples.shape, *flat.shape[1:])
+            return vmap(passed)(tensors, x)
 
     def exact_step(self, stack: Stack, shared: Shared, samples: Tensor, counts: npt.NDArray[np.int32], clock: Tensor, rule: Rule) -> None:
         """The same, but only batches of one size at a time: a module that mixes samples never sees a padded row."""
