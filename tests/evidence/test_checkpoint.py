@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import integrity
+from coterie.core import threads
 from coterie.core.states import Models, flatten
 from coterie.evidence import pieces as cut
 from coterie.evidence.checkpoint import STATES, Draft, read_checkpoint
@@ -220,11 +221,10 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from() -> None:
 def test_many_small_pieces_are_hashed_on_all_cores(count: int, size: int, workers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's model of half a megabyte is a piece: thousands of them were hashed by one core."""
     seen: list[int] = []
-    before = cut.in_order
 
     def in_order(work: Any, some: Any, most: int) -> Any:
         seen.append(most)
-        return before(work, some, most)
+        return threads.in_order(work, some, most)
 
     monkeypatch.setattr(cut, "cores", lambda: 4)
     monkeypatch.setattr(cut, "in_order", in_order)
