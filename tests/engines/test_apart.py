@@ -59,7 +59,7 @@ def test_they_are_the_rows_one_after_the_other(seed: int, width: int) -> None:
 
 
 def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty lanes' models of 26 MB were gathered and sent anew for each of eleven stacks."""
+    """Thirty lanes' models of 26 MB were gathered and sent anew for every stack."""
     world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
     sent, stacks, lying, cut = list[int](), list[int](), SomeRows.lying, Vectorised.chunks
 
