@@ -1,5 +1,7 @@
 """Rows of a job that lie in several arrays are, to whoever asks, the array that they would be one after the other."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -57,15 +59,24 @@ def test_they_are_the_rows_one_after_the_other(seed: int, width: int) -> None:
 
 
 def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty lanes' models of 26 MB were gathered and sent anew for each of eleven stacks."""
+    """Thirty lanes' models of 26 MB were gathered and sent anew for every stack."""
     world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
-    sent, stacks, lying = list[int](), list[int](), SomeRows.lying
-    monkeypatch.setattr(SomeRows, "lying", lambda self, chosen=None: (sent.append(self.count), lying(self, chosen))[1])
+    sent, stacks, lying, cut = list[int](), list[int](), SomeRows.lying, Vectorised.chunks
+
+    def counted(self: SomeRows, chosen: Any = None) -> torch.Tensor:
+        sent.append(self.count)
+        return lying(self, chosen)
+
+    def seen(self: Vectorised, *job: Any) -> Any:
+        found = cut(self, *job)
+        stacks.append(len(found))
+        return found
+
+    monkeypatch.setattr(SomeRows, "lying", counted)
     monkeypatch.setattr("coterie.engines.batched.stacked_memory", lambda device, **kind: 1)  # a client at a time
     with BatchedEngine(world, holds=True) as engine:
         engine.prepare(play.PLAN.local)
-        cut = Vectorised.chunks
-        monkeypatch.setattr(Vectorised, "chunks", lambda self, *job: (found := cut(self, *job), stacks.append(len(found)))[0])
+        monkeypatch.setattr(Vectorised, "chunks", seen)
         models = [world.model.initial(i)()[None] for i in range(3)]
         replies = engine.run([Stamped(Train(np.arange(4), model, play.PLAN.local), 0, 1) for model in models])
     assert (stacks, sent) == ([12], [1, 1, 1])
