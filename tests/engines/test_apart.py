@@ -15,6 +15,7 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.held.rows import TensorRows
 from coterie.engines.loop import LoopEngine
+from coterie.engines.tensors import as_tensor
 from coterie.engines.vectorised.route import Vectorised
 from coterie.testing import play, worlds
 from engines.held.test_rows import held, some
@@ -63,9 +64,9 @@ def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkey
     world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
     sent, stacks, lying, cut = list[int](), list[int](), SomeRows.lying, Vectorised.chunks
 
-    def counted(self: SomeRows, chosen: Any = None) -> torch.Tensor:
+    def counted(self: SomeRows, device: torch.device, chosen: Any = None) -> torch.Tensor:
         sent.append(self.count)
-        return lying(self, chosen)
+        return lying(self, device, chosen)
 
     def seen(self: Vectorised, *job: Any) -> Any:
         found = cut(self, *job)
@@ -73,7 +74,7 @@ def test_models_of_a_job_are_sent_once_however_many_stacks_it_is_cut_into(monkey
         return found
 
     monkeypatch.setattr(SomeRows, "lying", counted)
-    monkeypatch.setattr("coterie.engines.batched.stacked_memory", lambda device, **kind: 1)  # a client at a time
+    monkeypatch.setattr("coterie.engines.resident.stacked_memory", lambda device, **kind: 1)  # a client at a time
     with BatchedEngine(world, holds=True) as engine:
         engine.prepare(play.PLAN.local)
         monkeypatch.setattr(Vectorised, "chunks", seen)
@@ -96,3 +97,24 @@ def test_a_run_of_them_is_a_run_of_the_array(seed: int, begin: int, length: int)
         found = cut(rows.as_array(), begin, end)
         assert_array_equal(all_on(found, CPU), expected[begin:end])
         assert_array_equal(any_set(found), np.any(expected[begin:end], axis=1))
+
+
+def test_a_device_under_two_names_is_one_place() -> None:
+    """A GPU's tensors are on "cuda:0" where "cuda" was asked for: models would be sent and kept twice."""
+    apart, _ = parts(1, 3)
+    assert torch.device("cpu") != torch.device("cpu:0")
+    assert apart.on(torch.device("cpu")) is apart.on(torch.device("cpu:0"))
+
+
+def test_a_row_that_many_share_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, sent = some(3, 4, 7), list[int]()
+
+    def counted(array: np.ndarray, device: Any = None) -> torch.Tensor:
+        sent.append(len(array))
+        return as_tensor(array, device)
+
+    monkeypatch.setattr("coterie.engines.apart.as_tensor", counted)
+    rows = SomeRows(50, table, np.repeat([2, 0], 25))
+    assert_array_equal(rows.lying(CPU), table[np.repeat([2, 0], 25)])
+    assert_array_equal(rows.lying(CPU, np.array([0, 49, 1])), table[[2, 0, 2]])
+    assert sent == [2, 2]

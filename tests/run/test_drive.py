@@ -1,9 +1,11 @@
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.core import limits
 from coterie.core.arrays import Doubles, Floats, Ids
@@ -131,6 +133,12 @@ def test_a_raising_lane_is_recorded_and_the_others_keep_their_bits() -> None:
 def test_a_users_mistake_is_not_swallowed() -> None:
     with pytest.raises(UserError, match="on purpose"):
         go([("fails", Raising(error=UserError))])
+
+
+def test_nor_is_a_small_gpu_in_the_servers_own_sums() -> None:
+    """Lanes must not end by whose company they had: the study stops, and can be resumed."""
+    with pytest.raises(UserError, match="The GPU has too little memory"):
+        go([("fails", Raising(error=torch.OutOfMemoryError)), ("plain", FedAvg())])
 
 
 def test_nor_is_a_failure_to_write_evidence_down() -> None:
@@ -495,6 +503,7 @@ class Moody(LoopEngine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         if any(s.lane == 0 and isinstance(s.ask, Train) for s in asks):
             raise RuntimeError("out of memory")
+        assert sys.exc_info() == (None, None, None)  # an error that is being handled keeps what its frames hold on a device
         return super().run(asks)
 
 

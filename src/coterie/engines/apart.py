@@ -27,13 +27,16 @@ class SomeRows:
     table: Floats | None = None
     order: Ints | None = None
 
-    def lying(self, chosen: Ints | None = None) -> Tensor:
-        """These rows, or some of them, where they are. There is a table."""
+    def lying(self, device: torch.device, chosen: Ints | None = None) -> Tensor:
+        """These rows, or some of them: where they are, or, those that are asked for more than once sent once, there. There is a table."""
         which = self.order if chosen is None else chosen if self.order is None else self.order[chosen]
         if isinstance(self.table, TensorRows) and elsewhere(self.table) is not None:
             return self.table.there(which)
         table = np.asarray(self.table, dtype=np.float32)
-        return as_tensor(table if which is None else table[which])
+        if which is None:
+            return as_tensor(table)
+        used, places = np.unique(which, return_inverse=True)
+        return as_tensor(table[used], device)[torch.as_tensor(places, device=device)]
 
     def host(self, width: int) -> Floats:
         """The same as an array."""
@@ -59,11 +62,12 @@ class RowsApart:
 
     def on(self, device: torch.device) -> Tensor:
         """All rows, on a device: for few models. They are sent once."""
+        device = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are one place under two names
         if device not in self._there:
             there = torch.zeros(self.shape, dtype=torch.float32, device=device)
             for first, part in zip(self._firsts(), self.parts, strict=True):
                 if part.table is not None:
-                    there[first : first + part.count] = part.lying()
+                    there[first : first + part.count] = part.lying(device)
             self._there[device] = there
         return self._there[device]
 
@@ -73,7 +77,7 @@ class RowsApart:
         for first, part in zip(self._firsts(), self.parts, strict=True):
             mine = np.flatnonzero((rows >= first) & (rows < first + part.count))
             if part.table is not None and len(mine):
-                found[torch.as_tensor(mine, device=device)] = part.lying(rows[mine] - first).to(device)
+                found[torch.as_tensor(mine, device=device)] = part.lying(device, rows[mine] - first).to(device)
         return found
 
     def cut(self, begin: int, end: int) -> "RowsApart":

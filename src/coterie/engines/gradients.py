@@ -3,9 +3,11 @@
 Those of very many clients, or of very large models, do not fit a GPU beside its work: they are laid down on the host.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.arrays import Doubles
 from coterie.core.asks import Gradient
@@ -13,6 +15,12 @@ from coterie.core.parameters import write
 from coterie.data.federation import Parts
 from coterie.engines.free_memory import home_of, stacked_memory
 from coterie.engines.workspace import Workspace
+
+
+def probed(module: nn.Module) -> AbstractContextManager[object]:
+    """cuDNN's recurrent layers have no way back where they are not trained; torch's own have."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
 
 
 def gradients_of(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor, Doubles]:
@@ -27,8 +35,9 @@ def gradients_of(ask: Gradient, space: Workspace, parts: Parts) -> tuple[Tensor,
             last = start
         space.module.eval()  # a probe must not move running statistics
         space.module.zero_grad()
-        loss = space.losses(parts[client]).mean()
-        torch.autograd.backward(loss)
+        with probed(space.module):
+            loss = space.losses(parts[client]).mean()
+            torch.autograd.backward(loss)
         losses.append(loss.detach())
         begin = 0
         for w in weights:

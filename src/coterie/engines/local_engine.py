@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, DataPart, Evaluate, ModelAsk, Share
-from coterie.core.errors import UserError
 from coterie.core.held import elsewhere
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.shares import shared
 from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
+from coterie.engines.too_little import too_little_told
 from coterie.engines.world import World
 
 KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
@@ -89,13 +88,8 @@ class LocalEngine(Engine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         works = [Work(s, self._world(s)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        try:
+        with too_little_told():
             answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                "The GPU has too little memory for this model and batch; nothing is lost: go on by 'coterie resume FOLDER --microbatch 8', "
-                "or another number, which takes batches in pieces, or begin with a smaller --batch."
-            ) from error
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
 
     def _world(self, stamped: Stamped) -> World:

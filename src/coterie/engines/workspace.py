@@ -111,7 +111,7 @@ class Workspace:
 
     def predict(self, model: Floats, rows: Ints | None) -> tuple[Doubles, Doubles]:
         """Probabilities, or numbers (m, C), and losses (m,) of one model on these samples; None means the server's own test set."""
-        chances, losses = self._predicted(model, rows)
+        chances, losses = self._predicted(model, self._sent(rows))
         return chances.cpu().double().numpy(), losses.cpu().double().numpy()  # to the CPU first: not every device has doubles
 
     def judge(self, model: Floats, rows: Ints | None) -> tuple[Ints, Doubles]:
@@ -120,13 +120,19 @@ class Workspace:
 
     def judge_many(self, models: Sequence[Floats], rows: Ints | None) -> list[tuple[Ints, Doubles]]:
         """The same of many models on the same samples: nothing is waited for until all are judged."""
-        found = [(chances.argmax(1), losses) for chances, losses in (self._predicted(model, rows) for model in models)]
+        numbers = self._sent(rows)
+        found = [(chances.argmax(1), losses) for chances, losses in (self._predicted(model, numbers) for model in models)]
         guesses, losses = (torch.stack(of) for of in zip(*found, strict=True))
         return list(zip(read_off(guesses), read_off(losses).astype(np.float64), strict=True))
 
     def losses_many(self, models: Floats, rows: Ints) -> Doubles:
         """(k, m) the losses of each model on these samples, which is all that leaves the device."""
-        return read_off(torch.stack([self._predicted(model, rows)[1] for model in models])).astype(np.float64)
+        numbers = self._sent(rows)
+        return read_off(torch.stack([self._predicted(model, numbers)[1] for model in models])).astype(np.float64)
+
+    def _sent(self, rows: Ints | None) -> Tensor | None:
+        """Sample numbers on the device, once for all models that are asked about them."""
+        return None if rows is None else torch.as_tensor(rows, device=self.device)
 
     @cached_property
     def _central(self) -> tuple[Tensor, Tensor]:
@@ -135,13 +141,13 @@ class Workspace:
         return self.features(self.federation.central[0]), as_tensor(self.federation.central[1], self.device)
 
     @torch.no_grad()
-    def _predicted(self, model: Floats, rows: Ints | None) -> tuple[Tensor, Tensor]:
+    def _predicted(self, model: Floats, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         write(self.module, self.vector(model))
         self.module.eval()
         if rows is None:
             x, y = self._central
             numbers = torch.arange(len(y), device=self.device)
         else:
-            x, y, numbers = self.x, self.y, torch.as_tensor(rows, device=self.device)
+            x, y, numbers = self.x, self.y, rows
         outputs = torch.cat([self.outputs(x[piece]) for piece in torch.split(numbers, self.chunk)])
         return scores(outputs, self.federation.task), self.loss(outputs, y[numbers])

@@ -9,6 +9,7 @@ from coterie.core.acceptance import accept
 from coterie.core.asks import Ask, Train
 from coterie.core.errors import UserError
 from coterie.engines.engine import Engine, Stamped
+from coterie.engines.too_little import too_little_told
 from coterie.evidence.record import FAILED, RUNNING, RoundRecord
 from coterie.run.lanes import Done, Lane
 from coterie.run.memory import footprint
@@ -132,7 +133,8 @@ class _Driven:
         """The lane's next step; None when it has finished or failed."""
         began = perf_counter()
         try:
-            return self.script.send(reply)
+            with too_little_told():  # the server's own sums are made where the models are
+                return self.script.send(reply)
         except StopIteration:
             return None
         except UserError:
@@ -158,7 +160,9 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
             each.fail(reply)
             continue
         assert each.ask is not None
-        each.send(each.lane.answered(each.ask, sent, reply, share))
+        with too_little_told():
+            accepted = each.lane.answered(each.ask, sent, reply, share)
+        each.send(accepted)
 
 
 def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
@@ -170,4 +174,6 @@ def _run(stamped: Sequence[Stamped], engine: Engine) -> list[Any]:
     except UserError:
         raise
     except Exception as error:
-        return [error] if len(stamped) == 1 else [_run([s], engine)[0] for s in stamped]
+        if len(stamped) == 1:
+            return [error]
+    return [_run([s], engine)[0] for s in stamped]  # out here the error, and what its frames hold on a device, is gone

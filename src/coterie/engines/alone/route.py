@@ -80,6 +80,8 @@ class OneByOne:
         """These trainings, step by step in turn, each on a stream of its own."""
         rows, left = [], []
         for place, i in zip(places, group, strict=True):
+            if self.device.type == "cuda":  # what the training before left here is still being read
+                place.stream.wait_stream(torch.cuda.current_stream(self.device))
             with self._on(place):
                 place.load(self._stack(job, models, i, place.setting.rule))
                 rows.append(torch.split(torch.as_tensor(np.concatenate(plans[i]), device=self.device), [len(b) for b in plans[i]]))

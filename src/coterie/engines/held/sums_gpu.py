@@ -23,19 +23,21 @@ jit: Callable[[Callable[..., Any]], Any] = triton.jit
 def weighted_sum_on_gpu(into: Tensor, vectors: Tensor, before: Tensor, replies: "Sequence[Terms]", kept: "Sequence[Terms]") -> None:
     """See `weighted_sum`. Products and sums are not joined into one rounding, which would not have the CPU's bits."""
     lists = [_listed(terms, into.device) for terms in (replies, kept)]
-    _mixed[(len(into), triton.cdiv(into.shape[1], COLUMNS))](
-        into, vectors, before, *lists[0], *lists[1], into.shape[1], into.stride(0), vectors.stride(0), before.stride(0),
-        BLOCK=COLUMNS, enable_fp_fusion=False,
-    )  # fmt: skip
+    with torch.cuda.device(into.device):
+        _mixed[(triton.cdiv(into.shape[1], COLUMNS), len(into))](  # the first may be large, the second not beyond 65,535
+            into, vectors, before, *lists[0], *lists[1], into.shape[1], into.stride(0), vectors.stride(0), before.stride(0),
+            BLOCK=COLUMNS, enable_fp_fusion=False,
+        )  # fmt: skip
 
 
 def squared_distances_on_gpu(vectors: Tensor, models: Tensor, start: Tensor) -> Doubles:
     """(n,) in pieces of fixed size, whose sums are added on the host."""
     blocks = triton.cdiv(vectors.shape[1], SUMMED)
     found = torch.empty((len(vectors), blocks), dtype=torch.float64, device=vectors.device)
-    _squared[(len(vectors), blocks)](
-        found, vectors, models.contiguous(), start, vectors.shape[1], vectors.stride(0), models.shape[1], blocks, BLOCK=SUMMED
-    )
+    with torch.cuda.device(vectors.device):
+        _squared[(len(vectors), blocks)](
+            found, vectors, models.contiguous(), start, vectors.shape[1], vectors.stride(0), models.shape[1], blocks, BLOCK=SUMMED
+        )
     return np.asarray(found.cpu().numpy().sum(axis=1))
 
 
@@ -64,8 +66,8 @@ def _mixed(
     BLOCK: tl.constexpr,
 ) -> None:
     """Some columns of one new model."""
-    model = tl.program_id(0)
-    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    model = tl.program_id(1)
+    column = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     total = tl.zeros((BLOCK,), tl.float64)
     for i in range(tl.load(ends + model), tl.load(ends + model + 1)):

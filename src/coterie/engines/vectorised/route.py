@@ -157,7 +157,9 @@ class Vectorised:
         segments = plan.shrinking_prefixes(job.steps()[trainings])
         if self.captures:
             samples, counts = table_on(job, trainings, capacity, self.device)
-            return self._captured_steps(stack, shared, rule, samples.shape[2]).walk(segments, samples, counts)
+            steps = self._captured_steps(stack, shared, rule, samples.shape[2])
+            del stack  # its numbers lie in the captured one
+            return steps.walk(segments, samples, counts)
         table = plan.table(job, trainings, capacity)
         samples, counts = torch.as_tensor(table.samples, device=self.device), torch.as_tensor(table.counts, device=self.device)
         clock = torch.zeros((), dtype=torch.float64, device=self.device)
