@@ -22,7 +22,7 @@ TOGETHER = 1 << 25  # numbers of a layer of several models that are multiplied a
 def matched_rows(tensor: Tensor, layers: Sequence[NeuronLayer], references: Tensor, which: Ints) -> tuple[Tensor, Bools]:
     """(n, d) the models with their hidden neurons in the order of row ``which[i]`` of the references; (n,) which have changed by that."""
     made, changed = tensor, np.zeros(len(tensor), dtype=np.bool_)
-    together = max(1, TOGETHER // max(layer.weight.size for layer in layers))
+    together = max(1, TOGETHER // max(max(layer.weight.size, layer.neurons**2) for layer in layers))  # weights, and products of pairs
     for k in np.unique(which):
         rows = np.flatnonzero(which == k)
         for begin in range(0, len(rows), together):
