@@ -16,5 +16,6 @@ def too_little_told() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise UserError(
             "The GPU has too little memory for this model and batch; nothing is lost: go on by 'coterie resume FOLDER --microbatch 8', "
-            "or another number, which takes batches in pieces, or begin with a smaller --batch."
+            "or another number, which takes batches of a large model in pieces, or begin with a smaller --batch or a smaller --memory, "
+            "so that fewer lanes go together."
         ) from error
