@@ -82,6 +82,7 @@ def test_cohorts_of_late_are_kept_and_are_those_that_are_drawn() -> None:
             assert not kept.flags.writeable
             assert kept.tolist() == everybody.lowest(key(seed, "cohort", round_), everybody.available, 7).tolist()
     assert len(everybody._recent) <= RECENT
+    assert [len(selection.uniform(everybody, size, 0, "cohort", 1)) for size in (7, 3, 40, 50)] == [7, 3, 40, 40]
     fewer = replace(everybody, reachable=np.arange(40) % 2 == 0)
     assert set(selection.uniform(fewer, 7, 0, "cohort", 1)) <= set(fewer.available)
 

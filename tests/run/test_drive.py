@@ -141,6 +141,15 @@ def test_nor_is_a_small_gpu_in_the_servers_own_sums() -> None:
         go([("fails", Raising(error=torch.OutOfMemoryError)), ("plain", FedAvg())])
 
 
+def test_nor_one_that_is_noticed_while_replies_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*ask_and_reply: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("coterie.run.lanes.accept", full)
+    with pytest.raises(UserError, match="The GPU has too little memory"):
+        go([("plain", FedAvg())])
+
+
 def test_nor_is_a_failure_to_write_evidence_down() -> None:
     lanes = lanes_of([("plain", FedAvg())], (0,), worlds.world().problem, PLAN)
 

@@ -45,7 +45,7 @@ class TensorsEach:
         """(m, C) log-probabilities, left on the device, and (m,) losses."""
         device, begins = self.dense.device, np.cumsum(sizes) - sizes
         there, found = tensor_of(models, device), torch.empty((len(rows), self.dense.sizes[-1]), device=device)
-        for some in stacks_of(sizes, models.shape[1], self.dense.sizes[0], STACKED):
+        for some in stacks_of(sizes, models.shape[1], self.dense.sizes[0], self.numbers):
             own, places = there[torch.as_tensor(some, device=device)], begins[some][:, None] + np.arange(sizes[some[0]])
             for piece in chunks_of(np.arange(places.shape[1])):  # nearly always all: samples of one client
                 at = places[:, piece].ravel()

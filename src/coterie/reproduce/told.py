@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from coterie.core.counted import counted
 from coterie.core.plan import Plan
 from coterie.reproduce.curves_figure import drawn_rows, wants_central
 from coterie.reproduce.file import Reproduction
@@ -80,7 +81,7 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
     if run.part.measure != "training":
         text += f", measured ({run.part.measure}), {seeds}."
     else:
-        text += f", {plan.rounds}{short} rounds, {_cohort(plan)}, {local.epochs} epochs, "
+        text += f", {plan.rounds}{short} rounds, {_cohort(plan)}, {counted(local.epochs, 'epoch')}, "
         text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan)}, {seeds}."
     return f"{text} Not run: {run.why_not}." if run.why_not else text
 
