@@ -80,6 +80,10 @@ class Held(NDArrayOperatorsMixin, ABC):
         """This row less each of these: (n, d) differences in float32, where the rows are."""
 
     @abstractmethod
+    def above(self, row: Floats) -> "Held":
+        """Each of these less this row: (n, d) differences in float32, where the rows are."""
+
+    @abstractmethod
     def matched(self, layers: "Sequence[NeuronLayer]", references: Floats, which: Ints) -> "tuple[Held, Bools]":
         """The rows with their hidden neurons in the order of their reference (row ``which[i]``), and (n,) which have changed by that."""
 
@@ -128,10 +132,11 @@ class Held(NDArrayOperatorsMixin, ABC):
         return np.array(self._host(), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if ufunc is np.subtract and method == "__call__" and inputs[1] is self and self._fetched is None and not options:
-            row = inputs[0]
+        if ufunc is np.subtract and method == "__call__" and self._fetched is None and not options:
+            first, second = inputs
+            row, subtracted = (first, self.below) if second is self else (second, self.above)
             if isinstance(row, np.ndarray) and row.dtype == np.float32 and row.shape in ((self.shape[1],), (1, self.shape[1])):
-                return self.below(row)
+                return subtracted(row)
         return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Held) else x for x in inputs), **options)
 
     def _host(self) -> Floats:

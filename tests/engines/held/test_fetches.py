@@ -27,7 +27,7 @@ from coterie.run.lanes import lanes_of
 from coterie.testing import play, worlds
 
 ROUNDS = 3
-# every method of FeSEM's Table 2 that trains, all clients taking part, and FedSim's; the new models that each makes in a round, at most
+# methods that keep nothing of single clients, all of whom take part; the new models that each makes in a round, at most
 MADE = {
     "fedavg": 1,
     "fedavg(weighting=uniform)": 1,
@@ -46,6 +46,17 @@ MADE = {
     "fesem_ma(groups=3)": 3,
     "fedsim(clusters=2)": 1,
     "fedavg+finetune(epochs=1)": 1,  # everybody's own model is judged where it is
+    "fedgroup(groups=3,pretrain=1)": 8,  # before and after the step between groups; in the cold start the mean updates, too
+    "fedgroup(groups=3,pretrain=1,assign=random)": 8,
+    "fedgrouprox(groups=3,pretrain=1,mu=0.01)": 8,
+    "rcc(groups=3,pretrain=1)": 8,
+    "rac(groups=3,pretrain=1)": 8,
+    "ifca(groups=3)": 3,
+    "fedex(groups=3)": 4,  # while it is warmed up, one for all
+    "flhc(groups=3,warmup=1)": 3,
+    "fedatt": 1,
+    "simagg": 2,  # the mean that tensors are compared with, too
+    "simprox": 1,
 }
 
 

@@ -123,6 +123,10 @@ class TensorRows(Held):
     def below(self, row: Floats) -> "TensorRows":
         return TensorRows.measured(as_tensor(np.ravel(row), self._tensor.device) - self._tensor)
 
+    @torch.no_grad()
+    def above(self, row: Floats) -> "TensorRows":
+        return TensorRows.measured(self._tensor - as_tensor(np.ravel(row), self._tensor.device))
+
     def matched(self, layers: Sequence[NeuronLayer], references: Floats, which: Ints) -> "tuple[TensorRows, Bools]":
         made, changed = matched_rows(self._tensor, layers, as_tensor(references, self._tensor.device), which)
         return TensorRows(made, self.moved), changed
