@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import DIVERGED, LaneEnd
 from coterie.evidence.source import Memory
@@ -63,6 +64,17 @@ def test_a_part_may_have_costly_controls_of_its_own(carried: tuple[Reproduced, P
     assert (out / "redrawn" / "seed-0" / "rounds").is_dir()
     assert not (out / "redrawn" / "seed-0" / "last").exists()
     assert not outcome.values["redrawn"].of("local", "final")
+
+
+def test_the_memory_of_a_wave_can_be_said(tmp_path: Path) -> None:
+    """Where a GPU was too small, `reproduce` told users of an option that it did not have."""
+    said = [str(SMALL), "--part", "fixed", "--seeds", "0", "--rounds", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, ["reproduce", *said, "--memory", "0.5"])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "fixed" / "rounds" / "execution.json").read_text(encoding="utf-8"))["memory"] == 0.5
+    refused = CliRunner().invoke(app, ["reproduce", *said, "--memory", "0"])
+    assert isinstance(refused.exception, UserError)
+    assert "memory" in str(refused.exception)
 
 
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:

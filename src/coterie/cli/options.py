@@ -25,6 +25,7 @@ DataSeed = Annotated[int | None, typer.Option(help="Which draw of the data, or t
 Unseen = Annotated[float | None, typer.Option(help="Share of clients that take no part in training and are scored apart.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data files are; else COTERIE_DATA, else the user's cache.")]
 Workers = Annotated[int | None, typer.Option(help="Processes of this machine that carry out waves side by side.", min=1)]
+Memory = Annotated[float | None, typer.Option(help="GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.")]
 Ray = Annotated[str | None, typer.Option(help="A Ray cluster that carries out waves: auto, or its address.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name'.")]

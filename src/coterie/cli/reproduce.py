@@ -38,6 +38,7 @@ def reproduce(
     anyway: Annotated[bool, typer.Option("--anyway", help="Run parts that ask for a GPU without one.")] = False,
     workers: options.Workers = None,
     ray: options.Ray = None,
+    memory: options.Memory = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -64,7 +65,7 @@ def reproduce(
     folder = out or inside(Path(), "reproduced", study.name)
     console.print(bold(study.title), f"\n{study.whence}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
-    ways |= {"workers": workers, "ray": ray}
+    ways |= {"workers": workers, "ray": ray, "memory": memory}
     outcome = (
         judge_again(study, from_, data_dir)
         if from_ is not None

@@ -26,10 +26,11 @@ def reproduce(
     callbacks: Iterable[Callback] = (),
     workers: int | None = None,
     ray: str | None = None,
+    memory: float | None = None,
 ) -> Reproduced:
     """Run what is not yet in `out`, here or on `workers` (see `study`), and judge."""
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "trust": trust, "only": only}
-    runs = run_parts(study, out=out, callbacks=callbacks, workers=workers, ray=ray, **ways)
+    runs = run_parts(study, out=out, callbacks=callbacks, workers=workers, ray=ray, memory=memory, **ways)
     values = {done.part.name: values_of(done, study.target, study.claims_of(done.part)) for done in runs}
     add_paper_curves(study, values, data_dir)
     return Reproduced(study, runs, values, assess(study, runs, values))

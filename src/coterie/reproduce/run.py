@@ -45,12 +45,13 @@ def run_parts(
     callbacks: Iterable[Callback] = (),
     workers: int | None = None,
     ray: str | None = None,
+    memory: float | None = None,
 ) -> list[PartRun]:
     """All parts, in order. One that cannot be run here says why and does not stop the others.
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
     `only` names the parts to be run: without it all but those in whose place another stands. `workers` or a `ray` cluster carry out waves
-    side by side.
+    side by side, each of which holds `memory` GiB of models and replies.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
@@ -58,7 +59,7 @@ def run_parts(
     check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
     watchers = list(callbacks)
     found = []
-    carried = partial(carried_by, workers=workers, ray=ray)
+    carried = partial(carried_by, workers=workers, ray=ray, memory=memory)
     for part in study.parts:
         settings = _settings(study, part, seeds, rounds)
         asked = part.name in only if only or part.instead else True

@@ -68,7 +68,14 @@ class Execution:
             raise UserError(f"{path}: {error}") from None
 
 
-def carried_by(execution: Execution, *, workers: int | None = None, ray: str | None = None, gpus_per_wave: int | None = None) -> Execution:
-    """The execution with those workers that are said; how they are said in Python and on the command line alike."""
-    said = {"workers": workers, "ray": ray, "gpus_per_wave": gpus_per_wave}
+def carried_by(
+    execution: Execution,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    gpus_per_wave: int | None = None,
+    memory: float | None = None,
+) -> Execution:
+    """The execution with those workers, and that memory, that are said; how they are said in Python and on the command line alike."""
+    said = {"workers": workers, "ray": ray, "gpus_per_wave": gpus_per_wave, "memory": memory}
     return replace(execution, **{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]
