@@ -113,6 +113,6 @@ def test_newcomers_are_asked_in_pieces_and_placed_alike(monkeypatch: pytest.Monk
         return ct.study("ifca(groups=3,assign=random)", data=DATA, rounds=2, cohort=5, seeds=[0])
 
     whole = run()
-    monkeypatch.setattr("coterie.methods.grouped.AT_ONCE", 7)
+    monkeypatch.setattr("coterie.core.holdings.AT_ONCE", 7)
     pieces = run()
     assert whole.groups["group"].tolist() == pieces.groups["group"].tolist()

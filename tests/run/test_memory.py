@@ -27,7 +27,11 @@ def lane(method: str, **plan: Any) -> Lane:
         ("fedavg", {}, 6),  # the whole roster is the cohort
         ("fedavg", {"cohort": 2}, 2),
         ("fesem(groups=2)", {"cohort": 2}, 6),  # its warm-up is by everybody
-        ("fesem(groups=2,warmup_by=cohort)", {"cohort": 2}, 2),
+        ("fesem(groups=2,warmup_by=cohort)", {"cohort": 2}, 6),  # so do newcomers, to be placed
+        ("fedgroup(groups=2,alpha=2)", {"cohort": 2}, 6),  # four pre-train, and any newcomer who is evaluated
+        ("fedgroup(groups=2,alpha=2)", {"cohort": 2, "evaluate_clients": 3}, 4),
+        ("rac(groups=2,alpha=2)", {"cohort": 2}, 4),  # newcomers take a group at random
+        ("fedgroup(groups=auto,alpha=2,most=2,cold=random)", {"cohort": 2}, 4),
         ("flhc", {"cohort": 2}, 6),
         ("fedex", {"cohort": 2}, 6),
         ("cfl", {"cohort": 2}, 6),
@@ -45,6 +49,15 @@ def lane(method: str, **plan: Any) -> Lane:
 )
 def test_models_that_a_lane_cannot_do_without(method: str, plan: dict[str, int], models: int) -> None:
     assert least(lane(method, **plan)) == 4 * MODEL * models
+
+
+def test_newcomers_are_reckoned_as_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    grouping = lane("fedgroup(groups=2,alpha=1)", cohort=2)
+    assert footprint(grouping) == 4 * MODEL * (3 * 2 + 8)  # six to be placed are no more than two and their copies
+    assert least(grouping) == 4 * MODEL * 6
+    monkeypatch.setattr("coterie.core.holdings.PLACED", 5 * MODEL)
+    assert least(grouping) == 4 * MODEL * 5
+    assert least(lane("fesem(groups=2,warmup_by=cohort,newcomers=loss)", cohort=2)) == 4 * MODEL * 2
 
 
 def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:

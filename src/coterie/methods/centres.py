@@ -53,7 +53,7 @@ class WarmStart(Sketching[Centres], GroupedMethod[Centres], ChoosesGroups, ABC):
 
     @property
     def holdings(self) -> Holdings:
-        return Holdings(everybody=self.warmup_by == "all")
+        return Holdings(everybody=self.warmup_by == "all", placing=self.newcomers == "train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

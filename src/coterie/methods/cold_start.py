@@ -13,6 +13,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.local import Local
 from coterie.core.method import Context, Round
@@ -50,6 +51,11 @@ class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC
     cold: Literal["nearest", "random"] = setting("nearest", "Where newcomers go; a random group is RAC.")
     restarts: int = setting(10, "Starts of k-means.", least=1)
     literal: bool = setting(False, "Eq. 10 and lines 22-23 to the letter.")
+
+    @property
+    def holdings(self) -> Holdings:
+        most = self.groups if isinstance(self.groups, int) else self.most
+        return Holdings(gathered=self.alpha * most, placing=self.cold != "random")
 
     def __post_init__(self) -> None:
         super().__post_init__()

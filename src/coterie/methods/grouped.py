@@ -15,8 +15,6 @@ from coterie.core.settings import setting
 from coterie.core.states import Models, grown
 from coterie.grouping.controls import Assign, joining, largest
 
-AT_ONCE = 1 << 14  # newcomers asked at once: what they send to be placed is not all held together
-
 
 @dataclass(frozen=True)
 class Groups(Models):
@@ -46,8 +44,8 @@ class GroupedMethod(Method[G], ABC):
         """(roster,) everybody's group, with the newcomers among these clients."""
         groups = state.everybody(ctx)
         new = np.sort(clients[groups[clients] < 0])
-        for begin in range(0, len(new), AT_ONCE):
-            some = new[begin : begin + AT_ONCE]
+        for begin in range(0, len(new), count := self.holdings.newcomers(ctx.layout.size)):
+            some = new[begin : begin + count]
             found = yield from self.place(state, some, ctx)
             groups[some] = joining(found, some, groups, len(state.models), self.assign, ctx)
         return groups

@@ -16,13 +16,13 @@ STATES = 3  # of what is kept: the state before a round, the one after, and the 
 def footprint(lane: Lane, rounds: int | None = None) -> int:
     """Bytes that a lane works with: models sent and sent back, copies made while they are mixed, and what is kept for each client that
     has taken part; at its end, or after so many rounds."""
-    models = COPIES * _trained(lane) + _aloft(lane) + FEW
+    models = max(COPIES * _trained(lane), _placed(lane)) + _aloft(lane) + FEW
     return FLOAT * lane.problem.layout.size * models + STATES * kept_by(lane, rounds) + _served(lane)
 
 
 def least(lane: Lane) -> int:
     """Bytes that it cannot do without: the largest reply, and what it keeps."""
-    return FLOAT * lane.problem.layout.size * _trained(lane) + kept_by(lane) + _served(lane)
+    return FLOAT * lane.problem.layout.size * max(_trained(lane), _placed(lane)) + kept_by(lane) + _served(lane)
 
 
 def kept_by(lane: Lane, rounds: int | None = None) -> int:
@@ -59,13 +59,21 @@ def told_of_spill(waves: Sequence[Sequence[Lane]], most: int) -> str | None:
 
 
 def _sent_back(wave: Sequence[Lane]) -> int:
-    return sum(FLOAT * lane.problem.layout.size * _trained(lane) for lane in wave)
+    return sum(FLOAT * lane.problem.layout.size * max(_trained(lane), _placed(lane)) for lane in wave)
 
 
 def _trained(lane: Lane) -> int:
-    """Clients whose models come back at once, at most."""
-    clients = len(lane.problem.roster)
-    return clients if lane.method.holdings.everybody else min(lane.plan.cohort or clients, clients)
+    """Clients whose models come back at once, at most, to be mixed."""
+    clients, holdings = len(lane.problem.roster), lane.method.holdings
+    return clients if holdings.everybody else min(max(lane.plan.cohort or clients, holdings.gathered), clients)
+
+
+def _placed(lane: Lane) -> int:
+    """Newcomers whose models come back at once, at most, to be compared."""
+    holdings, clients = lane.method.holdings, len(lane.problem.roster)
+    if not holdings.placing or holdings.everybody:
+        return 0
+    return min(lane.plan.evaluate_clients or clients, clients, holdings.newcomers(lane.problem.layout.size))
 
 
 def _aloft(lane: Lane) -> int:
