@@ -45,9 +45,11 @@ class Federation(NamedTuple):
 FEDERATIONS = (
     Federation("MNIST, softmax regression", "simprox_mnist", "mnist", "last10", central=True),
     Federation("CIFAR-10, ResNet-18", "simprox_cifar", "cifar10 reduced", "last10", central=True),
+    Federation("CIFAR-10, DenseNet-121", "simprox_cifar", "cifar10 densenet reduced", "last10", central=True),
     Federation("CIFAR-10, frozen features", "simprox_cifar", "cifar10 frozen", "last10", central=True),
     Federation("Banking77, head", "simprox_banking77", "head", "last10", central=True),
     Federation("Banking77, adapters", "simprox_banking77", "lora", "last10", central=True),
+    Federation("Banking77, whole encoder", "simprox_banking77", "full", "last10", central=True),
     Federation("Banking77, hashed words", "simprox_banking77", "words", "last10", central=True),
     Federation("CrisisMMD, text, Dirichlet", "simprox_medic", "text dirichlet", "mean", central=False),
     Federation("CrisisMMD, image, Dirichlet", "simprox_medic", "image dirichlet", "mean", central=False),
