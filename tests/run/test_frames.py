@@ -8,6 +8,7 @@ import coterie as ct
 from coterie.core.asks import Evaluated
 from coterie.evidence.tables import ANSWERS
 from coterie.run.result import Result
+from coterie.testing import worlds
 
 
 def test_every_row_has_the_name_of_its_client_in_its_own_draw(tmp_path: Path) -> None:
@@ -34,3 +35,11 @@ def test_counts_that_wait_to_be_written_take_half_the_memory() -> None:
         assert getattr(kept, name).tolist() == getattr(wide, name).tolist()
     assert kept.sizes.tolist() == wide.sizes.tolist()
     assert kept.loss is wide.loss
+
+
+def test_tables_of_many_classes_come_without_advice_to_programmers() -> None:
+    """Warnings are errors here: with more than a hundred columns pandas told users that their frame was fragmented."""
+    federation = worlds.tiny()
+    result = ct.study("ifca(groups=2)", data=federation.with_(classes=tuple(f"letter {i}" for i in range(62))), rounds=1)
+    assert len(result.clients.columns) > 100
+    assert result.clients["id"].iloc[0] == federation.ids[0]

@@ -25,6 +25,7 @@ from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder, Source
 from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN
 from coterie.evidence.wholeness import check_whole, is_study
+from coterie.evidence.with_column import with_column
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are made: running a study does not need it
@@ -142,8 +143,7 @@ class Evidence:
         method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=pd.Index(self.settings.methods))
         table = table.drop_columns(["method"])
         frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
-        frame.insert(at, "method", pd.Series(method, index=frame.index))
-        return frame
+        return with_column(frame, at, "method", pd.Series(method, index=frame.index))
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
         """How far each lane has come, and why it went no further."""

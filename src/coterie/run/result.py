@@ -23,6 +23,7 @@ from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.with_column import with_column
 from coterie.run.lanes import Lane
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ class Result:
         begins = pd.Series(np.cumsum([0, *map(len, ids)])[:-1], index=list(self.evidence.settings.draws))
         place = begins.loc[frame["draw"]].to_numpy() + frame["client"].to_numpy()
         names = pd.Series([one for own in ids for one in own]).take(place).set_axis(frame.index)
-        frame.insert(list(frame.columns).index("client") + 1, "id", names)
-        return frame
+        return with_column(frame, list(frame.columns).index("client") + 1, "id", names)
 
     @property
     def last(self) -> int:
