@@ -116,3 +116,4 @@ def test_newcomers_are_asked_in_pieces_and_placed_alike(monkeypatch: pytest.Monk
     monkeypatch.setattr("coterie.core.holdings.AT_ONCE", 7)
     pieces = run()
     assert whole.groups["group"].tolist() == pieces.groups["group"].tolist()
+    assert whole.rounds["loss"].tolist() == pieces.rounds["loss"].tolist()  # of everybody, most of whom are newcomers

@@ -10,7 +10,7 @@ from coterie.core.asks import Train
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 
-DATA, MODEL = "synthetic(0,0,clients=12)", 610  # and the numbers of softmax regression on it
+DATA, MODEL = "synthetic(0,0,clients=12)/labelswap(groups=2)", 610  # and the numbers of softmax regression on it
 
 
 @pytest.fixture
@@ -26,17 +26,23 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("method", ["fedgroup(groups=2,alpha=2)", "rcc(groups=2,alpha=2)", "fesem(groups=2,warmup_by=cohort)"])
-def test_large_models_of_newcomers_come_some_at_a_time(method: str, trained: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+FEDGROUP, FESEM = "fedgroup(groups=2,alpha=2", "fesem(groups=2,warmup_by=cohort"
+
+
+@pytest.mark.parametrize("control", ["similar", "random", "matched", "oracle"])
+@pytest.mark.parametrize("method", [FEDGROUP, "rcc(groups=2,alpha=2", FESEM])
+def test_large_models_of_newcomers_come_some_at_a_time(
+    method: str, control: str, trained: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """2,800 newcomers sent an LSTM of 21 MB each at once, for every lane: 128 GB were too few."""
 
     def run() -> ct.Result:
         trained.clear()
-        return ct.study(method, data=DATA, rounds=2, cohort=4, seeds=[0], execution=ct.Execution(engine="loop"))
+        return ct.study(f"{method},assign={control})", data=DATA, rounds=2, cohort=4, seeds=[0], execution=ct.Execution(engine="loop"))
 
     whole = run()
     assert max(trained) > 4
-    monkeypatch.setattr("coterie.core.holdings.PLACED", 4 * MODEL + 1)
+    monkeypatch.setattr("coterie.core.holdings.PLACED", MODEL)  # a cohort is asked together whatever it sends
     pieces = run()
     assert max(trained) == 4
     assert whole.rounds["accuracy"].tolist() == pieces.rounds["accuracy"].tolist()

@@ -1,5 +1,6 @@
 """What lanes are reckoned to hold, by hand, and what is refused for it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import coterie as ct
 from coterie.core.counted import sized
 from coterie.core.errors import UserError
 from coterie.core.plan import Plan
+from coterie.data.catalogue import load
+from coterie.engines.world import World
 from coterie.methods.catalogue import build
 from coterie.run.drive import waves
 from coterie.run.lanes import Lane, lanes_of
@@ -31,7 +34,7 @@ def lane(method: str, **plan: Any) -> Lane:
         ("fedgroup(groups=2,alpha=2)", {"cohort": 2}, 6),  # four pre-train, and any newcomer who is evaluated
         ("fedgroup(groups=2,alpha=2)", {"cohort": 2, "evaluate_clients": 3}, 4),
         ("rac(groups=2,alpha=2)", {"cohort": 2}, 4),  # newcomers take a group at random
-        ("fedgroup(groups=auto,alpha=2,most=2,cold=random)", {"cohort": 2}, 4),
+        ("fedgroup(groups=auto,alpha=3,cold=random)", {"cohort": 2}, 3),  # one group at the least
         ("flhc", {"cohort": 2}, 6),
         ("fedex", {"cohort": 2}, 6),
         ("cfl", {"cohort": 2}, 6),
@@ -58,6 +61,17 @@ def test_newcomers_are_reckoned_as_they_are_asked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("coterie.core.holdings.PLACED", 5 * MODEL)
     assert least(grouping) == 4 * MODEL * 5
     assert least(lane("fesem(groups=2,warmup_by=cohort,newcomers=loss)", cohort=2)) == 4 * MODEL * 2
+    monkeypatch.setattr("coterie.core.holdings.PLACED", MODEL)
+    assert least(grouping) == 4 * MODEL * 2  # never fewer than a cohort
+
+
+def test_clients_that_take_no_part_are_reckoned_as_newcomers() -> None:
+    """They are all served, however few of the others are evaluated."""
+    there = World.of(load("digits/iid(clients=10)/unseen(0.7)"), "mclr")
+    plan = Plan(rounds=1, cohort=1, evaluate_clients=2)
+    methods = ("fedgroup(groups=1,alpha=1)", "fesem(groups=2)", "fedavg")
+    lanes = lanes_of([(name, build(name)) for name in methods], [0], there.problem, plan)
+    assert [least(each) // (4 * there.problem.layout.size) for each in lanes] == [7, 7, 1]
 
 
 def test_the_reckoning_of_a_wave_knows_what_is_kept() -> None:
@@ -133,3 +147,17 @@ def test_sizes_in_words() -> None:
         "4.56 GB",
         "12 TB",
     ]
+
+
+def test_a_study_goes_on_in_waves_of_the_memory_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on with what it was begun with, so that one that had been too large for a GPU was so again."""
+    said: list[int] = []
+
+    def noted(lanes: list[Lane], memory: int, *args: Any, **options: Any) -> Any:
+        said.append(memory)
+        return waves(lanes, memory, *args, **options)
+
+    monkeypatch.setattr("coterie.run.study.waves", noted)
+    for rounds, memory in ((1, 1.0), (2, 0.25), (3, None)):
+        ct.study("fedavg", data=worlds.tiny(), rounds=rounds, out=tmp_path, resume=rounds > 1, execution=ct.Execution(memory=memory))
+    assert said == [1 << 30, 1 << 28, 1 << 30]

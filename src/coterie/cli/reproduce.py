@@ -60,8 +60,8 @@ def reproduce(
     from coterie.reproduce.rows import cells
     from coterie.reproduce.wording import wording_of
 
-    if from_ is not None and (seeds or rounds or out or part or with_):
-        raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part and --with.")
+    if from_ is not None and (seeds or rounds or out or part or with_ or memory):
+        raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part, --with and --memory.")
     folder = out or inside(Path(), "reproduced", study.name)
     console.print(bold(study.title), f"\n{study.whence}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}

@@ -132,11 +132,10 @@ class Held(NDArrayOperatorsMixin, ABC):
         return np.array(self._host(), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if ufunc is np.subtract and method == "__call__" and self._fetched is None and not options:
-            first, second = inputs
-            row, subtracted = (first, self.below) if second is self else (second, self.above)
+        if ufunc is np.subtract and method == "__call__" and inputs[1] is self and self._fetched is None and not options:
+            row = inputs[0]
             if isinstance(row, np.ndarray) and row.dtype == np.float32 and row.shape in ((self.shape[1],), (1, self.shape[1])):
-                return subtracted(row)
+                return self.below(row)
         return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Held) else x for x in inputs), **options)
 
     def _host(self) -> Floats:
@@ -151,6 +150,12 @@ def placed_on_host(rows: Floats, where: Ints, among: Floats, count: int) -> Floa
     found[: len(among)] = among
     found[where] = rows
     return found
+
+
+def less(vectors: Floats, row: Floats) -> Floats:
+    """(n, d) the vectors less one row, made where they are: by name, since who writes ``vectors - row`` is to get an array to write in."""
+    held = elsewhere(vectors)
+    return vectors - row if held is None else held.above(row).as_array()
 
 
 def elsewhere(vectors: Array) -> Held | None:

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train, Trained
 from coterie.core.errors import UserError
+from coterie.core.held import less
 from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.local import Local
@@ -54,8 +55,8 @@ class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC
 
     @property
     def holdings(self) -> Holdings:
-        most = self.groups if isinstance(self.groups, int) else self.most
-        return Holdings(gathered=self.alpha * most, placing=self.cold != "random")
+        least = self.groups if isinstance(self.groups, int) else 1
+        return Holdings(gathered=self.alpha * least, placing=self.cold != "random")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +91,7 @@ class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
         groups = state.everybody(ctx)
         groups[pretrained.clients] = labels
-        moved = pretrained.vectors - w0 if sketch is None else pretrained.vectors
+        moved = less(pretrained.vectors, w0) if sketch is None else pretrained.vectors
         directions = mix(means, moved, np.zeros((1, moved.shape[1]), np.float32))  # line 8: the mean update
         return Directed(models, groups, state.initial, directions)
 

@@ -44,10 +44,11 @@ class GroupedMethod(Method[G], ABC):
         """(roster,) everybody's group, with the newcomers among these clients."""
         groups = state.everybody(ctx)
         new = np.sort(clients[groups[clients] < 0])
-        for begin in range(0, len(new), count := self.holdings.newcomers(ctx.layout.size)):
-            some = new[begin : begin + count]
-            found = yield from self.place(state, some, ctx)
-            groups[some] = joining(found, some, groups, len(state.models), self.assign, ctx)
+        found, count = np.empty(len(new), np.int64), self.holdings.placed_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster))
+        for begin in range(0, len(new), count):
+            found[begin : begin + count] = yield from self.place(state, new[begin : begin + count], ctx)
+        if len(new):  # dealt out as a whole: controls depend on who else comes
+            groups[new] = joining(found, new, groups, len(state.models), self.assign, ctx)
         return groups
 
     def serve(self, state: G, clients: Ids, ctx: Context) -> Round[Serving]:

@@ -70,10 +70,12 @@ def _trained(lane: Lane) -> int:
 
 def _placed(lane: Lane) -> int:
     """Newcomers whose models come back at once, at most, to be compared."""
-    holdings, clients = lane.method.holdings, len(lane.problem.roster)
-    if not holdings.placing or holdings.everybody:
+    holdings, clients, everybody = lane.method.holdings, len(lane.problem.roster), lane.problem.everybody
+    if not holdings.placing:
         return 0
-    return min(lane.plan.evaluate_clients or clients, clients, holdings.newcomers(lane.problem.layout.size))
+    unseen = 0 if everybody is None else len(everybody.roster) - clients
+    come = max(0 if holdings.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
+    return min(come, holdings.placed_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 
 
 def _aloft(lane: Lane) -> int:

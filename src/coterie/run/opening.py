@@ -100,7 +100,8 @@ class Opening:
         begun = replace(
             begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
         )  # those that are there now
-        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch).settled()
+        memory = execution.memory or begun.memory  # what is said now: where a GPU was too small, a study goes on in smaller waves
+        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).settled()
         return Opened(writer, kept, found, tuple(told))
 
     def _grow(self, data: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from coterie.core.held import Held, less
 from coterie.core.parameters import layout_of
 from coterie.engines.held import matching, rows
 from coterie.methods.centre_distances import squared_distances
@@ -28,6 +29,29 @@ def test_distances_to_centres_are_those_of_arrays(device: str, n: int, d: int, k
         patch.setattr(rows, "COLUMNS", 64)
         assert_allclose(squared_distances(there.as_array(), centres), squared_distances(vectors, centres), rtol=1e-12)
     assert there._fetched is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 300), st.booleans(), st.integers(0, 99))
+def test_rows_less_a_row_are_those_of_arrays(device: str, n: int, d: int, flat: bool, seed: int) -> None:
+    vectors, row = some(n, d, seed), some(1, d, seed + 1)
+    there = held(vectors, device=device)
+    found = less(there.as_array(), row[0] if flat else row)
+    assert there._fetched is None
+    assert isinstance(found, Held)
+    assert_array_equal(np.asarray(found), vectors - row)
+    assert_allclose(found.moved, np.linalg.norm(vectors - row, axis=1), rtol=1e-6)
+    assert_array_equal(less(vectors, row), vectors - row)
+
+
+def test_a_difference_that_a_method_writes_itself_is_an_array_to_write_in() -> None:
+    vectors, row = some(3, 4), some(1, 4, 1)
+    moved = held(vectors).as_array() - row
+    moved *= 2
+    moved[0] = 0
+    assert type(moved) is np.ndarray
+    assert_array_equal(moved[1:], 2 * (vectors - row)[1:])
 
 
 def test_distances_between_near_models_keep_their_digits() -> None:
