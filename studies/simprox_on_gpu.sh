@@ -1,6 +1,6 @@
 #!/bin/sh
-# SimProx's rows that need a GPU, as they are declared: ResNet-18 and the adapters took 703 and 402 s of a shared H200 and have scores,
-# DenseNet-121 and the whole encoder would take some 2 and 4 minutes (docs/results/gpu_minutes.md). Run it in the root of the repository; what was stopped goes on.
+# SimProx's rows that need a GPU, as they are declared: beside other jobs ResNet-18 took 703 s of an H200, DenseNet-121 605, the adapters 402
+# and the whole encoder 232 (docs/results/gpu_minutes.md). Run it in the root of the repository; what was stopped goes on.
 #
 #     python studies/fetch_minilm.py models/minilm
 #     sh studies/simprox_on_gpu.sh DATA
