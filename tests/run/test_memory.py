@@ -35,6 +35,11 @@ def lane(method: str, **plan: Any) -> Lane:
         ("fedgroup(groups=2,alpha=2)", {"cohort": 2, "evaluate_clients": 3}, 4),
         ("rac(groups=2,alpha=2)", {"cohort": 2}, 4),  # newcomers take a group at random
         ("fedgroup(groups=auto,alpha=3,cold=random)", {"cohort": 2}, 3),  # one group at the least
+        ("ifca(groups=3)", {"cohort": 2}, 2),
+        ("ifca(groups=auto)", {"cohort": 2}, 2),  # a test of structure sees no models
+        ("ifca(groups=auto,choice=gap,probe=5)", {"cohort": 2}, 5),
+        ("ifca(groups=auto,choice=trial)", {"cohort": 2}, 6),  # a hundred, or all there are
+        ("fesem(groups=auto,choice=trial,warmup_by=cohort,newcomers=loss)", {"cohort": 2}, 6),
         ("flhc", {"cohort": 2}, 6),
         ("fedex", {"cohort": 2}, 6),
         ("cfl", {"cohort": 2}, 6),

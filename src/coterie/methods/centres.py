@@ -53,7 +53,8 @@ class WarmStart(Sketching[Centres], GroupedMethod[Centres], ChoosesGroups, ABC):
 
     @property
     def holdings(self) -> Holdings:
-        return Holdings(everybody=self.warmup_by == "all", placing=self.newcomers == "train")
+        gathered = self.tried_on(self.groups)
+        return Holdings(everybody=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

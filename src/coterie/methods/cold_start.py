@@ -56,7 +56,7 @@ class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC
     @property
     def holdings(self) -> Holdings:
         least = self.groups if isinstance(self.groups, int) else 1
-        return Holdings(gathered=self.alpha * least, placing=self.cold != "random")
+        return Holdings(gathered=max(self.alpha * least, self.tried_on(self.groups)), placing=self.cold != "random")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train
+from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
 from coterie.core.serving import Serving
@@ -29,6 +30,10 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
     groups: GroupNumber = setting(3, "Models.", least=1)
     weighting: Weighting = setting("uniform", "How much a client counts: by its samples, or as much as any other.")
     probe: int = setting(100, "Clients whose updates auto reads the number from, where its choice reads points.", least=1)
+
+    @property
+    def holdings(self) -> Holdings:
+        return Holdings(gathered=self.tried_on(self.groups, self.probe))
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Groups]:
         k = yield from self._count(init, ctx)

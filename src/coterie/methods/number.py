@@ -11,7 +11,7 @@ from coterie.core.sketches import Sketch
 from coterie.grouping.choice import How
 from coterie.grouping.choice.points import from_points
 from coterie.grouping.choice.structure.ask import from_structure
-from coterie.methods.trial import trial
+from coterie.methods.trial import CLIENTS, trial
 
 GroupNumber = int | Literal["auto"]
 
@@ -26,6 +26,12 @@ class ChoosesGroups:
 
     choice: How = setting("structure", "How auto finds the number of groups.")
     most: int = setting(10, "The most groups that auto may find.", least=1)
+
+    def tried_on(self, said: GroupNumber, probe: int = 0) -> int:
+        """Clients whom finding the number has train at once: a trial's, or those of a probe whose points the number is read from."""
+        if said != "auto" or self.choice == "structure":
+            return 0
+        return CLIENTS if self.choice == "trial" else probe
 
     def asked_number(
         self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups", sketch: Sketch | None = None

@@ -54,7 +54,7 @@ def told_of_spill(waves: Sequence[Sequence[Lane]], most: int) -> str | None:
     who = f"clients of {wave[0].label} send" if len(wave) == 1 else f"clients of {len(wave)} lanes send"
     return (
         f"What {who} back at once ({sized(size)}) is more than the {sized(most)} that stay on the GPU: it is kept on the host, and rounds "
-        "wait for that; less --memory, fewer clients at a time (--cohort) or a smaller model would not."
+        "wait for that; less --memory, fewer clients at a time (--cohort, --evaluate-clients) or a smaller model would not."
     )
 
 
