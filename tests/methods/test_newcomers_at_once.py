@@ -26,11 +26,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-FEDGROUP, FESEM = "fedgroup(groups=2,alpha=2", "fesem(groups=2,warmup_by=cohort"
-
-
 @pytest.mark.parametrize("control", ["similar", "random", "matched", "oracle"])
-@pytest.mark.parametrize("method", [FEDGROUP, "rcc(groups=2,alpha=2", FESEM])
+@pytest.mark.parametrize("method", ["fedgroup(groups=2,alpha=2,", "rcc(groups=2,alpha=2,", "fesem(groups=2,warmup_by=cohort,"])
 def test_large_models_of_newcomers_come_some_at_a_time(
     method: str, control: str, trained: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +35,7 @@ def test_large_models_of_newcomers_come_some_at_a_time(
 
     def run() -> ct.Result:
         trained.clear()
-        return ct.study(f"{method},assign={control})", data=DATA, rounds=2, cohort=4, seeds=[0], execution=ct.Execution(engine="loop"))
+        return ct.study(f"{method}assign={control})", data=DATA, rounds=2, cohort=4, seeds=[0], execution=ct.Execution(engine="loop"))
 
     whole = run()
     assert max(trained) > 4

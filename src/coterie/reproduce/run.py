@@ -51,7 +51,7 @@ def run_parts(
 
     `seeds` replaces the study's own, `rounds` cuts it short, `anyway` runs GPU parts on what is there, `trust` code that the file names,
     `only` names the parts to be run: without it all but those in whose place another stands. `workers` or a `ray` cluster carry out waves
-    side by side; `memory` is the GiB of models and replies that a wave holds, or all of this machine's.
+    side by side; `memory` is the GiB of models and replies in a wave, or in all waves that this machine's workers carry out.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
