@@ -20,6 +20,8 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.fitting import check_fit
 from coterie.engines.loop import LoopEngine
+from coterie.engines.vectorised.each import StackedEach
+from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.models import build_model
 from coterie.models.causal import log_likelihoods
@@ -88,6 +90,25 @@ def test_a_few_blocks_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     module(tokens)
     assert sizes == [2, 2, 2, 1, 7]
     assert torch.allclose(found, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("settings", ["train=lora,rank=2", "train=head"])
+def test_everybodys_own_model_is_judged_on_its_own_blocks(
+    folder: Path, settings: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few blocks are looked at together, a block's likelihood is by the adapters of whose it is."""
+    world = world_of(folder, settings)
+    models = np.stack([start_of(world, seed) for seed in range(len(SIZES))])
+    with LoopEngine(world) as loop, BatchedEngine(world, holds=True) as fast:
+        fast.prepare(Local(epochs=1, batch_size=4, lr=0.1))
+        expected, others = (asked(loop, Evaluate(Serving(CLIENTS, models, rows))) for rows in (CLIENTS, np.roll(CLIENTS, 1)))
+        monkeypatch.setattr(StackedEach, "many", 2)
+        monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", together * (LENGTH + 1) * len(VOCABULARY))
+        monkeypatch.setattr(Workspace, "predict", lambda *_: pytest.fail("a client's model was judged by itself"))
+        found = asked(fast, Evaluate(Serving(CLIENTS, models, CLIENTS)))
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
+    assert np.abs(others.loss - expected.loss).min() > 1e-3
 
 
 SETTINGS = {"train=lora,rank=2": "vectorised", "train=head": "vectorised", "train=all": "loop"}

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
 from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
+from coterie.models.stacking import has_stack
 
 WHO = "Model 'lm'"
 MOST_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
@@ -23,7 +24,7 @@ def log_likelihoods(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int) -> Tensor:
-    """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained, and so no weights are stacked."""
+    """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained."""
     if torch.is_grad_enabled():
         return read(blocks)
     most = most_logits(torch.cuda.get_device_properties(blocks.device).total_memory if blocks.is_cuda else 0)
@@ -45,6 +46,8 @@ class NextTokens(nn.Module):
         self.fills_device, self.inner = whole, inner
 
     def forward(self, blocks: Tensor) -> Tensor:
+        if has_stack(self):  # everybody's own adapters, judged: whoever stacked them has seen to the memory
+            return self._read(blocks)
         return in_pieces(self._read, blocks, int(self.inner.config.vocab_size))  # type: ignore[union-attr, arg-type]
 
     def _read(self, blocks: Tensor) -> Tensor:

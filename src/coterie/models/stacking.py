@@ -4,6 +4,7 @@ Given stacked weights (k, ...) such a layer takes the samples of k clients, clie
 Everything between these layers is the frozen body, which sees one large batch.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -13,10 +14,20 @@ from torch.nn.functional import linear
 from coterie.core.parameters import sent
 
 
-class Stackable(nn.Module):
+class Stackable(nn.Module, ABC):
     """A layer whose trained weights may be stacked."""
 
     stackable: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def stacked(self) -> bool:
+        """Whether they are, now: then what it is given are the samples of all these clients."""
+
+
+def has_stack(module: nn.Module) -> bool:
+    """Whether a module's layers have the weights of several clients: its samples are theirs, in order, and must not be taken apart."""
+    return any(part.stacked for part in module.modules() if isinstance(part, Stackable))
 
 
 def stacks_by_itself(module: nn.Module) -> bool:
@@ -51,6 +62,10 @@ class StackedLinear(Stackable):
         plain = nn.Linear(inputs, outputs)
         self.weight, self.bias = plain.weight, plain.bias
 
+    @property
+    def stacked(self) -> bool:
+        return self.weight.ndim > 2
+
     def forward(self, x: Tensor) -> Tensor:
         return each_with_its_own(x, self.weight, self.bias)
 
@@ -69,6 +84,10 @@ class LoraLinear(Stackable):
         self.up = nn.Parameter(torch.zeros(inner.out_features, rank))  # B (out, r)
         if spread:
             nn.init.normal_(self.up, std=spread)
+
+    @property
+    def stacked(self) -> bool:
+        return self.down.ndim > 2
 
     def forward(self, x: Tensor) -> Tensor:
         low = each_with_its_own(x, self.down)
