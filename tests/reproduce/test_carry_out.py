@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.core.errors import UserError
+from coterie.core.method import Context
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import DIVERGED, LaneEnd
 from coterie.evidence.source import Memory
+from coterie.methods.local_only import LocalOnly
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.carry_out import reproduce
 from coterie.reproduce.file import StudyPart
@@ -75,6 +78,28 @@ def test_the_memory_of_a_wave_can_be_said(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["reproduce", *said, "--memory", "0"])
     assert isinstance(refused.exception, UserError)
     assert "memory" in str(refused.exception)
+
+
+def test_a_run_that_ended_early_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of five draws of a control had failed, and all that was said of it was a smaller number of draws."""
+    serve = LocalOnly.serve
+
+    def failing(self: LocalOnly, state: Any, clients: Any, ctx: Context) -> Any:
+        if ctx.seed == 1:
+            raise RuntimeError("on purpose\nand on a second line")
+        return serve(self, state, clients, ctx)
+
+    monkeypatch.setattr(LocalOnly, "serve", failing)
+    said = [str(SMALL), "--part", "fixed", "--seeds", "0-1", "--rounds", "2", "--out", str(tmp_path / "out"), "--page", str(tmp_path)]
+    done = CliRunner().invoke(app, ["reproduce", *said])
+    assert done.exit_code == 0, done.output
+    told = "local, seed 1 (failed in round 0: RuntimeError: on purpose)."
+    assert f"Ended early, and without scores: fixed, {told}" in " ".join(done.output.split())
+    page = tmp_path / "small.md"
+    assert f"Ended early, and without scores: {told}" in page.read_text(encoding="utf-8")
+    again = CliRunner().invoke(app, ["reproduce", str(SMALL), "--from", str(tmp_path / "small.csv"), "--page", str(tmp_path / "again")])
+    assert f"fixed, {told}" in " ".join(again.output.split())
+    assert told in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
 
 
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:

@@ -1,5 +1,5 @@
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Probing(OneModelMethod):
 class Raising(FedAvg):
     """Fails in the middle of a round."""
 
-    error: type[Exception] = RuntimeError
+    error: Callable[[str], Exception] = RuntimeError
     at: int = 2
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
@@ -135,10 +135,34 @@ def test_a_users_mistake_is_not_swallowed() -> None:
         go([("fails", Raising(error=UserError))])
 
 
-def test_nor_is_a_small_gpu_in_the_servers_own_sums() -> None:
+FULL = "The GPU has too little memory"
+OF_THE_GPU = {
+    torch.OutOfMemoryError("CUDA out of memory."): FULL,
+    RuntimeError("Triton Error [CUDA]: out of memory"): FULL,
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtCreate(handle)`"): FULL,
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"): FULL,
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"): FULL,
+    torch.AcceleratorError(
+        "CUDA error: an illegal memory access was encountered\nCompile with"
+    ): r"stopped working \(CUDA error: an illegal",
+}
+
+
+@pytest.mark.parametrize(("error", "told"), OF_THE_GPU.items())
+def test_nor_is_a_small_gpu_in_the_servers_own_sums(error: Exception, told: str) -> None:
     """Lanes must not end by whose company they had: the study stops, and can be resumed."""
-    with pytest.raises(UserError, match="The GPU has too little memory"):
-        go([("fails", Raising(error=torch.OutOfMemoryError)), ("plain", FedAvg())])
+    with pytest.raises(UserError, match=told):
+        go([("fails", Raising(error=lambda _: error)), ("plain", FedAvg())])
+
+
+@pytest.mark.parametrize(("error", "told"), OF_THE_GPU.items())
+def test_nor_one_that_an_engine_runs_into(error: Exception, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: LoopEngine, works: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(LoopEngine, "carry_out", full)
+    with pytest.raises(UserError, match=told):
+        go([("plain", FedAvg())])
 
 
 def test_nor_one_that_is_noticed_while_replies_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,9 @@ def reproduce(
     for title, results in ((words.says, outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
             console.print(listing((title, *words.numbers), map(cells, results)))
+    for run in outcome.runs:
+        for text in run.early:
+            console.print(f"Ended early, and without scores: {run.part.name}, {text}.", style="yellow", highlight=False, markup=False)
     told = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
     console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
     console.print(bold(f"Verdict: {outcome.result.sentence}."))

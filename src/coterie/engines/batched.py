@@ -35,6 +35,7 @@ from coterie.engines.precision import Precision, products_in
 from coterie.engines.resident import Resident
 from coterie.engines.routes import Route, route_for
 from coterie.engines.tensors import fetched
+from coterie.engines.too_little import device_faults_told
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.world import World
@@ -69,7 +70,7 @@ class BatchedEngine(LocalEngine):
 
     def prepare(self, local: Local) -> None:
         for world in self.worlds.values():
-            with torch_threads(1):
+            with device_faults_told(), torch_threads(1):
                 route = self._route(self._featured.of(world), local)
             if route.name == "fused" and self.device.type == "cpu":
                 fused_cpu.warm_up()

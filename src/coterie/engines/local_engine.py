@@ -16,7 +16,7 @@ from coterie.data.federation import Parts
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.shares import shared
 from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
-from coterie.engines.too_little import OutOfMemory, too_little_memory
+from coterie.engines.too_little import device_faults_told
 from coterie.engines.world import World
 
 KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
@@ -88,10 +88,8 @@ class LocalEngine(Engine):
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
         works = [Work(s, self._world(s)).to_holders() for s in asks]
         asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        try:
+        with device_faults_told():
             answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
-        except OutOfMemory as error:
-            raise too_little_memory() from error
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
 
     def _world(self, stamped: Stamped) -> World:

@@ -72,7 +72,7 @@ def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, 
         )
     plan = replace(settings.plan, rounds=kept.parts[part.name].rounds)
     seeds = tuple(sorted({int(seed) for seed in own["seed"]}))
-    return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan))
+    return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan), early=tuple(kept.parts[part.name].early))
 
 
 def _why_not(study: Reproduction, part: StudyPart, kept: Kept) -> str:

@@ -24,6 +24,7 @@ class KeptPart:
     made: Made | None = None  # how; not known of pages from before it was kept
     command: str = ""  # that ran it, where it is not the page's last
     date: str = ""
+    early: list[str] = field(default_factory=list)  # runs that ended before the last round, and why; not known of older pages
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ ADAPTER = TypeAdapter(Kept)
 def kept_of(runs: Sequence[PartRun], values: Mapping[str, PartValues], command: str, date: str) -> Kept:
     """From what was carried out."""
     parts = {
-        run.part.name: KeptPart(run.settings.plan.rounds, run.why_not if run.asked else "", made_of(run))
+        run.part.name: KeptPart(run.settings.plan.rounds, run.why_not if run.asked else "", made_of(run), early=list(run.early))
         for run in runs
         if run.settings is not None
     }

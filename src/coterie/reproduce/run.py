@@ -30,6 +30,7 @@ class PartRun:
     why_not: str = ""
     settings: Settings | None = None  # as they were run
     asked: bool = True  # False: the command left it out
+    early: tuple[str, ...] = ()  # which runs ended before the last round, and why: they have no scores
 
 
 def run_parts(
@@ -109,6 +110,7 @@ def _run_part(
     last: list[Evidence] = []
     studies: list[Evidence] = []
     measured: list[Measured] = []
+    early: list[str] = []
     for drawn in draws:
         try:
             federation = load(drawn.data, drawn.draws[0], data_dir)
@@ -125,8 +127,10 @@ def _run_part(
             jobs.append((_after_last(drawn, controls), folder / "last", last))
         for each, place, kept in jobs:
             prepared = Study.prepare(each, federation=federation)
-            kept.append(prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers).evidence)
-    return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings)
+            result = prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers)
+            kept.append(result.evidence)
+            early += [f"{key.method}, seed {key.seed} ({str(end).partition(chr(10))[0]})" for key, end in result.problems.items()]
+    return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings, early=tuple(early))
 
 
 def _after_last(settings: Settings, methods: list[str]) -> Settings:

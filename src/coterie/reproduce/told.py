@@ -83,6 +83,7 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
     else:
         text += f", {plan.rounds}{short} rounds, {_cohort(plan)}, {counted(local.epochs, 'epoch')}, "
         text += f"batch {local.batch_size or 'full'}, rate {local.lr:g}, evaluated every {_rounds(plan)}, {seeds}."
+    text += f" Ended early, and without scores: {'; '.join(run.early)}." if run.early else ""
     return f"{text} Not run: {run.why_not}." if run.why_not else text
 
 

@@ -9,7 +9,7 @@ from coterie.core.acceptance import accept
 from coterie.core.asks import Ask, Train
 from coterie.core.errors import UserError
 from coterie.engines.engine import Engine, Stamped
-from coterie.engines.too_little import OutOfMemory, too_little_memory
+from coterie.engines.too_little import device_faults_told
 from coterie.evidence.record import FAILED, RUNNING, RoundRecord
 from coterie.run.lanes import Done, Lane
 from coterie.run.memory import footprint
@@ -133,13 +133,12 @@ class _Driven:
         """The lane's next step; None when it has finished or failed."""
         began = perf_counter()
         try:
-            return self.script.send(reply)
+            with device_faults_told():  # the server's own sums are made where the models are: no lane's fault
+                return self.script.send(reply)
         except StopIteration:
             return None
         except UserError:
             raise
-        except OutOfMemory as error:  # the server's own sums are made where the models are: no lane's fault
-            raise too_little_memory() from error
         except Exception as error:
             self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
             return None
@@ -161,10 +160,8 @@ def _carry_out(driven: Sequence[_Driven], engine: Engine) -> None:
             each.fail(reply)
             continue
         assert each.ask is not None
-        try:
+        with device_faults_told():
             accepted = each.lane.answered(each.ask, sent, reply, share)
-        except OutOfMemory as error:
-            raise too_little_memory() from error
         each.send(accepted)
 
 

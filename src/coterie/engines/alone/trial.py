@@ -9,6 +9,7 @@ from coterie.engines.alone.route import OneByOne
 from coterie.engines.engine import Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.merge import merge
+from coterie.engines.too_little import fault_of_device
 from coterie.engines.vectorised.trial import LOCAL, SIZES, difference, excerpt, loop_models
 from coterie.engines.world import World
 
@@ -25,8 +26,8 @@ def why_not_alone(world: World, device: torch.device | str, local: Local = CALM)
     x, y = torch.as_tensor(small.federation.x), torch.as_tensor(small.federation.y)
     try:
         found, _ = OneByOne(small.model.module(), small.loss, x, y, device=device, dtype=dtype).train(merge([work], [ask], ()), local)
-    except torch.OutOfMemoryError:  # no fault of the route's
-        raise
     except Exception as error:  # whatever a module may raise: the loop has just shown that it can be trained
+        if fault_of_device(error) is not None:
+            raise
         return f"its steps cannot be captured: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
     return difference(world, start, expected, found)

@@ -12,6 +12,7 @@ from coterie.engines.engine import Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.merge import merge
+from coterie.engines.too_little import fault_of_device
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Convolutions, Vectorised
 from coterie.engines.world import World
@@ -57,6 +58,8 @@ def why_not_stacked(
         )
         found = _trained(route, work, ask)
     except Exception as error:  # whatever a module or its operations raise: the loop has just shown that it can be trained
+        if fault_of_device(error) is not None:
+            raise
         return f"torch.func cannot map it: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
     return next((why for place in range(len(expected)) if (why := difference(world, start, expected[place], found[place]))), None)
 
