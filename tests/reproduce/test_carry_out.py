@@ -16,6 +16,8 @@ from coterie.core.method import Context
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import DIVERGED, LaneEnd
 from coterie.evidence.source import Memory
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedsim import FedSim
 from coterie.methods.local_only import LocalOnly
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.carry_out import reproduce
@@ -93,13 +95,31 @@ def test_a_run_that_ended_early_is_told_and_kept(tmp_path: Path, monkeypatch: py
     said = [str(SMALL), "--part", "fixed", "--seeds", "0-1", "--rounds", "2", "--out", str(tmp_path / "out"), "--page", str(tmp_path)]
     done = CliRunner().invoke(app, ["reproduce", *said])
     assert done.exit_code == 0, done.output
-    told = "local, seed 1 (failed in round 0: RuntimeError: on purpose)."
+    told = "local, seed 1 (`failed in round 0: RuntimeError: on purpose`)."
     assert f"Ended early, and without scores: fixed, {told}" in " ".join(done.output.split())
     page = tmp_path / "small.md"
     assert f"Ended early, and without scores: {told}" in page.read_text(encoding="utf-8")
     again = CliRunner().invoke(app, ["reproduce", str(SMALL), "--from", str(tmp_path / "small.csv"), "--page", str(tmp_path / "again")])
     assert f"fixed, {told}" in " ".join(again.output.split())
     assert told in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
+
+
+def test_nor_is_a_part_whose_runs_all_ended_early_one_that_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Any, state: Any, ctx: Context) -> Any:
+        raise RuntimeError("on `purpose` " + 300 * "x")
+
+    for method in (FedAvg, FedSim):
+        monkeypatch.setattr(method, "round", failing)
+    said = [str(SMALL), "--seeds", "0", "--rounds", "2", "--out", str(tmp_path / "out"), "--page", str(tmp_path)]
+    done = CliRunner().invoke(app, ["reproduce", *said, "--part", "redrawn", "--part", "pni", "--json"])
+    assert done.exit_code == 0, done.output
+    early = json.loads(done.output.splitlines()[-1])["early"]["redrawn"]
+    assert len(early) == 3
+    assert early[0].startswith("fedavg, seed 0 (`failed in round 1: RuntimeError: on 'purpose' xxx")
+    assert early[0].endswith("xxx...`)")
+    again = CliRunner().invoke(app, ["reproduce", str(SMALL), "--from", str(tmp_path / "small.csv"), "--page", str(tmp_path / "again")])
+    assert "redrawn, fedavg, seed 0" in " ".join(again.output.split())
+    assert "Not run: all its runs ended early." in (tmp_path / "again" / "small.md").read_text(encoding="utf-8")
 
 
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:

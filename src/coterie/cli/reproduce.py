@@ -88,7 +88,9 @@ def reproduce(
         console.print(f"Page in {write_page(outcome, page, said)}")
     if as_json:
         rows = [one.as_json() for one in outcome.result.results]
-        print(json.dumps({"study": study.name, "verdict": outcome.result.counts, "sentence": outcome.result.sentence, "claims": rows}))
+        early = {run.part.name: run.early for run in outcome.runs if run.early}
+        verdict = {"verdict": outcome.result.counts, "sentence": outcome.result.sentence}
+        print(json.dumps({"study": study.name, **verdict, "claims": rows, "early": early}))
 
 
 def _said(name: str, seeds: str | None, rounds: int | None, parts: list[str]) -> str:

@@ -23,6 +23,7 @@ from coterie.deploy.accountant import Charge
 from coterie.deploy.mechanisms import DpSgd
 from coterie.deploy.secret import poisson_batch, secret_normals, secret_words
 from coterie.engines.batches import count_steps
+from coterie.engines.device_faults import fault_of_device
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 
@@ -143,6 +144,8 @@ def per_sample(space: Workspace) -> Any:
         with torch_seeded(0):
             agrees = _agrees(space)
     except Exception as error:
+        if (told := fault_of_device(error)) is not None:
+            raise told from error
         kind = type(error).__name__
         raise UserError(f"The model cannot be trained under dp-sgd: Opacus finds no gradients of its samples ({kind}).") from error
     if not agrees:

@@ -22,6 +22,7 @@ from coterie.engines.answering import Answering
 from coterie.engines.apart import all_on
 from coterie.engines.batches import leaves_one_over
 from coterie.engines.dense_tensors import DenseTensors
+from coterie.engines.device_faults import device_faults_told
 from coterie.engines.engine import Stamped
 from coterie.engines.features import Featured
 from coterie.engines.fused.cpu import route as fused_cpu
@@ -35,7 +36,6 @@ from coterie.engines.precision import Precision, products_in
 from coterie.engines.resident import Resident
 from coterie.engines.routes import Route, route_for
 from coterie.engines.tensors import fetched
-from coterie.engines.too_little import device_faults_told
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.world import World

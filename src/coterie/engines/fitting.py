@@ -1,12 +1,11 @@
 """Whether a world can be trained on at all: its model and its loss are tried on two samples before anything is written."""
 
-from contextlib import suppress
-
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.parameters import torch_seeded
+from coterie.engines.device_faults import fault_of_device
 from coterie.engines.tensors import as_tensor
 from coterie.engines.world import World
 
@@ -69,12 +68,16 @@ def smallest_batch(module: nn.Module, x: Tensor) -> int:
     The module is tried in training, which moves its statistics: it is to be written to afterwards.
     """
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()) and len(x):
-        with suppress(Exception), torch_seeded(0):  # what fails with two samples as well has another reason, which training will tell
-            module.train()(x[[0, 0]])
-            try:
-                module(x[:1])
-            except ValueError:
-                return 2
+        try:
+            with torch_seeded(0):
+                module.train()(x[[0, 0]])
+                try:
+                    module(x[:1])
+                except ValueError:
+                    return 2
+        except Exception as error:  # what fails with two samples as well has another reason, which training will tell
+            if fault_of_device(error) is not None:
+                raise
     return 1
 
 

@@ -13,10 +13,10 @@ from coterie.core.asks import Ask, DataPart, Evaluate, ModelAsk, Share
 from coterie.core.held import elsewhere
 from coterie.core.rng import fold, key
 from coterie.data.federation import Parts
+from coterie.engines.device_faults import device_faults_told
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.shares import shared
 from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
-from coterie.engines.too_little import device_faults_told
 from coterie.engines.world import World
 
 KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
@@ -86,9 +86,9 @@ class LocalEngine(Engine):
         self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        works = [Work(s, self._world(s)).to_holders() for s in asks]
-        asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-        with device_faults_told():
+        with device_faults_told():  # worlds are made here, too: features of a frozen body, where they are asked for first
+            works = [Work(s, self._world(s)).to_holders() for s in asks]
+            asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
             answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
         return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
 

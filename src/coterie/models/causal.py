@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
 from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
-from coterie.models.stacking import has_stack
+from coterie.models.stacking import clients_in
 
 WHO = "Model 'lm'"
 MOST_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
@@ -23,12 +23,14 @@ def log_likelihoods(logits: Tensor, tokens: Tensor) -> Tensor:
     return -cross_entropy(logits.flatten(0, -2), tokens.flatten().long(), reduction="none").view(tokens.shape)
 
 
-def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int) -> Tensor:
-    """(n, T) log-likelihoods, of a few blocks at a time where nothing is trained."""
-    if torch.is_grad_enabled():
-        return read(blocks)
+def in_pieces(read: Callable[[Tensor], Tensor], blocks: Tensor, vocabulary: int, clients: int = 1) -> Tensor:
+    """(n, T) log-likelihoods of a few blocks at a time, for where nothing is trained. Of stacked clients, whose blocks stand one client's
+    after the other's, as many of each: every piece must be what a stack is given."""
     most = most_logits(torch.cuda.get_device_properties(blocks.device).total_memory if blocks.is_cuda else 0)
-    return torch.cat([read(piece) for piece in torch.split(blocks, max(1, most // (vocabulary * blocks.shape[1])))])
+    together = max(1, most // (clients * vocabulary * blocks.shape[1]))
+    pieces = torch.split(blocks.reshape(clients, -1, *blocks.shape[1:]), together, dim=1)
+    found = [read(piece.flatten(0, 1)) for piece in pieces]
+    return torch.cat([some.reshape(clients, -1, *some.shape[1:]) for some in found], dim=1).flatten(0, 1)
 
 
 def most_logits(total: int) -> int:
@@ -46,9 +48,9 @@ class NextTokens(nn.Module):
         self.fills_device, self.inner = whole, inner
 
     def forward(self, blocks: Tensor) -> Tensor:
-        if has_stack(self):  # everybody's own adapters, judged: whoever stacked them has seen to the memory
+        if torch.is_grad_enabled():
             return self._read(blocks)
-        return in_pieces(self._read, blocks, int(self.inner.config.vocab_size))  # type: ignore[union-attr, arg-type]
+        return in_pieces(self._read, blocks, int(self.inner.config.vocab_size), clients_in(self))  # type: ignore[union-attr, arg-type]
 
     def _read(self, blocks: Tensor) -> Tensor:
         logits = self.inner(input_ids=blocks[:, :-1].long(), use_cache=False).logits
@@ -77,7 +79,7 @@ class OutputLayer(nn.Module):
         self.bias = None if own.bias is None else nn.Parameter(own.bias.detach().clone())
 
     def forward(self, rows: Tensor) -> Tensor:
-        return in_pieces(self._read, rows, len(self.weight))
+        return self._read(rows) if torch.is_grad_enabled() else in_pieces(self._read, rows, len(self.weight))
 
     def _read(self, rows: Tensor) -> Tensor:
         return log_likelihoods(nn.functional.linear(rows[..., :-1], self.weight, self.bias), rows[..., -1])

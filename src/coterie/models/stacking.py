@@ -5,7 +5,6 @@ Everything between these layers is the frozen body, which sees one large batch.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +16,15 @@ from coterie.core.parameters import sent
 class Stackable(nn.Module, ABC):
     """A layer whose trained weights may be stacked."""
 
-    stackable: ClassVar[bool] = True
-
     @property
     @abstractmethod
-    def stacked(self) -> bool:
-        """Whether they are, now: then what it is given are the samples of all these clients."""
+    def clients(self) -> int:
+        """How many clients' weights it has, now: what it is given are equally many samples of each of them."""
 
 
-def has_stack(module: nn.Module) -> bool:
-    """Whether a module's layers have the weights of several clients: its samples are theirs, in order, and must not be taken apart."""
-    return any(part.stacked for part in module.modules() if isinstance(part, Stackable))
+def clients_in(module: nn.Module) -> int:
+    """How many clients' weights a module's layers have; one where they are not stacked."""
+    return next((part.clients for part in module.modules() if isinstance(part, Stackable)), 1)
 
 
 def stacks_by_itself(module: nn.Module) -> bool:
@@ -36,6 +33,10 @@ def stacks_by_itself(module: nn.Module) -> bool:
     held = {begin + name for begin, part in parts for name, _ in part.named_parameters(recurse=False)}
     names = [name for name, _ in sent(module)]
     return bool(names) and held.issuperset(names)
+
+
+def _stacked(weight: Tensor) -> int:
+    return len(weight) if weight.ndim > 2 else 1
 
 
 def each_with_its_own(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -63,8 +64,8 @@ class StackedLinear(Stackable):
         self.weight, self.bias = plain.weight, plain.bias
 
     @property
-    def stacked(self) -> bool:
-        return self.weight.ndim > 2
+    def clients(self) -> int:
+        return _stacked(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return each_with_its_own(x, self.weight, self.bias)
@@ -86,8 +87,8 @@ class LoraLinear(Stackable):
             nn.init.normal_(self.up, std=spread)
 
     @property
-    def stacked(self) -> bool:
-        return self.down.ndim > 2
+    def clients(self) -> int:
+        return _stacked(self.down)  # and B goes with A
 
     def forward(self, x: Tensor) -> Tensor:
         low = each_with_its_own(x, self.down)

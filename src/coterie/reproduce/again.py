@@ -17,6 +17,7 @@ from coterie.reproduce.weight_files import add_weights
 
 KEYS = ["part", "method", "seed"]
 NOT_ASKED = "not asked for"  # what was kept once of a part that the command had left out
+ALL_EARLY = "all its runs ended early"
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
 
 
@@ -64,15 +65,16 @@ def read_scores(path: Path) -> pd.DataFrame:
 def _run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept: Kept, scores: Path) -> PartRun:
     """How a part was run, as far as that was kept."""
     settings, own = study.settings_of(part).settings, table[table["part"] == part.name]
+    early = tuple(kept.parts[part.name].early) if part.name in kept.parts else ()
     if own.empty:
-        return PartRun(part, why_not=_why_not(study, part, kept), settings=settings)
+        return PartRun(part, why_not=ALL_EARLY if early else _why_not(study, part, kept), settings=settings, early=early)
     if part.name not in kept.parts:
         raise UserError(
             f"{scores.with_suffix('.json')} does not say how many rounds of the part {part.name!r} were run: add it to 'parts'."
         )
     plan = replace(settings.plan, rounds=kept.parts[part.name].rounds)
     seeds = tuple(sorted({int(seed) for seed in own["seed"]}))
-    return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan), early=tuple(kept.parts[part.name].early))
+    return PartRun(part, settings=replace(settings, seeds=seeds, plan=plan), early=early)
 
 
 def _why_not(study: Reproduction, part: StudyPart, kept: Kept) -> str:

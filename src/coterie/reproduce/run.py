@@ -10,6 +10,7 @@ from coterie.core.inside import inside
 from coterie.core.trust import check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
+from coterie.evidence.record import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.reproduce.file import Reproduction, StudyPart
 from coterie.reproduce.measured import Measured
@@ -17,6 +18,8 @@ from coterie.reproduce.measures import MEASURES
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution, carried_by
 from coterie.run.study import Study
+
+REASON = 200  # characters of why a run ended early
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,14 @@ def _run_part(
             prepared = Study.prepare(each, federation=federation)
             result = prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers)
             kept.append(result.evidence)
-            early += [f"{key.method}, seed {key.seed} ({str(end).partition(chr(10))[0]})" for key, end in result.problems.items()]
+            early += [_told(key, end) for key, end in result.problems.items()]
     return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings, early=tuple(early))
+
+
+def _told(key: LaneKey, end: LaneEnd) -> str:
+    """Who ended early and why, in what a page can hold: an error may have many lines, and marks that a page would read."""
+    why = str(end).partition("\n")[0].replace("`", "'")
+    return f"{key.method}, seed {key.seed} (`{why if len(why) <= REASON else why[: REASON - 3] + '...'}`)"
 
 
 def _after_last(settings: Settings, methods: list[str]) -> Settings:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from coterie.core.acceptance import accept
 from coterie.core.asks import Ask, Train
 from coterie.core.errors import UserError
+from coterie.engines.device_faults import device_faults_told
 from coterie.engines.engine import Engine, Stamped
-from coterie.engines.too_little import device_faults_told
 from coterie.evidence.record import FAILED, RUNNING, RoundRecord
 from coterie.run.lanes import Done, Lane
 from coterie.run.memory import footprint
@@ -48,12 +48,14 @@ def answer(
     reply = None
     while True:
         try:
-            ask = script.send(reply)
+            with device_faults_told():
+                ask = script.send(reply)
         except StopIteration as end:
             value: T = end.value
             return value
         stamped = Stamped(ask, seed, round_, draw)
-        reply = accept(ask, engine.run([stamped])[0])
+        with device_faults_told():
+            reply = accept(ask, engine.run([stamped])[0])
         watch(ask)
 
 

@@ -13,6 +13,7 @@ from coterie.data.catalogue import load
 from coterie.engines.alone.route import OneByOne
 from coterie.engines.alone.trial import why_not_alone
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.fitting import smallest_batch
 from coterie.engines.job import FusedJob
 from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.device_table import table_on
@@ -191,10 +192,20 @@ def test_a_device_that_is_full_does_not_decide_on_a_route(trial: Any, kind: type
     world = noise_world(nn.Sequential(nn.Linear(6, CLASSES)), (6,), [9, 9])
     with pytest.raises(RuntimeError, match="out of memory"):
         trial(world) if trial is why_not_stacked else trial(world, "cpu")
-    with BatchedEngine(world) as engine, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_route", full)
-        with pytest.raises(UserError, match="The GPU has too little memory"):
-            engine.prepare(Local())
+
+
+def test_nor_does_it_pass_for_anything_else_before_a_study_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **settings: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Vectorised, "train_on_device", full)
+    engine = BatchedEngine(noise_world(Smooth(), (6,), [9, 9]))
+    with engine, pytest.raises(UserError, match="The GPU has too little memory"):
+        engine.prepare(Local())
+    normalised = normed()
+    monkeypatch.setattr(type(normalised), "forward", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        smallest_batch(normalised, torch.zeros(3, 6))
 
 
 def test_levels_and_capacities_are_few_and_enough() -> None:

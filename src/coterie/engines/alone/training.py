@@ -76,7 +76,8 @@ class Training:
         self._taken[size] += 1
 
     def _captured(self, size: int) -> Any:
-        """The step recorded without being taken; None where an operation of the module waits for the device, which no graph can hold."""
+        """The step recorded without being taken; None where an operation of the module waits for the device, which no graph can hold,
+        or a full one has no room for it: steps are then taken one operation after another, with the same numbers."""
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:

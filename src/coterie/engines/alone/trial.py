@@ -6,10 +6,10 @@ import torch
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.engines.alone.route import OneByOne
+from coterie.engines.device_faults import fault_of_device
 from coterie.engines.engine import Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.merge import merge
-from coterie.engines.too_little import fault_of_device
 from coterie.engines.vectorised.trial import LOCAL, SIZES, difference, excerpt, loop_models
 from coterie.engines.world import World
 

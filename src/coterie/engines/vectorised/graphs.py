@@ -103,7 +103,8 @@ class CapturedSteps:
         self._step(self._stack.cut(slice(0, level)), self._shared, self._samples[:level], self._counts[:level], self._clock)
 
     def _capture(self, level: int) -> torch.cuda.CUDAGraph | None:
-        """Record a step without taking it; None where an operation of the module waits for the device, which no graph can hold."""
+        """Record a step without taking it; None where an operation of the module waits for the device, which no graph can hold,
+        or a full one has no room for it: steps are then taken one operation after another, with the same numbers."""
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:

@@ -8,11 +8,11 @@ from coterie.core.asks import Train, Trained
 from coterie.core.local import Local
 from coterie.core.rng import generator, key
 from coterie.data.federation import Parts
+from coterie.engines.device_faults import fault_of_device
 from coterie.engines.engine import Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.merge import merge
-from coterie.engines.too_little import fault_of_device
 from coterie.engines.vectorised.by_rule import RuleJob
 from coterie.engines.vectorised.route import Convolutions, Vectorised
 from coterie.engines.world import World
