@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from coterie.core.asks import Error, Evaluate, Gradient, Losses, Reply, Share, Train
 from coterie.core.errors import UserError
@@ -145,6 +146,16 @@ def test_a_failure_costs_the_others_nothing(tmp_path: Path) -> None:
         assert "42.5" not in cast(Denied, kept).reason
         assert "MemoryError" in cast(Denied, kept).reason
         assert log(tmp_path)[-1]["error"] == "MemoryError: no room for 42.5"
+
+
+def test_a_full_gpu_is_told_without_commands_that_a_site_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: LoopEngine, works: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
+
+    monkeypatch.setattr(LoopEngine, "carry_out", full)
+    (reply,) = worker(tmp_path).answer(asks(TRAIN))
+    assert reply == Denied("The site could not answer: The GPU has too little memory for this model and batch.", "failure")
+    assert log(tmp_path)[-1]["error"] == "The GPU has too little memory for this model and batch."
 
 
 def test_nothing_leaves_that_cannot_be_logged(tmp_path: Path) -> None:

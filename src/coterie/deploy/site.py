@@ -23,6 +23,7 @@ from coterie.deploy.policy import Policy, read_policy
 from coterie.deploy.privacy import mechanism_for, privatised, releases, without_noise
 from coterie.deploy.record import Sizes, entry_of, packed, weight_of
 from coterie.deploy.sketch_limit import FILE, SketchLimit
+from coterie.engines.device_faults import DeviceError
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.local_engine import Work
 from coterie.engines.sketching import in_full, sketched
@@ -187,8 +188,8 @@ class SiteWorker:
         try:
             return step(case)
         except UserError as error:  # written for people, about settings
-            case.error = str(error)
-            case.outcome = Denied(f"The site could not answer: {error}" if self.policy.tells_errors else _withheld(error), "failure")
+            case.error = error.fact if isinstance(error, DeviceError) else str(error)
+            case.outcome = Denied(f"The site could not answer: {case.error}" if self.policy.tells_errors else _withheld(error), "failure")
         except Exception as error:
             case.error = f"{type(error).__name__}: {str(error)[:SHOWN]}"
             case.outcome = Denied(f"The site could not answer: {case.error}" if self.policy.tells_errors else _withheld(error), "failure")

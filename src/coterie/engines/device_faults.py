@@ -25,9 +25,18 @@ BROKEN = (
 OUT_OF_RANGE = "device-side assert"  # of torch's own kernels: an index
 
 
+class DeviceError(UserError):
+    """A GPU's: what it is, a semicolon, and what whoever gave the command can do."""
+
+    @property
+    def fact(self) -> str:
+        """The former alone: a site has no command to give."""
+        return f"{str(self).partition('; ')[0]}."
+
+
 @contextmanager
 def device_faults_told() -> Iterator[None]:
-    """Raise a `UserError` for a fault of the GPU, any other error as it is: whoever takes errors for a lane's or a module's own sees none
+    """Raise a `DeviceError` for a fault of the GPU, any other error as it is: whoever takes errors for a lane's or a module's own sees none
     of the device's."""
     try:
         yield
@@ -37,7 +46,7 @@ def device_faults_told() -> Iterator[None]:
         raise
 
 
-def fault_of_device(error: Exception) -> UserError | None:
+def fault_of_device(error: Exception) -> DeviceError | None:
     """What to say of an error that is the GPU's; None of any other."""
     if isinstance(error, torch.OutOfMemoryError):
         return too_little_memory()
@@ -48,19 +57,17 @@ def fault_of_device(error: Exception) -> UserError | None:
         return too_little_memory()
     what = text.strip().partition("\n")[0]
     if OUT_OF_RANGE in text:
-        return UserError(
-            f"An index is out of range on the GPU, a label or a token perhaps ({what}): run it with --device cpu, which says where."
-        )
+        where = f"An index is out of range on the GPU, a label or a token perhaps ({what})"
+        return DeviceError(f"{where}; run it with --device cpu, which says where.")
     if any(words in text for words in BROKEN):
-        return UserError(
-            f"The GPU stopped working ({what}); what was written is not lost: go on by 'coterie resume FOLDER', or give the command again."
-        )
+        remedy = "what was written is not lost: go on by 'coterie resume FOLDER', or give the command again."
+        return DeviceError(f"The GPU stopped working ({what}); {remedy}")
     return None
 
 
-def too_little_memory() -> UserError:
+def too_little_memory() -> DeviceError:
     """What to do where a GPU's memory ran out."""
-    return UserError(
+    return DeviceError(
         "The GPU has too little memory for this model and batch; what was written is not lost: go on by 'coterie resume FOLDER "
         "--microbatch 8', or another number, which takes batches of a large model in pieces, or begin with a smaller --batch or a smaller "
         "--memory, so that fewer lanes go together; 'coterie reproduce' goes on with a smaller --memory."
