@@ -226,6 +226,19 @@ def test_models_whose_samples_have_no_gradients_of_their_own_are_refused(build: 
         PrivateTrainer(made_world(tiny(), build), DP)
 
 
+@pytest.mark.parametrize("where", ["_agrees", "poisson_batch"])
+def test_a_full_gpu_is_told_as_such(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as a model that cannot be trained under dp-sgd, nor as an error without a name."""
+
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(dp_sgd, where, full)
+    w = world()
+    with pytest.raises(UserError, match="The GPU has too little memory"):
+        PrivateTrainer(w, DP).train(train(w))
+
+
 def test_batch_norm_is_refused_and_dropout_is_not() -> None:
     with pytest.raises(UserError, match="mixes samples"):
         PrivateTrainer(batch_norm_world(), DP)

@@ -23,7 +23,7 @@ from coterie.deploy.accountant import Charge
 from coterie.deploy.mechanisms import DpSgd
 from coterie.deploy.secret import poisson_batch, secret_normals, secret_words
 from coterie.engines.batches import count_steps
-from coterie.engines.device_faults import fault_of_device
+from coterie.engines.device_faults import device_faults_told, fault_of_device
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 
@@ -61,6 +61,7 @@ class PrivateTrainer:
         """For each client of the ask, what the training costs: its sampler's own rate and steps."""
         return [Charge("dp-sgd", self.privacy.noise_multiplier, plan.rate, plan.steps) for plan in self.steps(ask)]
 
+    @device_faults_told()
     def train(self, ask: Train) -> Trained:
         """Train every client of the ask. The accountant must have been told: see `costs`."""
         plans = self.steps(ask)

@@ -32,6 +32,7 @@ def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: Watch) -> No
         _carry_out(cheap or waiting, engine)
 
 
+@device_faults_told()
 def answer(
     script: Generator[Ask[Any], Any, T],
     engine: Engine,
@@ -48,14 +49,12 @@ def answer(
     reply = None
     while True:
         try:
-            with device_faults_told():
-                ask = script.send(reply)
+            ask = script.send(reply)
         except StopIteration as end:
             value: T = end.value
             return value
         stamped = Stamped(ask, seed, round_, draw)
-        with device_faults_told():
-            reply = accept(ask, engine.run([stamped])[0])
+        reply = accept(ask, engine.run([stamped])[0])
         watch(ask)
 
 

@@ -7,18 +7,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
-from coterie.core.local import Local
 from coterie.data.catalogue import load
-from coterie.engines.alone.route import OneByOne
-from coterie.engines.alone.trial import why_not_alone
-from coterie.engines.batched import BatchedEngine
-from coterie.engines.fitting import smallest_batch
 from coterie.engines.job import FusedJob
 from coterie.engines.vectorised import plan as vector_plan
 from coterie.engines.vectorised.device_table import table_on
 from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, given_up, level_for
-from coterie.engines.vectorised.route import Vectorised, train
+from coterie.engines.vectorised.route import train
 from coterie.engines.vectorised.state import Optimizer
 from coterie.engines.vectorised.trial import why_not_stacked
 from coterie.engines.world import World
@@ -178,34 +172,6 @@ def test_the_trial_recognises_what_cannot_be_stacked() -> None:
             return result
 
     assert "cannot map" in str(why_not_stacked(noise_world(Undecided(), (6,), [9, 9])))
-
-
-@pytest.mark.parametrize(("trial", "kind"), [(why_not_stacked, Vectorised), (why_not_alone, OneByOne)])
-def test_a_device_that_is_full_does_not_decide_on_a_route(trial: Any, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study would go the slow way for good because of what else was on the GPU when it began."""
-
-    def full(*args: Any, **settings: Any) -> None:
-        raise RuntimeError("Triton Error [CUDA]: out of memory")
-
-    monkeypatch.setattr(kind, "train_on_device", full)
-    monkeypatch.setattr(kind, "train", full)
-    world = noise_world(nn.Sequential(nn.Linear(6, CLASSES)), (6,), [9, 9])
-    with pytest.raises(RuntimeError, match="out of memory"):
-        trial(world) if trial is why_not_stacked else trial(world, "cpu")
-
-
-def test_nor_does_it_pass_for_anything_else_before_a_study_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: Any, **settings: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(Vectorised, "train_on_device", full)
-    engine = BatchedEngine(noise_world(Smooth(), (6,), [9, 9]))
-    with engine, pytest.raises(UserError, match="The GPU has too little memory"):
-        engine.prepare(Local())
-    normalised = normed()
-    monkeypatch.setattr(type(normalised), "forward", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        smallest_batch(normalised, torch.zeros(3, 6))
 
 
 def test_levels_and_capacities_are_few_and_enough() -> None:
