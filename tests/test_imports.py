@@ -69,15 +69,3 @@ def test_the_core_needs_torch_in_two_files_only() -> None:
             if heavy & {name.split(".")[0] for name in names}:
                 found.add(path.name)
     assert found == {"model.py", "parameters.py"}
-
-
-def test_no_two_things_have_one_name() -> None:
-    """A class or a function is found by its name alone. A command is called as what it runs; routes of an engine have the same doors."""
-    owners: dict[str, list[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        place = path.relative_to(SOURCE)
-        kinds = (ast.ClassDef,) if place.parts[0] in ("cli", "engines") else (ast.ClassDef, ast.FunctionDef)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, kinds) and not node.name.startswith("_"):
-                owners.setdefault(node.name, []).append(place.as_posix())
-    assert {name: files for name, files in owners.items() if len(files) > 1} == {}
