@@ -196,5 +196,5 @@ def test_plan_refuses_what_cannot_be_used(setting: str, value: Any) -> None:
 def test_a_cohort_larger_than_the_roster() -> None:
     Plan(cohort=20).check(20)
     Plan().check(1)
-    with pytest.raises(UserError, match=r"cohort is 21 clients but the federation has only 20: use --cohort 20 or fewer"):
+    with pytest.raises(UserError, match=r"cohort is 21 clients but the federation has only 20: use cohort=20 or fewer"):
         Plan(cohort=21).check(20)

@@ -172,7 +172,7 @@ def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_
     settings = json.loads((folder / "settings.json").read_text())
     settings["plan"]["rounds"] = 5
     (folder / "settings.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="is at round 2 of 5: let the study run to its end with --resume"):
+    with pytest.raises(UserError, match="is at round 2 of 5: let the study run to its end with resume=True"):
         served(folder, "fedavg")
     for path in folder.rglob("states.safetensors"):
         path.unlink()
@@ -343,7 +343,7 @@ def test_a_model_of_the_users_own_is_built_only_if_said_again(tmp_path: Path, mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     write_bundle(replace(bundle_of(None, {"a": 0}), model="own_net:net"), tmp_path / "b")
-    with pytest.raises(UserError, match="if you trust it, say so with --trust"):
+    with pytest.raises(UserError, match="if you trust it, say so with trust=True"):
         read_bundle(tmp_path / "b")
     assert read_bundle(tmp_path / "b", "own_net:net").answer(np.zeros((1, 3))).classes.shape == (1,)
 
@@ -375,7 +375,7 @@ def test_tokens_stay_whole() -> None:
 def test_a_folder_in_use_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").write_text("")
-    with pytest.raises(UserError, match="is not empty: choose another --out"):
+    with pytest.raises(UserError, match="is not empty: choose another out="):
         write_bundle(bundle_of(None, {"a": 0}), tmp_path / "b")
     with pytest.raises(UserError, match="Cannot write to"):
         write_bundle(bundle_of(None, {"a": 0}), tmp_path / "b" / "mine" / "deeper")

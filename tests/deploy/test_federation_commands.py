@@ -317,7 +317,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
         run.place(order, 60.0)
         return carry_out_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=Budget(60.0), tell=pytest.fail)
 
-    with pytest.raises(UserError, match="--no-labels"):
+    with pytest.raises(UserError, match="no_labels="):
         inspect(InspectPlan(pilot=None))
     assert inspect(InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)))
     assert (run.folder / "inspection.html").stat().st_size > 1000

@@ -161,8 +161,10 @@ def test_a_result_gives_models_and_groups_without_a_folder(tmp_path: Path) -> No
     assert list(frame) == ["draw", "method", "seed", "round", "client", "id", "group"]
     assert len(frame) == 2 * 3 * 4  # seeds, rounds with the start, clients
     assert set(frame["id"]) == set(made.ids)
-    with pytest.raises(UserError, match="has 2 methods: name one"):
-        inside.model("client-2")
+    assert inside.model("client-2").origin.method == "fedavg"  # nothing is significantly ahead of the baseline
+    once = ct.study(methods, data=made, rounds=2)
+    with pytest.raises(UserError, match="too few runs to recommend one of its methods: name one with method="):
+        once.model("client-2")
     with pytest.raises(UserError, match="Unknown client 'client-9'"):
         inside.model("client-9", "fedavg")
     with pytest.raises(ct.NothingFinishedError) as caught:
@@ -179,3 +181,50 @@ def test_groups_are_shown_by_name(folder: Path, run: Run, tmp_path: Path) -> Non
     assert list(table) == ["draw", "method", "seed", "round", "client", "group"]
     ct.study("fedavg", data=tiny(), rounds=1, out=tmp_path / "one")
     assert "No method of the study keeps groups." in run("show", tmp_path / "one", "--groups")[1]
+
+
+def test_a_newcomer_of_local_is_trained_on_its_own_rows(folder: Path, run: Run, tmp_path: Path) -> None:
+    """The model that training began with is right by chance alone: it is no model to hand out."""
+    ct.study("local", data=f"csv('{folder / 'people.csv'}',label=ill,client=site,{WISHES})", rounds=6, lr=0.2, epochs=3, out=tmp_path / "run")
+    code, out, err = run("place", tmp_path / "run", "--data", folder / "odd.csv", "--out", tmp_path / "own", "--json")
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["accuracy"] > 0.8
+    frame = pd.read_csv(folder / "odd.csv")
+    assert (read_bundle(tmp_path / "own").predict(frame) == frame["ill"]).mean() > 0.8
+
+
+def test_a_client_that_never_trained_has_no_model(tmp_path: Path) -> None:
+    made = tiny((12, 7, 5, 9))
+    result = ct.study("local", data=made, rounds=1, cohort=1)
+    refused = 0
+    for name in made.ids:
+        try:
+            result.model(name)
+        except UserError as error:
+            assert "has no trained model" in str(error)
+            refused += 1
+    assert refused == 3
+
+
+def test_the_folder_of_a_comparison_gives_the_recommended_model(folder: Path, run: Run, tmp_path: Path) -> None:
+    """Without --method: controls are passed over, and the command says which method it took and why."""
+    spec = f"csv('{folder / 'people.csv'}',label=ill,client=site,{WISHES})"
+    compared = ct.compare("fedgroup(groups=2,pretrain=4)", data=spec, rounds=4, lr=0.2, epochs=3, draws=6, out=tmp_path / "all")
+    (chosen,) = compared.recommendations().values()
+    assert chosen is not None
+    assert compared.federations[0].roles.of[chosen.label] != "control"
+    best = max((own.scores["last10"].mean for own in compared.federations[0].methods.values() if own.role != "control"))
+    assert compared.federations[0].methods[chosen.label].scores["last10"].mean >= best - 0.005
+    code, out, err = run("place", tmp_path / "all", "--data", folder / "odd.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["recommended"] == chosen.label
+    assert f"Recommended: {chosen.name}" in err
+    code, out, err = run("export", tmp_path / "all", "--client", "s1", "--out", tmp_path / "bundle")
+    assert code == 0, err
+    assert read_bundle(tmp_path / "bundle").origin.method == chosen.label
+    assert f"Recommended: {chosen.name}" in out
+    code, out, err = run("predict", tmp_path / "all", "--client", "s1", "--data", folder / "odd.csv", "--label", "ill")
+    assert code == 0, err
+    assert f"Recommended: {chosen.name}" in out
+    code, _, err = run("predict", tmp_path / "all", "--data", folder / "odd.csv")
+    assert (code, "--client NAME" in err) == (2, True)

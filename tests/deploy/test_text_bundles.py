@@ -202,7 +202,7 @@ def test_bad_rows_are_one_sentence(root: Path, bundle: Any, run: Run, tmp_path: 
 
 def test_language_models_are_not_written_as_onnx(bundle: Any) -> None:
     pytest.importorskip("onnxscript")
-    with pytest.raises(UserError, match="--onnx writes models of classes, labels and numbers, not language models"):
+    with pytest.raises(UserError, match="onnx= writes models of classes, labels and numbers, not language models"):
         check_onnx(bundle)
 
 

@@ -90,7 +90,7 @@ def test_the_command_runs_nothing(carried: tuple[Reproduced, Path], page: Path, 
     assert f"**Verdict: {outcome.result.sentence}.**" in text
     assert "judged again from the scores of every seed" in text
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["small-curves.csv", "small.csv"]  # a page has these beside it
-    with pytest.raises(UserError, match="--from runs nothing"):
+    with pytest.raises(UserError, match="from= runs nothing"):
         CliRunner().invoke(app, ["reproduce", str(SMALL), *options, "--seeds", "0-1"], catch_exceptions=False)
 
 

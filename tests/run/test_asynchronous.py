@@ -274,7 +274,7 @@ def test_a_method_that_asks_for_more_is_refused(more: str, told: str) -> None:
 def test_settings_that_cannot_go_together_are_refused() -> None:
     with pytest.raises(UserError, match="concurrency without asynchronous"):
         Plan(concurrency=3)
-    with pytest.raises(UserError, match=r"of 7 answers need as large a cohort, which has 6 clients: use --asynchronous 6"):
+    with pytest.raises(UserError, match=r"of 7 answers need as large a cohort, which has 6 clients: use asynchronous=6"):
         Plan(asynchronous=7).check(6)
     with pytest.raises(UserError, match=r"which has 3 clients"):
         Plan(asynchronous=4, cohort=3).check(6)

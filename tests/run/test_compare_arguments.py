@@ -97,7 +97,7 @@ def test_code_that_a_file_names_needs_trust(tmp_path: Path) -> None:
 
 
 def test_it_needs_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ct.UserError, match="give --out"):
+    with pytest.raises(ct.UserError, match="give out="):
         ct.compare("fedavg")
     with pytest.raises(ct.UserError, match="not both"):
         ct.compare([str(study_file(tmp_path)), "fedavg"], out=tmp_path / "c")

@@ -112,7 +112,7 @@ def test_what_is_no_growth_is_refused_by_name_and_nothing_changes(tmp_path: Path
         (replace(small, seeds=(0, 1, 2), plan=replace(plan, local=Local(lr=0.2))), "plan.local.lr; plan.local.max_steps"),
         (replace(small, own_seeds=False), "own_seeds"),
     ):
-        with pytest.raises(UserError, match=rf"holds another study \(it differs in {told}\): choose another --out"):
+        with pytest.raises(UserError, match=rf"holds another study \(it differs in {told}\): choose another out="):
             run(other, out)
     assert run(small, out) == before
 

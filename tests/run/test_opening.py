@@ -188,7 +188,7 @@ def test_a_full_disk_at_creation_leaves_a_folder_that_can_be_begun_again(tmp_pat
 
 def test_what_is_not_ones_own_is_not_begun_in(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="is not empty: choose another --out"):
+    with pytest.raises(UserError, match="is not empty: choose another out="):
         Study.prepare(settings("tiny"), federation=worlds.tiny()).run(out=tmp_path)
     with pytest.raises(UserError, match="holds no study to resume"):
         Study.prepare(settings("tiny"), federation=worlds.tiny()).run(out=tmp_path, resume=True)

@@ -76,7 +76,7 @@ def test_batch_norm_trains_where_a_last_batch_has_one_sample(engine: str) -> Non
 
 
 def test_batch_norm_that_cannot_be_trained_is_explained() -> None:
-    with pytest.raises(UserError, match="batch norm, which cannot train on one sample: use --batch 2"):
+    with pytest.raises(UserError, match="batch norm, which cannot train on one sample: use batch_size=2"):
         ct.study("fedavg", data=federation(), model=f"{OWN}:Normed", batch_size=1, rounds=1)
     with pytest.raises(UserError, match="client 'client-2' has no more"):
         ct.study("fedavg", data=tiny((12, 7, 1)), model=f"{OWN}:Normed", rounds=1)

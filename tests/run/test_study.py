@@ -136,7 +136,7 @@ def test_a_damaged_table_is_named_and_made_again(whole: Path, tmp_path: Path) ->
     folder = copy(whole, tmp_path)
     damaged = sorted((folder / "segments").iterdir())[1] / "clients.parquet"
     damaged.write_bytes(damaged.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"clients\.parquet is not as it was written.* with --resume"):
+    with pytest.raises(UserError, match=r"clients\.parquet is not as it was written.* with resume=True"):
         digest(Evidence.open(folder))
     Study.prepare(SETTINGS).run(out=folder, resume=True)
     assert digest(Evidence.open(folder)) == digest(Evidence.open(whole))

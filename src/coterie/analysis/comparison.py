@@ -1,7 +1,7 @@
 """Several federations' findings together: the one object that a report, a table or a reproduction is made from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from coterie.analysis.choosing import ValueOf, is_code
 from coterie.analysis.findings import Finding, Findings, findings_of
 from coterie.analysis.reading import records_of
+from coterie.analysis.recommendation import Recommendation, recommend
 from coterie.analysis.roles import label_of
 from coterie.analysis.rules import MARGIN
 from coterie.analysis.score_names import COMPARED, Score
@@ -66,6 +67,10 @@ class Comparison:
         """By federation, the findings in plain words."""
         return {findings.data: verdicts(findings) for findings in self.federations}
 
+    def recommendations(self) -> dict[str, Recommendation | None]:
+        """By federation, the method to use and why; None where its runs are too few to say."""
+        return {findings.data: recommend(findings) for findings in self.federations}
+
     def table(self) -> "pd.DataFrame":
         """A row for each federation and method: the numbers most often asked for, scores as shares."""
         import pandas as pd
@@ -82,6 +87,7 @@ class Comparison:
         ranks = self.ranking
         return {
             "verdicts": self.verdicts(),
+            "recommended": {data: chosen and asdict(chosen) for data, chosen in self.recommendations().items()},
             "table": rows,
             "ranking": None
             if ranks is None

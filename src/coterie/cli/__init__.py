@@ -4,12 +4,14 @@ import io
 import sys
 
 from coterie.cli.endings import check_address_space, ending_of
+from coterie.core.errors import ON_COMMAND_LINE
 from coterie.core.showing import shown
 
 
 def main() -> None:
     """Entry point of the `coterie` command."""
     _print_on_any_terminal()
+    spoken = ON_COMMAND_LINE.set(True)
     try:
         check_address_space()
         from coterie.cli.app import app  # imported late: `coterie --help` should not wait for torch
@@ -21,6 +23,8 @@ def main() -> None:
             raise
         print(f"coterie: {shown(ending.sentence)}", file=sys.stderr)
         sys.exit(ending.code)
+    finally:
+        ON_COMMAND_LINE.reset(spoken)
 
 
 def _print_on_any_terminal() -> None:

@@ -4,6 +4,7 @@ from rich.table import Table
 
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.recommendation import recommend
 from coterie.analysis.remarks import remarks_of
 from coterie.cli.console import PlainConsole, bold
 
@@ -22,6 +23,8 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         for sentence in said[findings.data]:
             console.print(f"- {sentence}")
         console.print(_table(findings))
+        if (chosen := recommend(findings)) is not None:
+            console.print(bold("Recommended: "), f"{chosen.name} ({chosen.meaning}). {chosen.reason}", sep="", soft_wrap=True)
         if findings.unseen is not None:
             console.print(_unseen(findings.unseen))
         for remark in remarks_of(findings.records.evidence):

@@ -12,9 +12,9 @@ from coterie.core.errors import UserError, check_names
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     out: Annotated[Path, typer.Option(help="Folder for the bundle; with --all, one folder in it for each client.")],
-    method: Annotated[str | None, typer.Option(help="The method whose models to export; needed where the study has several.")] = None,
+    method: Annotated[str | None, typer.Option(help="The method whose models to export; of several, the recommended one unless given.")] = None,
     seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,
     client: Annotated[list[str] | None, typer.Option(help="Whose bundle, took part or not; given twice, one bundle for both.")] = None,
@@ -32,7 +32,7 @@ def export(
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
-    from coterie.deploy.export import served
+    from coterie.deploy.export import recommended, served
     from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
     from coterie.deploy.to_peft import ADAPTER, check_adapter, write_adapter
 
@@ -42,6 +42,7 @@ def export(
         raise UserError(f"{out} is there already: choose another --out.")
     if onnx:
         check_onnx()
+    chosen = recommended(folder, method)
     new = load(newcomers, data_seed or 0, data_dir) if newcomers is not None else None
     found = with_trust(
         lambda trusted: served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted),
@@ -65,6 +66,8 @@ def export(
     console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)
+    if chosen is not None:
+        console.print(str(chosen), soft_wrap=True)
     console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 

@@ -17,9 +17,9 @@ SURE = 0.8  # the share of halves from which on a place is not called unsure
 
 
 def place(
-    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' made.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     data: Annotated[Path, typer.Option(help="The client's own rows with their labels, or its texts: .csv with a line of names, or .npz.")],
-    method: Annotated[str | None, typer.Option(help="By which method; needed where the study has several.")] = None,
+    method: Annotated[str | None, typer.Option(help="By which method; of several, the recommended one unless given.")] = None,
     client: Annotated[str | None, typer.Option(help="What to call the client; the file's name unless given.")] = None,
     label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of labels; as in the study unless given.")] = None,
     test: Annotated[float, typer.Option(help="Share of the rows that is kept aside to judge by.")] = 0.3,
@@ -33,11 +33,14 @@ def place(
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
-    from coterie.deploy.export import served
+    from coterie.deploy.export import find_study, recommended, served
     from coterie.deploy.newcomer_file import newcomer_from
     from coterie.deploy.placing import place as placed
     from coterie.evidence.reader import Evidence
 
+    folder = find_study(folder)
+    chosen = recommended(folder, method)
+    method = method if chosen is None else chosen.label
     settings = Evidence.open(folder).settings
     name = client or data.stem
     known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
@@ -47,13 +50,16 @@ def place(
         trust,
     )
     console = PlainConsole(stderr=as_json)
+    if chosen is not None:
+        console.print(str(chosen), soft_wrap=True)
     for sentence in sentences(name, found):
         console.print(sentence, soft_wrap=True)
     if out is not None:
         write_bundle(found.bundle, out)
         console.print(f"Its bundle is in {out}: coterie predict {out} --data FILE", soft_wrap=True)
     if as_json:
-        print(json.dumps(as_tree(name, found)))
+        why = {} if chosen is None else {"recommended": chosen.label, "reason": chosen.reason}
+        print(json.dumps(as_tree(name, found) | why))
 
 
 def sentences(name: str, found: "Placing") -> list[str]:

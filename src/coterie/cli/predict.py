@@ -22,10 +22,11 @@ Line = tuple[Any, ...]  # of what `columns_of` names
 
 
 def predict(
-    bundle: Annotated[Path, typer.Argument(help="A folder that 'coterie export --out' made.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle ('coterie export --out'), or a study's or comparison's folder (with --client).")],
     data: Annotated[Path, typer.Option(help="The rows: .csv with a line of names, .npy, or .npz with an array x.")],
     client: Annotated[str | None, typer.Option(help="Who asks; needed where the bundle serves clients differently.")] = None,
     label: Annotated[str | None, typer.Option(help="The column (of .npz, the array) of true labels, to tell how well it does.")] = None,
+    method: Annotated[str | None, typer.Option(help="Of a study, whose model; of several, the recommended one unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a row for each prediction to this CSV file.")] = None,
     raw: Annotated[
         bool | None,
@@ -38,10 +39,21 @@ def predict(
     """Predict the classes, labels or numbers of rows with a bundle; of texts, how likely their tokens are."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.bundle_files import read_bundle
+    from coterie.deploy.export import find_study, recommended, served
     from coterie.deploy.row_scores import told_of_rows
     from coterie.deploy.rows import read_rows
+    from coterie.evidence.wholeness import is_study
 
-    own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
+    chosen = None
+    if is_study(find_study(bundle)):
+        if client is None:
+            raise UserError(f"{bundle} holds a study, which serves many clients: say whose model to ask with --client NAME.")
+        chosen = recommended(bundle, method)
+        own = with_trust(lambda trusted: served(bundle, method, trust=trusted).bundle([client]), trust)
+    elif method is not None:
+        raise UserError(f"{bundle} holds no study to choose a method from: omit --method {method}, or name a study's folder.")
+    else:
+        own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
     if own.task.name == "next-token":
         _predict_texts(own, data, client, label, out, as_json)
         return
@@ -50,6 +62,8 @@ def predict(
     found = own.answer(x, client)
     lines = _lines(own, found)
     console = PlainConsole(stderr=as_json)
+    if chosen is not None:
+        console.print(str(chosen), soft_wrap=True)
     if out is not None:
         _write(out, columns_of(own), lines)
     else:

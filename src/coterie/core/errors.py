@@ -1,11 +1,40 @@
 """What a user is told when the input is wrong: one sentence that says what, where and what to do."""
 
+import re
 from collections.abc import Iterable
+from contextvars import ContextVar
 from difflib import get_close_matches
+
+ON_COMMAND_LINE: ContextVar[bool] = ContextVar("ON_COMMAND_LINE", default=False)  # set by the `coterie` command
+
+_COMMAND = re.compile(r"('coterie [^']*'|For your analyst: coterie .*)")
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?: (\d[\d.]*(?![\d.]*-)))?")
+_SWITCHES = ("resume", "trust", "anyway")  # flags without a value
+_ARGUMENTS = {"batch": "batch_size", "tune": "tune"}  # where the argument is not the flag with underscores
 
 
 class UserError(ValueError):
-    """Bad input. The command line prints the sentence and exits with code 2, without a traceback."""
+    """Bad input. The command line prints the sentence and exits with code 2, without a traceback.
+
+    Sentences are written for the command line, with its flags; elsewhere `str` speaks of arguments: ``--data-dir`` is ``data_dir=``.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if ON_COMMAND_LINE.get() or "--" not in text else use_arguments(text)
+
+
+def use_arguments(text: str) -> str:
+    """Rewrite the flags of a sentence as Python's arguments. Whole commands ('coterie resume DIR --draws 10') stay as they are."""
+    parts = _COMMAND.split(text)
+    return "".join(part if place % 2 else _FLAG.sub(_as_argument, part) for place, part in enumerate(parts))
+
+
+def _as_argument(found: "re.Match[str]") -> str:
+    flag, value = found[1], found[2] or ""
+    name = _ARGUMENTS.get(flag, flag.replace("-", "_"))
+    trailing = value[len(value.rstrip(".")) :]
+    return f"{name}={'True' if flag in _SWITCHES and not value else value.rstrip('.')}{trailing}"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

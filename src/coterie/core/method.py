@@ -129,6 +129,13 @@ class Method(ABC, Generic[S]):
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         """Which model each of these clients gets, new ones too; may ask."""
 
+    def admit(self, state: S, clients: Ids, ctx: Context) -> Round[S]:
+        """The state with what these newcomers need before they are served for good (a bundle, a placement); may ask.
+
+        Methods that serve newcomers from what they have need nothing.
+        """
+        return done(state)
+
     def central(self, state: S) -> NamedModels | None:
         """The models to judge on the server's own test set; None when no model is meant for everybody."""
         return None

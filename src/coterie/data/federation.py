@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,8 @@ class Federation:
     def from_frame(cls, frame: Any, *, client: str, label: str | Sequence[str], **settings: Any) -> "Federation":
         """The clients of a data frame; `label` names one column, or several of 0 and 1. `settings` are those of the spec ``csv(...)``
         (task, scale, impute, categories, drop, text, split, ...), of the partition ``natural(...)`` (test, validation, clients, least,
-        most), `unseen` (the share of clients that take no part in training), `data_seed` and `name`.
+        most), `unseen` (the share of clients that take no part in training), `groups` (the clients' known groups: a column, or a dictionary
+        by client), `data_seed` and `name`.
 
         >>> import coterie as ct, pandas as pd
         >>> frame = pd.DataFrame({"site": list("aabb") * 5, "age": range(20), "ill": [0, 1, 1, 0] * 5})
@@ -196,8 +197,21 @@ class Federation:
             world.check_apart()
 
     def with_(self, **changes: Any) -> "Federation":
-        """The same with these changes; another draw would not have them, so that it cannot be had of what is changed."""
-        return replace(self, **{"redraw": None, **changes})
+        """The same with these changes. Of what is changed in a way that depends on the draw (samples, parts) there is no other draw."""
+        kept = partial(_redrawn, self, changes) if self.redraw is not None and set(changes) <= LASTING else None
+        return replace(self, **{"redraw": kept, **changes})
+
+
+LASTING = {"name", "groups"}  # what a client keeps whatever the draw
+
+
+def _redrawn(before: Federation, changes: Mapping[str, Any], seed: int) -> Federation:
+    """Another draw of a federation that was changed."""
+    assert before.redraw is not None
+    drawn = before.redraw(seed)
+    if drawn.ids != before.ids and "groups" in changes:
+        raise UserError(f"Another draw of {before.name!r} has other clients than those whose groups are given: give data seeds one by one.")
+    return drawn.with_(**changes)
 
 
 def _shared(train: Parts, other: Parts, samples: int) -> int | None:

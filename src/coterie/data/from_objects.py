@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, check_names
 from coterie.core.inputs import Inputs, several
 from coterie.data.array_labels import array_labels
 from coterie.data.federation import INPUTS, Federation, Samples
@@ -45,16 +45,23 @@ def frame_federation(
     length: int = 32,
     tokenizer: str | None = None,
     task: str = "auto",
+    groups: str | Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Federation:
-    """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
+    """The clients of a data frame; its settings are those of the spec ``csv(...)``.
+
+    `groups` are the clients' known groups, for the control with the true groups: a column, which is not learned from, or a dictionary.
+    """
+    if isinstance(groups, str):
+        column, groups = groups, _groups_of_column(frame, client, groups, f"The frame {name!r}")
+        frame = frame.drop(columns=[column])
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
     roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
     table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", roles, wishes, task)
-    return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
+    return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", {**parts, "groups": groups})
 
 
 def arrays_federation(
@@ -125,19 +132,42 @@ def datasets_federation(
 def _federation(table: Table, name: str, source: str, parts: Mapping[str, Any]) -> Federation:
     """The clients of a table; `parts` are the settings of the partition ``natural``, and the data seed."""
     chosen = dict(parts)
-    seed, unseen = chosen.pop("data_seed", 0), chosen.pop("unseen", 0.0)
-    if wrong := [each for each in chosen if each not in ("test", "validation", "clients", "least")]:
-        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are test, validation, clients, least, unseen, data_seed.")
+    seed, unseen, groups = chosen.pop("data_seed", 0), chosen.pop("unseen", 0.0), chosen.pop("groups", None)
+    known = ("test", "validation", "clients", "least", "most")
+    if wrong := [each for each in chosen if each not in known]:
+        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are {', '.join(known)}, unseen, groups and data_seed.")
     check_table(table, f"The data of {name!r}")
     samples = replace(as_samples(name, table, {"source": source, **TOLD}), unseen=unseen)
-    draw = partial(_drawn, samples, chosen)
+    draw = partial(_drawn, samples, chosen, groups)
     return draw(seed).with_(redraw=draw)
 
 
-def _drawn(samples: Samples, chosen: Mapping[str, Any], seed: int) -> Federation:
+def _drawn(samples: Samples, chosen: Mapping[str, Any], groups: Mapping[str, Any] | None, seed: int) -> Federation:
     """One draw of the split."""
     made = natural(samples, **chosen, _data_seed=seed).with_(name=samples.name)
+    made = made if groups is None else made.with_(groups=_known_groups(groups, made.ids, samples.name))
     return with_unseen(made, samples.unseen) if samples.unseen else made
+
+
+def _known_groups(groups: Mapping[str, Any], ids: Sequence[str], name: str) -> Array:
+    """(clients,) the number of each client's known group, groups in the order of their names."""
+    where = f"The groups of {name!r}"
+    if not isinstance(groups, Mapping):
+        raise UserError(f"{where}: give a dictionary of each client's group, or the name of a column.")
+    named = {str(client): str(group) for client, group in groups.items()}
+    if missing := [client for client in ids if client not in named]:
+        raise UserError(f"{where} lack the client {missing[0]!r}: name a group for each of the {len(ids)} clients.")
+    order = sorted({named[client] for client in ids})
+    return np.array([order.index(named[client]) for client in ids], dtype=np.int64)
+
+
+def _groups_of_column(frame: "pd.DataFrame", client: str, column: str, where: str) -> dict[str, str]:
+    """Each client's group, from a column that must not change within a client."""
+    check_names([column], map(str, frame.columns), f"column of {where}")
+    pairs = frame[[client, column]].astype(str).drop_duplicates()
+    if twice := pairs[client][pairs[client].duplicated()].tolist():
+        raise UserError(f"{where}: client {twice[0]!r} has several values in the column of groups {column!r}: a client is in one group.")
+    return dict(zip(pairs[client], pairs[column], strict=True))
 
 
 def _rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.analysis.comparison import compare_evidence
+from coterie.analysis.recommendation import Recommendation, require_recommendation
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError, suggestion
 from coterie.core.json_object import read_object, read_words
@@ -27,6 +29,7 @@ from coterie.evidence.record import LaneKey
 from coterie.evidence.restore import Restored, standing
 from coterie.evidence.settings import Settings
 from coterie.evidence.source import Folder
+from coterie.evidence.wholeness import is_study
 from coterie.methods.catalogue import build
 from coterie.run.drive import answer
 from coterie.run.execution import Execution
@@ -49,11 +52,12 @@ def served(
 ) -> Served:
     """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`.
 
-    With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them. A model that is code which the
+    The folder may be a comparison's; without `method`, of several the recommended one is taken. With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them. A model that is code which the
     evidence names needs `trust`.
     """
-    folder = Path(folder)
+    folder = find_study(Path(folder))
     evidence = Evidence.open(folder)
+    method = choose_method(evidence).label if method is None else method
     check_trust([evidence.settings.model], str(folder), trust)
     check_trust([evidence.settings.plan.selection], str(folder), trust, "sampler")
     if not isinstance(evidence.source, Folder):
@@ -76,15 +80,59 @@ def served(
     lane.go_on(restored.end, restored.state)
     clients = _everybody(world)
     with _engine(folder, study) as engine:
-        return served_by(study, lane, engine, clients if newcomers is None else clients[len(roster) :])
+        if newcomers is None:
+            return served_by(study, lane, engine, clients)
+        return served_newcomers(study, lane, engine, clients[len(roster) :])
+
+
+def find_study(folder: Path) -> Path:
+    """The study in a folder: the folder itself, or the only study of a comparison.
+
+    Raises:
+        UserError: The folder holds no study, or studies of several federations.
+    """
+    if is_study(folder) or not folder.is_dir():
+        return folder
+    found = sorted(path for path in folder.glob("*") if is_study(path))
+    if len(found) > 1:
+        raise UserError(f"{folder} compares {len(found)} federations: name one of {', '.join(map(str, found))}.")
+    return found[0] if found else folder
+
+
+def choose_method(evidence: Evidence) -> Recommendation:
+    """The method whose models to use: the only one, or the one that the comparison recommends; controls are never chosen.
+
+    Raises:
+        UserError: The runs are too few to recommend one of several methods.
+    """
+    labels = evidence.settings.methods
+    if len(labels) == 1:
+        return Recommendation(labels[0], labels[0], "the only method of the study", "", labels[0])
+    (findings,) = compare_evidence([evidence]).federations
+    return require_recommendation(findings)
+
+
+def recommended(folder: Path, method: str | None) -> Recommendation | None:
+    """Why the method of a folder is taken that nobody named; None where one was named, or there is but one."""
+    evidence = Evidence.open(find_study(folder)) if method is None else None
+    return choose_method(evidence) if evidence is not None and len(evidence.settings.methods) > 1 else None
 
 
 def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     """What a lane that has reached its end serves these clients."""
     script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
     serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
-    world = study.worlds[lane.key.draw]
-    return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make)
+    world, start = study.worlds[lane.key.draw], lane.problem.initial(lane.keyed)()
+    untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
+    missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
+    return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make, missing)
+
+
+def served_newcomers(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
+    """The same for clients that the study never knew: a method that trains each client alone trains them first."""
+    script = lane.method.admit(lane.state, clients, lane.context(lane.round_, everybody=True))
+    lane.state = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+    return served_by(study, lane, engine, clients)
 
 
 def served_result(
@@ -97,7 +145,7 @@ def served_result(
             raise UserError("The result has neither a folder nor the study that it is of: run the study again.")
         return served(folder, method, seed=seed, draw=draw, newcomers=newcomers, trust=True)
     study, lanes = result.run.study, result.run.lanes
-    chosen = _chosen(study.settings, method, seed, draw)
+    chosen = _chosen(study.settings, choose_method(result.evidence).label if method is None else method, seed, draw)
     key = LaneKey(chosen.draws[0], chosen.methods[0], chosen.seeds[0])
     lane = next(each for each in lanes if each.key == key)
     if not lane.end.complete(study.settings.plan.rounds):
@@ -111,7 +159,7 @@ def served_result(
         beside.go_on(lane.end, lane.state)
         lane, clients = beside, _everybody(study.worlds[key.draw])[len(clients) :]
     with make_engine(study.worlds, "auto", "cpu") as engine:
-        return served_by(study, lane, engine, clients)
+        return served_by(study, lane, engine, clients) if newcomers is None else served_newcomers(study, lane, engine, clients)
 
 
 def _everybody(world: World) -> Ids:
@@ -130,12 +178,9 @@ def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> N
         )
 
 
-def _chosen(settings: Settings, method: str | None, seed: int | None, draw: int | None) -> Settings:
+def _chosen(settings: Settings, label: str, seed: int | None, draw: int | None) -> Settings:
     """The study cut down to one lane. A method's bare name is enough where only one is called so."""
     labels = settings.methods
-    if method is None and len(labels) > 1:
-        raise UserError(f"The study has {len(labels)} methods: name one with --method, {', '.join(labels)}.")
-    label = labels[0] if method is None else method
     if label not in labels:
         alike = [known for known in labels if known.partition("(")[0].strip() == label]
         if len(alike) != 1:

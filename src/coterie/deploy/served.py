@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from coterie.core.arrays import Floats
-from coterie.core.errors import check_names
+from coterie.core.errors import UserError, check_names
 from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.data.blocked import blocked_of
@@ -31,12 +31,18 @@ class Served:
     federation: Federation  # as the last round finds it
     serving: Serving
     make: MakeModule = build_model
+    untrained: frozenset[int] = frozenset()  # clients whose model is the one that training began with
 
     def bundle(self, clients: Sequence[str]) -> Bundle:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
         federation, key = self.federation, self.lane.key
         check_names(clients, federation.ids, "client")
         numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
+        if without := [federation.ids[number] for number in numbers if number in self.untrained]:
+            raise UserError(
+                f"{key.method} has no trained model for {', '.join(without[:3])}{', ...' if len(without) > 3 else ''}: it never took part "
+                "in a round that trained; choose another --method, or run more rounds with a larger cohort."
+            )
         own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)

@@ -87,5 +87,15 @@ class LocalOnly(Method[Alone]):
         losses[judged.clients] = np.fmin(judged.loss, state.losses[judged.clients])
         return replace(state, models=own, best=state.best.put(better, own.of(better)), losses=losses, stale=stale)
 
+    def admit(self, state: Alone, clients: Ids, ctx: Context) -> Round[Alone]:
+        """Train newcomers alone, in one go, for the epochs that a client of the study trains (with early stopping: at most)."""
+        state = state.everybody(len(ctx.roster))
+        share = len(ctx.cohort()) / len(ctx.roster) if self.until == "participation" else 1.0
+        epochs = self.epochs if self.until == "epochs" else max(round(ctx.plan.rounds * share), 1) * ctx.plan.local.epochs
+        models, start = state.models.begun(clients)
+        trained = yield from Train(clients, models, ctx.plan.local, start=start, epochs=np.full(len(clients), epochs), alone=True)
+        own = state.best.put(trained.clients, trained.vectors)
+        return replace(state, models=own, best=own)
+
     def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
         return done(state.everybody(len(ctx.roster)).best.serving(clients, state.models.common[None, :]))

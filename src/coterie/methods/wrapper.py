@@ -66,6 +66,9 @@ class Layer(Wrapper[S, S], ABC):
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         return self.method.serve(state, clients, self.context(ctx))
 
+    def admit(self, state: S, clients: Ids, ctx: Context) -> Round[S]:
+        return self.method.admit(state, clients, self.context(ctx))
+
     @property
     def trains_once(self) -> bool:
         return self.method.trains_once

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from coterie.analysis.recommendation import recommend
 from coterie.analysis.rules import repetitions_needed
 from coterie.report.plain import and_listed, between_ends, with_sign
 from coterie.report.subject import Subject
@@ -9,17 +10,12 @@ from coterie.report.subject import Subject
 
 def advice(subject: Subject) -> list[str]:
     """Sentences to act on, from the same rules as the verdict."""
-    findings, roles = subject.findings, subject.findings.roles
-    simpler = [label for role in ("local", "finetuned") if (label := roles.first(role)) is not None]
-    helped = [label for label in roles.methods if findings.methods[label].outcome == "better"]
-    helped += [label for label in simpler if findings.methods[label].gap.testable and findings.methods[label].gap.low > 0]
-    if not helped:
+    chosen = recommend(subject.findings)
+    if chosen is None or chosen.label == subject.findings.roles.baseline:
         return [f"Do nothing new yet: nothing is shown to do better than {subject.baseline.name}.", *_highest(subject), *_next(subject)]
-    best = max(helped, key=lambda label: _score(subject, label))
-    equal = [label for label in simpler if label != best and label in helped and findings.gap(best, label).low <= 0]
-    if best not in simpler and equal:
-        return [_begin_simple(subject, best, equal), *_next(subject)]
-    return [_use(subject, best), *_spared(subject, best), *_next(subject)]
+    if chosen.label != chosen.best:
+        return [_begin_simple(subject, chosen.best, chosen.label), *_next(subject)]
+    return [_use(subject, chosen.label), *_spared(subject, chosen.label), *_next(subject)]
 
 
 def _score(subject: Subject, label: str) -> float:
@@ -30,13 +26,12 @@ def _right(subject: Subject, label: str) -> str:
     return subject.measure.short(_score(subject, label))
 
 
-def _begin_simple(subject: Subject, best: str, equal: list[str]) -> str:
-    """Where the best method is not shown to beat something simpler: begin with that."""
-    first = max(equal, key=lambda label: _score(subject, label))
+def _begin_simple(subject: Subject, best: str, first: str) -> str:
+    """Where the best method is too little ahead of something simpler: begin with that."""
     gap = subject.findings.gap(best, first)
     chosen = f"Begin with {and_listed([subject.name(first)])} ({_right(subject, first)}), which is simpler"
     return (
-        f"{chosen}: {subject.name(best)} ({_right(subject, best)}) is not shown to do better than it ({with_sign(gap.mean)} points, "
+        f"{chosen}: {subject.name(best)} ({_right(subject, best)}) is too little ahead of it to matter ({with_sign(gap.mean)} points, "
         f"{between_ends(gap.low, gap.high)})."
     )
 

@@ -1,6 +1,6 @@
 """What a study found: tables for people, data frames for everything else. Every number is the analysis'."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -19,6 +19,7 @@ from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import Scope, scope_of, scores_of
 from coterie.analysis.tenths import TITLES, tenths_of
 from coterie.analysis.times import times_told
+from coterie.core.arrays import Array
 from coterie.core.counted import counted
 from coterie.core.plain import plain
 from coterie.evidence.reader import Evidence
@@ -67,7 +68,7 @@ class Result:
     def model(self, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Any:
         """The bundle of a client: the model that the method serves it at the end, with `predict`, `predict_proba` and `classes_`.
 
-        `method` may be left out where the study has one; the seed is the study's first unless given.
+        Without `method`, of several the one that the comparison recommends is taken; the seed is the study's first unless given.
         """
         # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
         export = import_module("coterie.deploy.export")
@@ -111,18 +112,31 @@ class Result:
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row for each client, evaluated round and lane, with counts by class."""
-        return self._named(self.evidence.frame("clients"))
+        """A row for each client, evaluated round and lane: its `train` and `test` samples, its `accuracy` and counts by class (where the
+        task has classes), and its loss."""
+        frame = self._named(self.evidence.frame("clients"))
+        place = list(frame.columns).index("id") + 1
+        predicted = [name for name in frame.columns if name.startswith("predicted_")]
+        if predicted:
+            hits = frame[[name for name in frame.columns if name.startswith("hits_")]].sum(axis=1)
+            tests = frame[predicted].sum(axis=1)
+            frame = with_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
+            frame = with_column(frame, place, "test", tests)
+        return with_column(frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy()))
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""
+        return with_column(frame, list(frame.columns).index("client") + 1, "id", self._of_clients(frame, lambda draw: draw.ids))
+
+    def _of_clients(self, frame: "pd.DataFrame", values: Callable[[Evidence], Sequence[Any] | Array]) -> "pd.Series[Any]":
+        """For each row of a frame what its client has in its draw; `values` gives all clients' of a draw."""
         import pandas as pd
 
-        ids = [self.evidence.of_draw(draw).ids for draw in self.evidence.settings.draws]
-        begins = pd.Series(np.cumsum([0, *map(len, ids)])[:-1], index=list(self.evidence.settings.draws))
+        known = [values(self.evidence.of_draw(draw)) for draw in self.evidence.settings.draws]
+        begins = pd.Series(np.cumsum([0, *map(len, known)])[:-1], index=list(self.evidence.settings.draws))
         place = begins.loc[frame["draw"]].to_numpy() + frame["client"].to_numpy()
-        names = pd.Series([one for own in ids for one in own]).take(place).set_axis(frame.index)
-        return with_column(frame, list(frame.columns).index("client") + 1, "id", names)
+        found: pd.Series[Any] = pd.Series([one for own in known for one in own]).take(place).set_axis(frame.index)
+        return found
 
     @property
     def last(self) -> int:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import altair as alt
+import numpy as np
 
 from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.wording import score_name
@@ -133,7 +134,10 @@ def _round_told(subject: Subject) -> list[alt.Tooltip]:
 
 
 def _curve(subject: Subject, label: str) -> list[dict[str, Any]]:
-    mean, low, high = map(percent, subject.findings.curves[label])
+    center, lower, upper = subject.findings.curves[label]
+    if subject.measure.share:  # a t interval knows no bounds; a share does
+        lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
+    mean, low, high = percent(center), percent(lower), percent(upper)
     rounds = subject.findings.rounds
     keys = ("method", "round", "accuracy", "low", "high")
     kept = [i for i in thinned(len(rounds), ROUNDS) if mean[i] is not None]
