@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from coterie.run import progress
-from coterie.run.progress import ProgressBar
+from coterie.run.progress import ProgressBar, TimeLeft
 
 
 @pytest.fixture
@@ -33,3 +33,28 @@ def test_a_second_study_tells_its_own_speed_and_scores(clock: dict[str, Any]) ->
     assert "fedavg" not in lines[3]
     assert lines[3].endswith("about 40 s left")
     assert "2 of 4 rounds" in lines[3]
+
+
+@pytest.mark.parametrize("lanes", [1, 40])
+def test_ten_seconds_in_the_time_left_is_right_within_a_factor_of_two(lanes: int) -> None:
+    """Eight seconds of loading and compiling, then rounds of so many lanes at once, 47 s in all."""
+    rounds, startup, whole = 100, 8.0, 47.0
+    left, done = TimeLeft(rounds * lanes), 0
+    for round_ in range(rounds):
+        now = startup + (whole - startup) * round_ / (rounds - 1)
+        for lane in range(lanes):
+            done += 1
+            left.note(done, now + 1e-4 * lane)
+        if now >= 10:
+            assert left.seconds is not None
+            truth = whole - now
+            assert truth / 2 - 1 <= left.seconds <= 2 * truth + 1
+
+
+def test_a_pace_that_changes_is_followed() -> None:
+    left = TimeLeft(1000)
+    for second in range(60):
+        left.note(second + 1, float(second))  # one round a second
+    for second in range(60, 120):
+        left.note(60 + 10 * (second - 59), float(second))  # then ten
+    assert left.seconds == pytest.approx((1000 - 660) / 10, rel=0.2)

@@ -1,10 +1,11 @@
 """Live progress of a study: a bar in a terminal or notebook, plain lines elsewhere."""
 
+from collections import deque
 from collections.abc import Iterable
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from coterie.analysis.measures import METRICS, OWN
 from coterie.evidence.record import RoundRecord
@@ -16,17 +17,55 @@ from coterie.run.notebook_bar import NotebookBar
 PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 
 
+class TimeLeft:
+    """Estimates the seconds left from the pace of the last rounds.
+
+    Loading and compiling come before the first round and are no pace: they are left out. Rounds of many lanes arrive together, so marks are
+    set at most every `STEP` seconds, and nothing is said before a second of pace is known.
+    """
+
+    STEP, WINDOW, LEAST = 0.1, 30.0, 1.0
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.marks: deque[tuple[float, int]] = deque()
+
+    def note(self, done: int, now: float) -> None:
+        """So many rounds are done now."""
+        if not self.marks or now - self.marks[-1][0] >= self.STEP:
+            self.marks.append((now, done))
+        while len(self.marks) > 2 and now - self.marks[1][0] > self.WINDOW:
+            self.marks.popleft()
+
+    @property
+    def seconds(self) -> float | None:
+        """The time left; None until the pace is known."""
+        if len(self.marks) < 2:
+            return None
+        (began, before), (ends, done) = self.marks[0], self.marks[-1]
+        if ends - began < self.LEAST or done == before:
+            return None
+        return (ends - began) / (done - before) * (self.total - done)
+
+    def __str__(self) -> str:
+        seconds = self.seconds
+        if seconds is None:
+            return "time left not known yet"
+        return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
+
+
 class ProgressBar(Callback):
     """Round, score of each method so far, client steps a second, time left."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)  # labels are text
         self.scores: dict[str, str] = {}
-        self.steps, self.round_, self.done, self.before, self.total, self.seed = 0, 0, 0, 0, 0, 0
+        self.steps, self.round_, self.done, self.total, self.seed = 0, 0, 0, 0, 0
         self.began = self.spoke = monotonic()
         self.bar: Progress | None = None
         self.notebook: NotebookBar | None = None
         self.task = TaskID(0)
+        self.left = TimeLeft(0)
 
     def on_notice(self, sentence: str) -> None:
         self.console.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -38,7 +77,8 @@ class ProgressBar(Callback):
         """Show how far it is, from here on."""
         self.on_end()
         self.began = self.spoke = monotonic()
-        self.total, self.done, self.before = total_rounds, done_rounds, done_rounds
+        self.total, self.done = total_rounds, done_rounds
+        self.left = TimeLeft(total_rounds)
         self.steps, self.scores = 0, {}  # of what was shown before: another study, or another part of a comparison
         if self.console.is_jupyter:
             self.notebook = NotebookBar()
@@ -49,12 +89,12 @@ class ProgressBar(Callback):
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[scores]}", markup=False),
                 TextColumn("{task.fields[speed]}"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 console=self.console,
                 transient=True,
             )
             self.bar.start()
-            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="")
+            self.task = self.bar.add_task("", total=total_rounds, completed=done_rounds, seed="", round=0, scores="", speed="", left="")
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
@@ -65,19 +105,21 @@ class ProgressBar(Callback):
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
         """One round of one lane more, wherever it was carried out; a score that is no share is shown as a plain number."""
         self.done += 1
+        self.left.note(self.done, monotonic())
         self.steps += steps
         self.round_, self.seed = round_, seed
         if score is not None:
             self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
-            self.bar.update(self.task, completed=self.done, seed=self.seed, round=self.round_, scores=self._scores(), speed=self._speed())
+            told = {"seed": self.seed, "round": self.round_, "scores": self._scores(), "speed": self._speed(), "left": str(self.left)}
+            self.bar.update(self.task, completed=self.done, **told)
         elif self.notebook is not None:
-            words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, about {self._left():.0f} s left"
+            words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
             self.notebook.show(self.done, self.total, words)
         elif monotonic() - self.spoke > PLAIN_SECONDS:
             self.spoke = monotonic()
             where = f"seed {self.seed}, round {self.round_}, {self.done} of {self.total} rounds of all methods and seeds"
-            words = f"{where}, {self._scores()}, {self._speed()}, about {self._left():.0f} s left"
+            words = f"{where}, {self._scores()}, {self._speed()}, {self.left}"
             self.console.print(words, highlight=False, markup=False)
 
     def on_end(self) -> None:
@@ -87,10 +129,6 @@ class ProgressBar(Callback):
         if self.notebook is not None:
             self.notebook.close(f"{self.done} of {self.total} rounds of all methods and seeds, {monotonic() - self.began:.1f} s")
             self.notebook = None
-
-    def _left(self) -> float:
-        """Seconds, by what the rounds took that were done since the beginning."""
-        return (monotonic() - self.began) / max(self.done - self.before, 1) * (self.total - self.done)
 
     def _scores(self) -> str:
         return "  ".join(f"{label} {score}" for label, score in list(self.scores.items())[:6])

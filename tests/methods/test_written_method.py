@@ -1,0 +1,47 @@
+"""The method of docs/write-a-method.md, taken from the page: it passes the checks, has the roles of Coterie's own, and places newcomers."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import coterie as ct
+from coterie.testing.play import play
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-a-method.md"
+CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that the page has one write."""
+    (tmp_path / "clove.py").write_text(CODE[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "clove", raising=False)
+    import clove  # type: ignore[import-not-found]
+
+    yield clove
+    sys.modules.pop("clove", None)
+
+
+def test_the_checks_of_the_page_pass(written: Any) -> None:
+    exec(compile(CODE[1], str(PAGE), "exec"), {})
+
+
+def test_one_group_is_fedavg(written: Any) -> None:
+    one, plain = play(written.CLoVE(groups=1), rounds=3), play(ct.FedAvg(), rounds=3)
+    assert np.array_equal(one.states[-1].models, plain.states[-1].models)
+
+
+def test_its_controls_have_roles_and_its_groups_are_found(written: Any, tmp_path: Path) -> None:
+    found = ct.compare(
+        "clove:CLoVE(groups=2)", data="digits/rotated(clients=8,groups=2)", rounds=5, epochs=5, draws=6, trust=True, out=tmp_path / "all"
+    )
+    (findings,) = found.federations
+    assert findings.roles.methods == ["clove:CLoVE(groups=2)"]  # random and true groups are controls
+    assert {"random", "oracle"} <= set(findings.roles.controls["clove:CLoVE(groups=2)"])
+    assert findings.methods["clove:CLoVE(groups=2)"].grouping.ari.mean > 0.8  # type: ignore[union-attr]
+    assert any("similarity" in sentence for sentence in found.verdicts()[findings.data])
