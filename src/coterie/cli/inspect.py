@@ -1,7 +1,8 @@
 """`coterie inspect`: are there groups here at all?"""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +49,7 @@ def inspect(
 
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
-    tried = PilotPlan(rounds, local, randoms) if pilot else None
+    tried = PilotPlan(rounds, local, randoms, rates=(local.lr,) if "lr" in said else usual.rates) if pilot else None
     plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(references=references, most=most))
     if (data is None) == (federation is None):
         raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
@@ -67,7 +68,15 @@ def inspect(
     if out is not None:
         console.print(f"\nPage: {_write(found, out)}")
     if as_json:
-        print(json.dumps(found.as_json()))
+        print(json.dumps(as_tree(found)))
+
+
+def as_tree(found: "Inspection") -> dict[str, Any]:
+    """What --json prints and inspection.json holds: the numbers, and the recommendation."""
+    from coterie.inspect.recommendation import recommend
+
+    advised = recommend(found)
+    return found.as_json() | {"recommended": None if advised is None else asdict(advised)}
 
 
 def _tell(found: "Inspection", console: "PlainConsole") -> None:
@@ -76,6 +85,7 @@ def _tell(found: "Inspection", console: "PlainConsole") -> None:
     from coterie.cli.console import bold
     from coterie.heterogeneity.indices import INDICES
     from coterie.inspect.answers import answers
+    from coterie.inspect.recommendation import recommend
 
     console.print(bold(found.data), f", {found.model}, {len(found.ids)} clients", sep="")
     if found.sampled:
@@ -88,6 +98,18 @@ def _tell(found: "Inspection", console: "PlainConsole") -> None:
     rows = [(name, f"{value:.3g}", INDICES[name].leaves) for name, value in found.indices.items()]
     console.print()
     console.print(listing(("index", "value", "what leaves the client"), rows))
+    tell_recommendation(console, None if (advised := recommend(found)) is None else asdict(advised))
+
+
+def tell_recommendation(console: "PlainConsole", advised: Mapping[str, str] | None) -> None:
+    """The last lines of an inspection: what to do, why, and the next command."""
+    from coterie.cli.console import bold
+
+    if advised is None:
+        console.print("\nNo recommendation without a pilot: omit --no-pilot.")
+        return
+    console.print("\n", bold(f"Recommended: {advised['title']}."), f" {advised['reason']}", sep="", soft_wrap=True)
+    console.print(f"Next: {advised['command']}", soft_wrap=True)
 
 
 def _write(found: "Inspection", out: Path) -> Path:
@@ -96,7 +118,7 @@ def _write(found: "Inspection", out: Path) -> Path:
     text = inspection_page(found)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "inspection.json").write_text(json.dumps(found.as_json(), indent=1), encoding="utf-8")
+        (out / "inspection.json").write_text(json.dumps(as_tree(found), indent=1), encoding="utf-8")
         (out / "inspection.html").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"Cannot write the inspection to {out}: {error.strerror or error}.") from error

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.cli.following import follow
+from coterie.cli.inspect import tell_recommendation
 from coterie.cli.stopping import stop_on_terminate
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
@@ -40,6 +41,7 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     for answer in told["answers"]:
         console.print(f"\n{answer['question']}", bold(answer["short"]))
         console.print(Padding(answer["evidence"], (0, 0, 0, 2)))
+    tell_recommendation(console, told["recommended"])
     console.print(f"\nPage: {run.folder / 'inspection.html'}", soft_wrap=True)
     if as_json:
         print((run.folder / "inspection.json").read_text(encoding="utf-8").replace("\n", ""))

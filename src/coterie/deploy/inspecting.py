@@ -21,6 +21,7 @@ from coterie.inspect.answers import answers
 from coterie.inspect.inspection import InspectPlan, inspection
 from coterie.inspect.page import inspection_page
 from coterie.inspect.pilot import PilotPlan
+from coterie.inspect.recommendation import recommend
 from coterie.models.catalogue import build_model
 from coterie.run.drive import answer
 
@@ -43,7 +44,7 @@ class InspectOrder:
     def read(cls, tree: Mapping[str, Any]) -> "InspectOrder":
         """What `as_json` wrote."""
         plan, pilot = dict(tree["plan"]), tree["plan"]["pilot"]
-        plan["pilot"] = PilotPlan(**{**pilot, "local": Local(**pilot["local"])}) if pilot is not None else None
+        plan["pilot"] = PilotPlan(**{**pilot, "local": Local(**pilot["local"]), "rates": tuple(pilot["rates"])}) if pilot is not None else None
         return cls(**{**tree, "plan": InspectPlan(**plan)})
 
 
@@ -60,7 +61,8 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
         raise UserError(engine.explained(str(error))) from error
     write_json(folder / "inspection.json", found.as_json())
     (folder / "inspection.html").write_text(inspection_page(found), encoding="utf-8")
-    told = {"clients": len(found.ids), "left_out": list(found.left_out), "answers": [asdict(one) for one in answers(found)]}
+    advised = recommend(found, str(folder.parent.parent))
+    told = {"recommended": None if advised is None else asdict(advised), "clients": len(found.ids), "left_out": list(found.left_out), "answers": [asdict(one) for one in answers(found)]}
     (folder / ANSWERS).write_text(json.dumps(told | {"denied": engine.denials}), encoding="utf-8")
 
 

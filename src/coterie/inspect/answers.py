@@ -101,10 +101,17 @@ def _why_none(g: Grouped) -> str:
     """Why no groups are told: they do not stand out, or what stands out does not hold."""
     if g.p_any > LEVEL:
         return f"no number of groups is more distinct than chance: {_against(g.p_any)}"
-    return (
-        f"what stands out ({_against(g.p_any)}) is not groups that hold: they are not found again on the other half (agreement under "
-        f"{AGREE:g}) or among other clients (under {RECUR:g}), are mostly single clients, or are as many as were looked for"
-    )
+    at, sizes = g.cut - 2, np.bincount(g.labels)
+    failed = []
+    if g.stability[at] < AGREE:
+        failed.append(f"they are not found again on the other half (agreement {g.stability[at]:.2f}, under {AGREE:g})")
+    if g.recurrence[at] < RECUR:
+        failed.append(f"they are not found again among other clients ({g.recurrence[at]:.2f}, under {RECUR:g})")
+    if g.cut - len(sizes) >= len(sizes):
+        failed.append("they are mostly single clients")
+    if not failed:
+        return f"the numbers of groups that stand out ({_against(g.p_any)}) do not hold, and {g.k} groups, which hold, do not stand out"
+    return f"what stands out ({_against(g.p_any)}) is not groups that hold: {' and '.join(failed)}"
 
 
 def _against(p: float) -> str:

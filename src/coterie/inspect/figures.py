@@ -121,12 +121,16 @@ def pilot_arms(pilot: Pilot) -> Figure:
     """One model, groups, and every random grouping."""
     samples = pilot.judged.sum()
     arms = [
-        ("one model", [pilot.one.sum()]),
-        ("groups", [pilot.grouped.sum()]),
-        ("random groups of the same sizes", pilot.random.sum(axis=1)),
+        ("one model", [pilot.one.sum() / samples]),
+        ("groups", [pilot.grouped.sum() / samples]),
+        ("random groups of the same sizes", pilot.random.sum(axis=1) / samples),
     ]
-    data = [{"arm": name, "accuracy": 100 * float(hits / samples)} for name, drawn in arms for hits in drawn]
+    if pilot.ways is not None:
+        arms[1:1] = [(name, [pilot.ways.score(way)]) for way, name in (("tuned", "one model, fine-tuned"), ("alone", "training alone"))]
+    data = [{"arm": name, "accuracy": 100 * float(score)} for name, drawn in arms for score in drawn]
     names = [name for name, _ in arms]
+    colours = {"one model": OKABE_ITO["black"], "groups": OKABE_ITO["blue"], "random groups of the same sizes": GREY}
+    colours |= {"one model, fine-tuned": OKABE_ITO["orange"], "training alone": OKABE_ITO["green"]}
     measure = METRICS[OWN[pilot.task.name]].measure
     chart = (
         alt.Chart(alt.InlineData(values=data))
@@ -134,12 +138,12 @@ def pilot_arms(pilot: Pilot) -> Figure:
         .encode(
             x=alt.X("accuracy:Q", title="right answers, %" if measure.whole else measure.axis, scale=alt.Scale(zero=False, padding=8)),
             y=alt.Y("arm:N", title=None, sort=names),
-            color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[OKABE_ITO["black"], OKABE_ITO["blue"], GREY]), legend=None),
+            color=alt.Color("arm:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names]), legend=None),
             tooltip=["arm:N", alt.Tooltip("accuracy:Q", format=".1f")],
         )
-        .properties(height=130)
+        .properties(height=190)
     )
-    return Figure("pilot", "One model, groups, random groups", f"Judged on {pilot.on}. Every grey tick is one drawing of lots.", chart)
+    return Figure("pilot", "One model, fine-tuned, alone, groups, random groups", f"Judged on {pilot.on}. Every grey tick is one random grouping.", chart)
 
 
 def client_gains(found: Inspection) -> list[Figure]:

@@ -131,9 +131,9 @@ def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, 
     trial = None
     if plan.pilot is not None:
         # Judged on a half, the groups must not have seen it.
-        labels = groups.labels if plan.validation else groups.half_labels[0]
-        judged = Judged.on(plan.validation)
-        trial = yield from pilot(model, probes.clients, labels, judged, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
+        labels = [groups.labels] if plan.validation else list(groups.half_labels)
+        directions = Judged.on(plan.validation)
+        trial = yield from pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
@@ -189,7 +189,7 @@ def inspect_data(
 
 def _steps(plan: InspectPlan, classes: int, watch: WatchSteps) -> Steps:
     tried = plan.pilot
-    return Steps(2 * (classes if plan.labels else 1), 0 if tried is None else (2 + tried.randoms) * (tried.rounds + 1), watch)
+    return Steps(2 * (classes if plan.labels else 1), 0 if tried is None else tried.asks(crossed=not plan.validation), watch)
 
 
 def _cosines(points: Doubles) -> Doubles:

@@ -6,6 +6,7 @@ from coterie.heterogeneity.indices import INDICES
 from coterie.inspect.answers import Answer, answers
 from coterie.inspect.figures import client_gains, inspection_curves, inspection_map, pilot_arms, similarity
 from coterie.inspect.inspection import Inspection
+from coterie.inspect.recommendation import recommend
 from coterie.report.page import Block, Html, Section, page, paragraph
 
 HOW = (
@@ -23,7 +24,9 @@ def inspection_page(found: Inspection) -> str:
 
 def sections(found: Inspection) -> list[Section]:
     """Answers first, then what they rest on."""
-    told: list[Block] = [Html("".join(map(_card, answers(found)))), paragraph(HOW, "note")]
+    advised = recommend(found)
+    told: list[Block] = [] if advised is None else [paragraph(str(advised), "answer"), paragraph(f"Next: {advised.command}", "note")]
+    told += [Html("".join(map(_card, answers(found)))), paragraph(HOW, "note")]
     if found.left_out:
         told.append(paragraph(f"Left out, for want of samples or of an answer: {len(found.left_out)} clients.", "note"))
     made = [

@@ -1,8 +1,10 @@
-"""A short pilot: would a model for each group serve clients better than one model for all, and better than groups drawn by lot?
+"""A short pilot: which way serves clients best: one model, one model fine-tuned, a model for each group, or training alone?
 
-Random groups *of the same sizes* are the yardstick: whatever comes with any grouping (fewer clients a model, other weights) they have too.
+Random groups *of the same sizes* are the yardstick of groups: whatever comes with any grouping (fewer clients a model, other weights) they
+have too. Without validation parts the ways are cross-fitted: trained on either half of each client's samples and judged on the other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Literal
@@ -28,8 +30,11 @@ class Judged:
     judged_on: Share | None = None
 
     @classmethod
-    def on(cls, validation: bool) -> "Judged":
-        return cls("validation") if validation else cls("train", Share(half=0), Share(half=1))
+    def on(cls, validation: bool) -> "tuple[Judged, ...]":
+        """The directions: one with validation parts, else either half against the other."""
+        if validation:
+            return (cls("validation"),)
+        return cls("train", Share(half=0), Share(half=1)), cls("train", Share(half=1), Share(half=0))
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,10 @@ class PilotPlan:
     """How long the pilot runs, and against how many random groupings."""
 
     rounds: int = 10
-    local: Local = field(default_factory=lambda: Local(epochs=2, lr=0.05))
+    local: Local = field(default_factory=lambda: Local(epochs=2))
     randoms: int = 19
+    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0)  # learning rates, of which the one is used at which one model does best
+    tuning: int = 5  # epochs of fine-tuning
 
     def __post_init__(self) -> None:
         for name in ("rounds", "randoms"):
@@ -46,6 +53,13 @@ class PilotPlan:
                 raise UserError(
                     f"The pilot cannot use {name}={getattr(self, name)}: give 1 or more, or leave the pilot out with --no-pilot."
                 )
+        if not self.rates or min(self.rates) <= 0:
+            raise UserError(f"The pilot cannot use rates={self.rates}: give one learning rate or more, all above 0.")
+
+    def asks(self, *, crossed: bool) -> int:
+        """How many questions the pilot asks."""
+        arm, two = self.rounds + 1, 2 * 2  # an arm; fine-tuning and training alone
+        return (len(self.rates) + 1 + self.randoms) * arm + two + (2 * arm + two if crossed else 0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Pilot:
     random: Array  # (randoms, n)
     on: str  # which samples decided
     task: Task = CLASSIFICATION
+    ways: "Ways | None" = None
 
     @property
     def accuracies(self) -> tuple[float, float, float]:
@@ -102,27 +117,124 @@ class Pilot:
         return np.asarray((self.grouped - self.one) / np.maximum(self.judged, 1))
 
 
-def pilot(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rng: np.random.Generator, task: Task) -> Round[Pilot]:
-    """Train one model, the groups' models and random groups' models from the same start, and judge each client with the one it gets."""
-    one = yield from _arm(model, clients, np.zeros_like(labels), judged, plan)
-    grouped = yield from _arm(model, clients, labels, judged, plan)
+Way = Literal["one", "tuned", "groups", "alone"]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What clients score in each way to be served; without validation parts, cross-fitted over both halves."""
+
+    clients: Ids  # (n,) those judged in every way
+    judged: Ints  # (n,) samples
+    credits: dict[Way, Array]  # (n,) right answers, or other credits
+    common: float  # the score of always answering the most common class; nan where that is not known
+    rate: float  # the learning rate
+
+    def score(self, way: Way) -> float:
+        """The score over all samples judged."""
+        return float(self.credits[way].sum() / self.judged.sum())
+
+    def gain(self, way: Way, over: Way = "one") -> tuple[float, float]:
+        """One way less another in the score, and its standard error: clients are what is sampled; of fewer than eight, samples are."""
+        n, total = len(self.clients), float(self.judged.sum())
+        difference = (self.credits[way] - self.credits[over]).astype(np.float64)
+        mean = float(difference.sum() / total)
+        if n < FEW_CLIENTS:
+            shares = np.clip([self.score(way), self.score(over)], 0.0, 1.0)
+            return mean, float(np.sqrt(np.sum(shares * (1 - shares)) / total))  # as if unpaired: on the safe side
+        left = difference - mean * self.judged
+        return mean, float(np.sqrt(n / (n - 1) * np.sum(left**2)) / total)
+
+    @property
+    def learned(self) -> bool:
+        """Whether any way beats always answering the most common class by twice its standard error."""
+        if np.isnan(self.common):
+            return True
+        best = max(self.score(way) for way in self.credits)
+        return best > self.common + 2 * float(np.sqrt(max(best * (1 - best), 1e-12) / self.judged.sum()))
+
+
+FEW_CLIENTS = 8
+
+
+def pilot(
+    model: Floats, clients: Ids, labels: Sequence[Ids], directions: Sequence[Judged], plan: PilotPlan, rng: np.random.Generator, task: Task
+) -> Round[Pilot]:
+    """Train in every way from the same start, and judge each client with the model it gets.
+
+    Args:
+        model: The start, (d,).
+        clients: Who takes part.
+        labels: For each direction the clients' groups, found without the samples that judge.
+        directions: What is trained on and judged on: one direction with validation parts, else both halves in turn.
+        plan: How long, at which rates.
+        rng: Draws random groups.
+        task: What is scored.
+    """
+    first, groups = directions[0], labels[0]
+    tried = []
+    for rate in plan.rates:
+        arm = yield from _arm(model, clients, np.zeros_like(groups), first, plan, rate)
+        tried.append(arm)
+    totals = [credits_of(own, task).sum() for _, own in tried]
+    rate, (shared, one) = plan.rates[int(np.argmax(totals))], tried[int(np.argmax(totals))]
+    _, grouped = yield from _arm(model, clients, groups, first, plan, rate)
     arms = [one, grouped]
     for _ in range(plan.randoms):
-        drawn = yield from _arm(model, clients, rng.permutation(labels), judged, plan)
+        _, drawn = yield from _arm(model, clients, rng.permutation(groups), first, plan, rate)
         arms.append(drawn)
-    common = reduce(np.intersect1d, [arm.clients for arm in arms])  # who answered every time
-    common = common[one.of(common).sizes > 0]
+    common = _answered(arms)
     hits = np.stack([credits_of(arm.of(common), task) for arm in arms])
-    on = "validation parts" if judged.part == "validation" else "the other half of the training samples"
-    return Pilot(common, one.of(common).sizes, hits[0], hits[1], hits[2:], on, task)
+    on = "validation parts" if first.part == "validation" else "the other half of the training samples"
+    folds = [{"one": one, "groups": grouped} | (yield from _personal(model, shared, clients, first, plan, rate))]
+    for judged, own in zip(directions[1:], labels[1:], strict=True):
+        shared, one = yield from _arm(model, clients, np.zeros_like(own), judged, plan, rate)
+        _, grouped = yield from _arm(model, clients, own, judged, plan, rate)
+        folds.append({"one": one, "groups": grouped} | (yield from _personal(model, shared, clients, judged, plan, rate)))
+    found = _ways(folds, rate, task)
+    return Pilot(common, arms[0].of(common).sizes, hits[0], hits[1], hits[2:], on, task, found)
 
 
-def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan) -> Round[Evaluated]:
+def _answered(arms: Sequence[Evaluated]) -> Ids:
+    """Who answered every time, about some samples."""
+    common = reduce(np.intersect1d, [arm.clients for arm in arms])
+    return np.asarray(common[arms[0].of(common).sizes > 0])
+
+
+def _ways(folds: Sequence[dict[Way, Evaluated]], rate: float, task: Task) -> Ways:
+    """The folds' credits added up, of the clients that were judged in every way of some fold."""
+    known = [_answered(list(fold.values())) for fold in folds]
+    clients = reduce(np.union1d, known)
+    judged, credits = np.zeros(len(clients), np.int64), {way: np.zeros(len(clients)) for way in folds[0]}
+    counts = 0
+    for fold, common in zip(folds, known, strict=True):
+        rows = np.searchsorted(clients, common)
+        judged[rows] += fold["one"].of(common).sizes
+        counts = counts + fold["one"].of(common).actual.sum(axis=0)
+        for way, arm in fold.items():
+            credits[way][rows] += credits_of(arm.of(common), task)
+    several = task.name == "classification" and np.count_nonzero(counts) > 1  # a site may tell all samples as one class
+    return Ways(clients, judged, credits, float(np.max(counts) / np.sum(counts)) if several else np.nan, rate)
+
+
+def _personal(model: Floats, shared: Floats, clients: Ids, judged: Judged, plan: PilotPlan, rate: float) -> Round[dict[Way, Evaluated]]:
+    """Clients fine-tune the shared model, and train alone from the start."""
+    found: dict[Way, Evaluated] = {}
+    starts: tuple[tuple[Way, Floats, int], ...] = (("tuned", shared, plan.tuning), ("alone", model[None], plan.rounds * plan.local.epochs))
+    for way, start, epochs in starts:
+        local = plan.local.but(lr=rate, epochs=epochs)
+        trained = yield from Train(clients, start, local, share=judged.trained_on, purpose=f"pilot {way}", alone=True)
+        serving = Serving(trained.clients, trained.vectors, np.arange(len(trained)))
+        found[way] = yield from Evaluate(serving, judged.part, judged.judged_on)
+    return found
+
+
+def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float) -> Round[tuple[Floats, Evaluated]]:
     """Federated averaging within each group. All arms share their shuffles, so they differ by the grouping alone."""
-    models = np.repeat(model[None], int(labels.max()) + 1, axis=0)
+    models, local = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate)
     for t in range(plan.rounds):
-        trained = yield from Train(clients, models, plan.local, start=labels, share=judged.trained_on, purpose=f"pilot {t}")
+        trained = yield from Train(clients, models, local, start=labels, share=judged.trained_on, purpose=f"pilot {t}")
         if len(trained):
             rows = labels[np.searchsorted(clients, trained.clients)]
             models = mix(Mixing.within(trained.clients, rows, trained.sizes, len(models)), trained.vectors, models)
-    return (yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on))
+    return models, (yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on))

@@ -1,0 +1,89 @@
+"""One recommendation out of an inspection: how clients should be served, why, and the command that comes next.
+
+The simplest way within a quarter of a point of the best one in the pilot is recommended; groups only where random groups of the same sizes
+rarely do as well. The two numbers of the rule were chosen on made-up worlds, none of which is judged by it (docs/inspect.md).
+"""
+
+from dataclasses import dataclass
+from shlex import quote
+from typing import Literal
+
+from coterie.inspect.inspection import Inspection
+from coterie.inspect.pilot import Pilot, Way, Ways
+
+NEGLIGIBLE = 0.0025  # of the score: a simpler way may be so much behind
+BY_CHANCE = 0.2  # groups are not recommended where random groups do as well more often than this
+SIMPLEST: tuple[Way, ...] = ("one", "tuned", "alone", "groups")
+NAMES: dict[Way, str] = {"one": "one model", "tuned": "one model, fine-tuned", "groups": "a model for each group", "alone": "training alone"}
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """What to do, why, and the next command."""
+
+    way: Way | Literal["more data"]
+    title: str
+    reason: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"Recommended: {self.title}. {self.reason}"
+
+
+def recommend(found: Inspection, federation: str | None = None) -> Recommended | None:
+    """The recommendation of an inspection; None without a pilot.
+
+    Args:
+        found: The inspection.
+        federation: The folder of a real federation, where it is one: the command then launches there.
+    """
+    if found.pilot is None or found.pilot.ways is None:
+        return None
+    ways = found.pilot.ways
+    if not ways.learned:
+        return Recommended("more data", "more data first", _unlearned(ways), _command(found, "more data", federation))
+    way = choose_way(found.pilot)
+    title = f"{found.groups.k} groups, a model each" if way == "groups" else NAMES[way]
+    return Recommended(way, title, _reason(found.pilot, way), _command(found, way, federation))
+
+
+def choose_way(pilot: Pilot) -> Way:
+    """The simplest way within a quarter of a point of the best."""
+    ways = pilot.ways
+    assert ways is not None
+    known = [way for way in SIMPLEST if way != "groups" or pilot.p_random <= max(BY_CHANCE, 1 / (len(pilot.random) + 1))]
+    best = max(ways.score(way) for way in known)
+    return next(way for way in known if ways.score(way) >= best - NEGLIGIBLE)
+
+
+def _reason(pilot: Pilot, way: Way) -> str:
+    ways = pilot.ways
+    assert ways is not None
+    scores = ", ".join(f"{NAMES[each]} {100 * ways.score(each):.1f}" for each in SIMPLEST)
+    told = f"In the pilot (score in %, on samples that did not train): {scores}."
+    if way == "one":
+        return f"{told} No other way is ahead of it by more than a quarter of a point."
+    gain, error = ways.gain(way)
+    return f"{told} It is {100 * gain:+.1f} ± {200 * error:.1f} points from one model."
+
+
+def _unlearned(ways: Ways) -> str:
+    best = max(ways.credits, key=ways.score)
+    return (
+        f"The pilot has not learned: {NAMES[best]} reaches {100 * ways.score(best):.1f} %, always answering the most common class "
+        f"{100 * ways.common:.1f} %. Collect more samples, check features and labels, or let the pilot train longer (--rounds 50)."
+    )
+
+
+def _command(found: Inspection, way: Way | Literal["more data"], federation: str | None) -> str:
+    ways = found.pilot.ways if found.pilot is not None else None
+    rate = f" --lr {ways.rate:g}" if ways is not None else ""
+    model = "" if found.model == "mclr" else f" --model {quote(found.model)}"
+    methods = {"one": "fedavg", "tuned": "'fedavg+finetune(epochs=5)'", "alone": "local", "groups": f"'fedgroup(groups={found.groups.k})'"}
+    if way == "more data":
+        return f"coterie data {quote(found.data)} --check" if federation is None else f"coterie inspect --federation {quote(federation)} --rounds 50"
+    if federation is not None:
+        return f"coterie launch fedavg {methods[way]} --federation {quote(federation)}{model}{rate}".replace("fedavg fedavg ", "fedavg ")
+    if way == "groups":
+        return f"coterie compare {methods[way]} --data {quote(found.data)}{model}{rate} --draws 10 --out runs/groups"
+    return f"coterie run {methods[way]} --data {quote(found.data)}{model}{rate} --out runs/{way}"
