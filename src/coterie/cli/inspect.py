@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coterie.inspect import Inspection
 
 
-@options.settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=2)
+@options.settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
 def inspect(
     said: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,
@@ -36,7 +36,7 @@ def inspect(
         int | None, typer.Option(help="So many random projections leave a client instead of each gradient.", show_default="gradients")
     ] = None,
     pilot: Annotated[bool, typer.Option("--pilot/--no-pilot", help="Whether to try the groups out in a short training.")] = True,
-    rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds of the pilot.")] = 20,
     randoms: Annotated[int, typer.Option(help="Random groupings the pilot compares with.")] = 19,
     out: Annotated[Path | None, typer.Option(help="Folder for inspection.html and inspection.json.")] = None,
     name: Annotated[str | None, typer.Option(help="With --federation: the run's name; 'inspect' unless given.")] = None,

@@ -4,8 +4,8 @@ Random groups *of the same sizes* are the yardstick of groups: whatever comes wi
 have too. Without validation parts the ways are cross-fitted: trained on either half of each client's samples and judged on the other.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal
 
@@ -41,10 +41,10 @@ class Judged:
 class PilotPlan:
     """How long the pilot runs, and against how many random groupings."""
 
-    rounds: int = 10
-    local: Local = field(default_factory=lambda: Local(epochs=2))
+    rounds: int = 20  # random groups train for half of them, and are compared with the groups as they are then
+    local: Local = field(default_factory=lambda: Local(epochs=3))
     randoms: int = 19
-    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0)  # learning rates, of which the one is used at which one model does best
+    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0)  # the lowest is used at which one model is within `FLAT` of its best
     tuning: int = 5  # epochs of fine-tuning
 
     def __post_init__(self) -> None:
@@ -59,7 +59,12 @@ class PilotPlan:
     def asks(self, *, crossed: bool) -> int:
         """How many questions the pilot asks."""
         arm, two = self.rounds + 1, 2 * 2  # an arm; fine-tuning and training alone
-        return (len(self.rates) + 1 + self.randoms) * arm + two + (2 * arm + two if crossed else 0)
+        return (len(self.rates) + 1) * (arm + 1) + self.randoms * (self.halfway + 1) + two + (2 * arm + two if crossed else 0)
+
+    @property
+    def halfway(self) -> int:
+        """The round after which groups are compared with random ones."""
+        return (self.rounds + 1) // 2
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,7 @@ class Ways:
 
 
 FEW_CLIENTS = 8
+FLAT = 0.005  # of the score
 
 
 def pilot(
@@ -172,25 +178,27 @@ def pilot(
         task: What is scored.
     """
     first, groups = directions[0], labels[0]
-    tried = []
+    tried: dict[float, _Arm] = {}
     for rate in plan.rates:
-        arm = yield from _arm(model, clients, np.zeros_like(groups), first, plan, rate)
-        tried.append(arm)
-    totals = [credits_of(own, task).sum() for _, own in tried]
-    rate, (shared, one) = plan.rates[int(np.argmax(totals))], tried[int(np.argmax(totals))]
-    _, grouped = yield from _arm(model, clients, groups, first, plan, rate)
-    arms = [one, grouped]
+        tried[rate] = yield from _arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
+    rate = _flat_rate({rate: _score(arm.end, task) for rate, arm in tried.items()})
+    one = tried[rate]
+    grouped = yield from _arm(model, clients, groups, first, plan, rate, halfway=True)
+    arms = [one.halfway, grouped.halfway]
+    short = replace(plan, rounds=plan.halfway)
     for _ in range(plan.randoms):
-        _, drawn = yield from _arm(model, clients, rng.permutation(groups), first, plan, rate)
-        arms.append(drawn)
+        drawn = yield from _arm(model, clients, rng.permutation(groups), first, short, rate)
+        arms.append(drawn.end)
     common = _answered(arms)
     hits = np.stack([credits_of(arm.of(common), task) for arm in arms])
     on = "validation parts" if first.part == "validation" else "the other half of the training samples"
-    folds = [{"one": one, "groups": grouped} | (yield from _personal(model, shared, clients, first, plan, rate))]
-    for judged, own in zip(directions[1:], labels[1:], strict=True):
-        shared, one = yield from _arm(model, clients, np.zeros_like(own), judged, plan, rate)
-        _, grouped = yield from _arm(model, clients, own, judged, plan, rate)
-        folds.append({"one": one, "groups": grouped} | (yield from _personal(model, shared, clients, judged, plan, rate)))
+    folds: list[dict[Way, Evaluated]] = []
+    for fold, (judged, own) in enumerate(zip(directions, labels, strict=True)):
+        if fold:
+            one = yield from _arm(model, clients, np.zeros_like(own), judged, plan, rate)
+            grouped = yield from _arm(model, clients, own, judged, plan, rate)
+        personal = yield from _personal(model, one.models, clients, judged, plan, rate)
+        folds.append({"one": one.end, "groups": grouped.end, **personal})
     found = _ways(folds, rate, task)
     return Pilot(common, arms[0].of(common).sizes, hits[0], hits[1], hits[2:], on, task, found)
 
@@ -229,12 +237,36 @@ def _personal(model: Floats, shared: Floats, clients: Ids, judged: Judged, plan:
     return found
 
 
-def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float) -> Round[tuple[Floats, Evaluated]]:
+@dataclass(frozen=True)
+class _Arm:
+    """A trained arm: its models, and what clients score with them, at the end and halfway."""
+
+    models: Floats
+    end: Evaluated
+    halfway: Evaluated
+
+
+def _arm(
+    model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float, *, halfway: bool = False
+) -> Round[_Arm]:
     """Federated averaging within each group. All arms share their shuffles, so they differ by the grouping alone."""
-    models, local = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate)
+    models, local, middle = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate), None
     for t in range(plan.rounds):
         trained = yield from Train(clients, models, local, start=labels, share=judged.trained_on, purpose=f"pilot {t}")
         if len(trained):
             rows = labels[np.searchsorted(clients, trained.clients)]
             models = mix(Mixing.within(trained.clients, rows, trained.sizes, len(models)), trained.vectors, models)
-    return models, (yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on))
+        if halfway and t + 1 == plan.halfway:
+            middle = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
+    end = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
+    return _Arm(models, end, end if middle is None else middle)
+
+
+def _score(reply: Evaluated, task: Task) -> float:
+    return float(credits_of(reply, task).sum() / max(reply.sizes.sum(), 1))
+
+
+def _flat_rate(scores: Mapping[float, float]) -> float:
+    """The lowest rate whose score is within `FLAT` of the best: fine-tuning suffers from a rate that is higher than need be."""
+    finite = {rate: score for rate, score in scores.items() if np.isfinite(score)}
+    return min((rate for rate, score in finite.items() if score >= max(finite.values()) - FLAT), default=min(scores))

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Literal
 
 from coterie.inspect.inspection import Inspection
-from coterie.inspect.pilot import Pilot, Way, Ways
+from coterie.inspect.pilot import FEW_CLIENTS, Pilot, Way, Ways
 
 NEGLIGIBLE = 0.0025  # of the score: a simpler way may be so much behind
 BY_CHANCE = 0.2  # groups are not recommended where random groups do as well more often than this
@@ -51,7 +51,8 @@ def choose_way(pilot: Pilot) -> Way:
     """The simplest way within a quarter of a point of the best."""
     ways = pilot.ways
     assert ways is not None
-    known = [way for way in SIMPLEST if way != "groups" or pilot.p_random <= max(BY_CHANCE, 1 / (len(pilot.random) + 1))]
+    few = len(ways.clients) < FEW_CLIENTS  # of few clients nearly every random grouping is nearly the same one
+    known = [way for way in SIMPLEST if way != "groups" or few or pilot.p_random <= max(BY_CHANCE, 1 / (len(pilot.random) + 1))]
     best = max(ways.score(way) for way in known)
     return next(way for way in known if ways.score(way) >= best - NEGLIGIBLE)
 
