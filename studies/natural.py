@@ -28,6 +28,7 @@ from coterie.analysis.findings import Findings
 from coterie.data.catalogue import load
 from coterie.inspect import Inspection, inspect_data
 from coterie.inspect.answers import answers
+from coterie.inspect.recommendation import recommend
 from coterie.methods.catalogue import build
 from coterie.run.compare import compare
 from coterie.run.study import study
@@ -103,11 +104,14 @@ def _size(name: str) -> int:
 
 
 def _inspected(found: Inspection) -> dict[str, Any]:
-    """The four answers in a few words, and their numbers."""
+    """The answers in a few words, their numbers, and the recommendation."""
     differ, beyond, groups, pilot = (answer.short for answer in answers(found))
     assert found.beyond_labels is not None
     assert found.pilot is not None
     one, grouped, random = found.pilot.accuracies
+    ways, advised = found.pilot.ways, recommend(found)
+    assert ways is not None
+    assert advised is not None
     return {
         "inspected": len(found.ids),
         "differ": differ,
@@ -122,6 +126,10 @@ def _inspected(found: Inspection) -> dict[str, Any]:
         "pilot_one": one,
         "pilot_grouped": grouped,
         "pilot_random": random,
+        "recommended": advised.way,
+        **{f"way_{way}": ways.score(way) for way in ("one", "tuned", "alone", "groups")},
+        "way_rate": ways.rate,
+        "way_common": ways.common,
     }
 
 

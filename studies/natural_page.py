@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from coterie.analysis.gaps import Gap
+from coterie.analysis.recommendation import choose_ahead
+from coterie.analysis.roles import roles_of
 from coterie.analysis.rules import MARGIN, Outcome, outcome_of
 from coterie.statistics import Interval, Sources, equivalence, holm, paired, spread_of
 from coterie.statistics.over_draws import over_draws
@@ -70,6 +72,15 @@ On the first draw, with its defaults (`coterie inspect --data SPEC --data-seed 1
 client (0 is chance), *p* that of one population looking as much like groups; the pilot's accuracies are of one model, of the groups found,
 and of random groups of the same sizes.
 """
+WAYS = {"one": "fedavg", "more data": "fedavg", "tuned": "fedavg+finetune(epochs=5)", "alone": "local", "groups": "fedgroup"}
+TITLES = {"one": "one model", "more data": "more data", "tuned": "fine-tuned", "alone": "alone", "groups": "groups"}
+HALF_A_POINT = 0.5
+RECOMMENDED = """\
+## What is recommended, and whether it is right
+
+*Right* is within half a point of the best of all methods (the last column), by the mean over ten draws on test parts. `inspect` sees training
+samples of the first draw only; "more data" counts as one model. The report recommends from the comparison itself. Groups are FedGroup's.
+"""
 BEYOND = """\
 ## Beyond random groups
 
@@ -116,6 +127,18 @@ class Tables:
         sources = Sources("a seed for each draw", over_draws(differences, shared=False), clients)
         return Gap(paired(differences[:, 0]), sources, spread_of(differences, shared=False))
 
+    def reported(self, federation: str) -> str:
+        """The method that a report of these draws recommends; of `local` the interval is over draws alone."""
+        table = self.accuracies(federation)
+        labels = [label for label in table.columns if "assign" not in label and label != "fedavg"]
+        known = set(self.gains[(self.gains["federation"] == federation) & (self.gains["against"] == "fedavg")]["method"])
+        lows = {
+            label: self.gap(federation, label, "fedavg").low if label in known else paired((table[label] - table["fedavg"]).to_numpy()).low
+            for label in labels
+        }
+        ahead = {label: float(table[label].mean()) for label, low in lows.items() if low > 0}
+        return choose_ahead(ahead, roles_of(list(table.columns)).of)[0] if ahead else "fedavg"
+
     def judged(self, federation: str) -> dict[str, Judged]:
         """The five methods, by their short names."""
         own = self.gains[self.gains["federation"] == federation]
@@ -139,6 +162,7 @@ def page(tables: Tables) -> Iterator[str]:
     yield from _federations(tables.federations)
     yield from _inspected(tables.federations)
     yield from _gains(tables, found)
+    yield from _recommended(tables)
     yield from _beyond(found)
     yield from _read_off(tables, found)
 
@@ -177,6 +201,30 @@ def _gains(tables: Tables, found: dict[str, dict[str, Judged]]) -> Iterator[str]
         cells = [f"{_span(one.gap)} {_marked(one.outcome)}" for one in methods.values()]
         yield f"| {name} | {means['fedavg']:.1f} | {' | '.join(cells)} | {means['local'] - means['fedavg']:+z.1f} |"
     yield ""
+
+
+def _recommended(tables: Tables) -> Iterator[str]:
+    yield RECOMMENDED
+    yield "| federation | `inspect` | pilot: one, fine-tuned, alone, groups | accuracy | report | accuracy | always fine-tune | best |"
+    yield "|" + " --- |" * 8
+    right = Counter[str]()
+    for row in tables.federations.to_dict("records"):
+        name = row["federation"]
+        means = 100 * tables.accuracies(name).mean()
+        ways = {way: means[next(label for label in means.index if label == own or label.partition("(")[0] == own)] for way, own in WAYS.items()}
+        served = means[[label for label in means.index if "assign" not in label]]
+        reported = tables.reported(name)
+        chosen = {"inspect": ways[row["recommended"]], "report": means[reported], "tuned": ways["tuned"]}
+        right.update(who for who, score in chosen.items() if score >= served.max() - HALF_A_POINT)
+        cells = {who: _bold(f"{score:.1f}", score >= served.max() - HALF_A_POINT) for who, score in chosen.items()}
+        pilot = ", ".join(f"{100 * row[f'way_{way}']:.1f}" for way in ("one", "tuned", "alone", "groups"))
+        told = [TITLES[row["recommended"]], pilot, cells["inspect"], f"`{reported}`", cells["report"], cells["tuned"]]
+        yield f"| {name} | {' | '.join(told)} | {served.max():.1f} (`{served.idxmax()}`) |"
+    total = len(tables.federations)
+    yield (
+        f"\nRight (bold) in {total} federations: `inspect` {right['inspect']}, the report {right['report']}, always fine-tuning "
+        f"{right['tuned']}.\n"
+    )
 
 
 def _beyond(found: dict[str, dict[str, Judged]]) -> Iterator[str]:

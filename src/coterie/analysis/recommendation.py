@@ -62,14 +62,19 @@ def recommend(findings: Findings) -> Recommendation | None:
     ahead = {label: means[label] for label, gap in gaps.items() if gap.testable and gap.low > 0}
     if not ahead:
         return _recommendation(findings, base, f"No other method is significantly ahead of it{_closest(findings, gaps)}.")
-    best = max(ahead, key=lambda label: ahead[label])
-    near = [label for label, mean in ahead.items() if mean >= ahead[best] - NEGLIGIBLE]
-    label = min(near, key=lambda each: (SIMPLEST.index(findings.roles.of[each]), -ahead[each]))
+    label, best = choose_ahead(ahead, findings.roles.of)
     gap = gaps[label]
     reason = f"It is {signed(gap.mean)} points from {findings.called(base)} (95 % interval {signed(gap.low)} to {signed(gap.high)})"
     if label != best:
         reason += f"; {findings.called(best)} is {in_points(ahead[best] - ahead[label])} points ahead of it, too little to matter"
     return _recommendation(findings, label, f"{reason}.", best)
+
+
+def choose_ahead(ahead: Mapping[str, float], roles: Mapping[str, MethodRole]) -> tuple[str, str]:
+    """Of the methods ahead of the baseline, with their scores: the simplest within half a point of the best, and the best."""
+    best = max(ahead, key=lambda label: ahead[label])
+    near = [label for label, mean in ahead.items() if mean >= ahead[best] - NEGLIGIBLE]
+    return min(near, key=lambda each: (SIMPLEST.index(roles[each]), -ahead[each])), best
 
 
 def require_recommendation(findings: Findings) -> Recommendation:
