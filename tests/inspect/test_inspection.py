@@ -185,7 +185,7 @@ def test_sketches_that_have_no_meaning_are_refused(said: dict[str, float]) -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "total"), [(InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), 29), (InspectPlan(labels=False, pilot=None), 3)]
+    ("plan", "total"), [(InspectPlan(pilot=PilotPlan(rounds=1, randoms=2)), 52), (InspectPlan(labels=False, pilot=None), 3)]
 )
 def test_progress_is_told_to_the_last_question(plan: InspectPlan, total: int) -> None:
     heard: list[tuple[int, int, str]] = []
