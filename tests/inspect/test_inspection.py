@@ -143,7 +143,7 @@ def test_the_answers_in_words() -> None:
         "No number of groups is more distinct than chance: against one population of the same spread, p = 0.400"
     )
     told = answers(replace(found, groups=replace(chance, p_any=0.01)))[2]
-    assert "is not groups that hold" in told.evidence
+    assert "which hold, do not stand out" in told.evidence
     assert answers(replace(found, groups=replace(chance, p_company=0.01)))[2].short == "structure, but groups overlap"
 
 
