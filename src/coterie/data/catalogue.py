@@ -133,7 +133,7 @@ class _Maker:
 
     def _owned(self, samples: Samples) -> Samples:
         """The samples as those of the client given, where they are one client's without a name of its own."""
-        unnamed = samples.owners is None or (samples.provenance.get(frames.CLIENTS) == frames.BY_FILE and len(samples.owner_names) == 1)
+        unnamed = samples.owners is None or (samples.provenance.get(frames.CLIENTS) == frames.FILE and len(samples.owner_names) == 1)
         if self.client is None or not unnamed:
             return samples
         return replace(samples, owners=np.zeros(len(samples.y), dtype=np.int64), owner_names=(self.client,))

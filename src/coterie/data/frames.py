@@ -37,7 +37,7 @@ from coterie.data.text import Features, Wording
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
 
-CLIENTS = "clients"  # in the provenance: how clients are told apart, where no column does
+CLIENTS, FILE = "clients_by", "file"  # in the provenance: what tells clients apart, where no column does
 
 
 def csv(
@@ -189,7 +189,7 @@ def _table_samples(
         table = table_of(read.frame, str(where), read.roles, wishes, task, stated, read.rows, dialect.missing)
         if read.roles.by_file:
             owners, names = coded(np.repeat(found.clients, read.sizes))
-            table = replace(table, owners=owners, owner_names=names, facts={**table.facts, CLIENTS: BY_FILE})
+            table = replace(table, owners=owners, owner_names=names, facts={**table.facts, CLIENTS: FILE})
         return with_words(table, read.roles, wording)
 
     said: dict[str, Any] = {} if task == "auto" else {"task": task}
