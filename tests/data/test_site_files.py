@@ -11,7 +11,9 @@ from coterie.core.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.catalogue import load
 from coterie.data.table_files import FileRows, Row, rows_of
+from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.held import held_by_site, site_data
+from coterie.deploy.site_process import Site, SiteSettings
 from data.trial_files import CLASSES, LABEL, PHONES, write_site, write_sites
 
 HOW = f"label={LABEL},categories=onehot"
@@ -81,6 +83,13 @@ def test_a_site_names_its_only_client(tmp_path: Path) -> None:
     assert site_data(f"csv('{tmp_path}',{HOW})", site="north").ids == ("data", "more")
     with pytest.raises(UserError, match="has to be divided among clients: write for example client=COLUMN, a folder"):
         load(f"csv('{path}',{HOW})")
+
+
+def test_the_process_of_a_site_takes_the_name_of_its_kit(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(DEFAULT_POLICY)
+    (tmp_path / "kit.json").write_text('{"site": "north", "server": "hub"}')
+    SiteSettings(f"csv('{write_site(tmp_path / 'data.csv')}',{HOW})").write(tmp_path)
+    assert Site(tmp_path).federation.ids == ("north",)
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

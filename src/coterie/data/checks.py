@@ -33,7 +33,7 @@ TINY, SMALL = 10, 20  # rows of a client: fewer are tiny; from which on a column
 FLATTENED, FAR = 100.0, 10.0  # by how much a few values enlarge a column's deviation: severe, warning
 FEW_ROWS = 0.001  # the share of rows that are a few
 LEAK, STRONG = 0.995, 0.98  # balanced accuracy of one column alone, on rows held out: severe, warning
-BINS, LOOKED_AT = 64, 20_000  # of one column; rows
+FEW_VALUES, LOOKED_AT = 64, 20_000  # different values up to which each suggests a class; rows looked at
 LARGEST = 0.95  # share of the largest class from which on a warning is due
 RARE = 10  # training rows of a class
 SITES = 20  # clients up to which each is looked at by itself
@@ -362,10 +362,7 @@ def _leaks(view: _View) -> Iterable[Finding]:
             score = _correlation(view.values[column][rows].astype(np.float64), y[rows]) if not view.words[column] else 0.0
             score = score if score > 0.9999 else 0.0  # a strong predictor of an amount is no leak; the amount itself, in another unit, is
         else:
-            bins = _binned(view, column, rows)
-            table = np.zeros((int(bins.max()) + 1, len(view.classes)))
-            np.add.at(table, (bins[0::2], y[fitted]), 1.0)
-            right = table.argmax(axis=1)[bins[1::2]] == y[judged]
+            right = _predicted(view, column, fitted, judged) == y[judged]
             score = float(np.mean([right[y[judged] == c].mean() for c in kept]))
         if score < STRONG:
             continue
@@ -377,12 +374,27 @@ def _leaks(view: _View) -> Iterable[Finding]:
         )
 
 
-def _binned(view: _View, column: int, rows: Ints) -> Ints:
-    """(rows,) the bin of each: a word or value where they are few, else one of equally many; 0 is a gap."""
-    values, gaps = view.values[column][rows].astype(np.float64), view.gaps(column)[rows]
-    known = np.unique(values[~gaps])
-    edges = known if len(known) <= BINS else np.unique(np.quantile(values[~gaps], np.linspace(0, 1, BINS + 1)[:-1]))
-    return np.where(gaps, 0, np.searchsorted(edges, values, side="right")).astype(np.int64)
+def _predicted(view: _View, column: int, fitted: Ints, judged: Ints) -> Ints:
+    """(judged,) the class that a column alone suggests: the most frequent one of its value, or, where values are many, the nearest's."""
+    values, gaps = view.values[column], view.gaps(column)
+    known = fitted[~gaps[fitted]]
+    found = np.unique(values[known])
+
+    def place(rows: Ints) -> Ints:
+        """The row of the table below; the last is that of gaps, and of values that were not met."""
+        return np.where(gaps[rows], len(found), np.searchsorted(found, values[rows]))
+
+    if len(found) > FEW_VALUES:
+        order = known[np.argsort(values[known], kind="stable")]
+        after = np.searchsorted(values[order], values[judged]).clip(1, len(order) - 1)
+        nearer = values[judged] - values[order[after - 1]] < values[order[after]] - values[judged]
+        suggested = view.y[order[np.where(nearer, after - 1, after)]]
+    else:
+        suggested = np.zeros(len(judged), dtype=np.int64)
+    table = np.zeros((len(found) + 1, len(view.classes)))
+    np.add.at(table, (place(fitted), view.y[fitted]), 1.0)
+    by_table = gaps[judged] | (len(found) <= FEW_VALUES)
+    return np.where(by_table, table.argmax(axis=1)[place(judged)], suggested)
 
 
 def _correlation(one: Doubles, other: Doubles) -> float:
@@ -447,7 +459,7 @@ def _imbalance(view: _View) -> Iterable[Finding]:
     rare = np.flatnonzero((counts > 0) & (counts < RARE))
     if len(rare):
         yield Finding(
-            *("rare class", "warning" if 2 * len(rare) < len(counts) else "note"),
+            *("rare class", "warning" if 2 * len(rare) <= len(counts) else "note"),
             f"{_listed([view.classes[c] for c in rare], 'class', begin=True)} {'has' if len(rare) == 1 else 'have'} fewer than {RARE} "
             "training rows.",
             "Their scores say little.",

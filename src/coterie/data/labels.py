@@ -62,7 +62,9 @@ def _stated_classes(column: Sequence[Any], name: str, classes: Sequence[str], wh
     words = [str(value).strip() for value in column]
     for row, word in enumerate(words):
         if word not in known:
-            raise UserError(f"{where} has {word!r} in {locate(row, rows)}, which is no class of the label {name!r}: {suggestion(word, known)}")
+            raise UserError(
+                f"{where} has {word!r} in {locate(row, rows)}, which is no class of the label {name!r}: {suggestion(word, known)}"
+            )
     return Labels(np.array([known[word] for word in words], dtype=np.int64), tuple(known))
 
 

@@ -115,9 +115,7 @@ class Schema:
             ValueError: The values are not those of a schema.
         """
         try:
-            columns = tuple(
-                SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in told["columns"]
-            )
+            columns = tuple(SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in told["columns"])
             words = {name: tuple(map(str, told[name])) for name in ("classes", "label", "missing")}
             plain = {name: str(told[name]) for name in ("task", "scale", "impute", "statistics")}
             text, shape = told["text"], tuple(int(size) for size in told["shape"])
@@ -275,9 +273,7 @@ def _in_order(federation: Federation, features: tuple[str, ...], schema: Schema)
 def _reordered(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
     """The same statistics for the columns in the schema's order."""
     columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
-    scalings = {
-        name: _selected(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()
-    }
+    scalings = {name: _selected(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()}
     return Preparation(columns, preparation.wishes, scalings)
 
 
@@ -300,6 +296,4 @@ def _relabelled(federation: Federation, own: Sequence[str], classes: Sequence[st
 
 def text_schema(column: str, worded: Mapping[str, Any], label: Sequence[str], classes: Sequence[str], task: str) -> Schema:
     """The schema of a table of texts."""
-    return Schema(
-        columns=(SchemaColumn(column, "text"),), classes=tuple(classes), task=task, label=tuple(label), text=worded["wording"]
-    )
+    return Schema(columns=(SchemaColumn(column, "text"),), classes=tuple(classes), task=task, label=tuple(label), text=worded["wording"])

@@ -188,9 +188,7 @@ class CsvText:
         import pandas as pd
 
         kept = [name for name in written if name in self.head()]
-        frame = pd.read_csv(
-            StringIO(self.text), sep=self.sep, decimal=self.decimal, na_values=list(self.missing) or None, index_col=False
-        )
+        frame = pd.read_csv(StringIO(self.text), sep=self.sep, decimal=self.decimal, na_values=list(self.missing) or None, index_col=False)
         if kept:
             texts = pd.read_csv(StringIO(self.text), sep=self.sep, index_col=False, dtype=str, keep_default_na=False, usecols=kept)
             frame = frame.assign(**{name: texts[name].where(~texts[name].str.strip().isin(self.missing), "") for name in kept})
