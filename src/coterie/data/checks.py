@@ -299,7 +299,7 @@ def _outliers(view: _View) -> Iterable[Finding]:
             sentence=f"Column {name!r} holds {value:g} in {where[0]}"
             + (f" and {len(far) - 1} more values like it" if len(far) > 1 else "")
             + f": without {'them' if len(far) > 1 else 'it'} the column would vary {factor:,.0f} times less.",
-            advice="Fix the row, or mark the value with missing=; scale=robust limits such values, scale=standard would flatten the others.",
+            advice="Fix the row or name the value as missing=; scale=robust limits such values, scale=standard would flatten the others.",
             clients=view.who(np.unique(view.owner[rows[far]])),
             columns=(name,),
             rows=where,
@@ -436,7 +436,7 @@ def _missing_classes(view: _View) -> Iterable[Finding]:
     first = lacking[0]
     lost = [view.classes[c] for c in np.flatnonzero((trained > 0) & ~held[first])]
     yield Finding(
-        # as a slip it is one of few clients with tables of their own; where most lack some, or clients are many, it is how labels are spread
+        # a slip where few clients with tables of their own lack one; where most do, or clients are many, it is how labels are spread
         *("missing class", "warning" if view.names and 2 * len(lacking) < len(view.clients) <= SITES else "note"),
         f"{_some(view, lacking, begin=True)} {'lacks' if len(lacking) == 1 else 'lack'} a class"
         f" ({view.clients[first]}: {_listed(lost, 'class')}).",

@@ -108,8 +108,8 @@ def _marks(cells: Sequence[Any], name: str, where: str, rows: FileRows | None) -
     words = [str(cell).strip().lower() for cell in cells]
     if wrong := [i for i, word in enumerate(words) if word not in MARKS]:
         raise UserError(
-            f"{where}: {locate(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, each is "
-            "0 or 1."
+            f"{where}: {locate(wrong[0], rows)} has {str(cells[wrong[0]])!r} in the label {name!r}: where there are several labels, each "
+            "is 0 or 1."
         )
     return np.array([MARKS[word] for word in words], dtype=np.uint8)
 

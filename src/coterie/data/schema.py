@@ -160,9 +160,8 @@ def check(own: Schema, schema: Schema, where: str, other: str = "the federation"
         raise UserError(f"{where} is a {own.task}, {other} a {schema.task}: is the label column the right one?")
     known = {column.name: column for column in schema.columns}
     found = {column.name: column for column in own.columns}
-    if not known or not found:
-        if own.shape != schema.shape or bool(known) != bool(found):
-            raise UserError(f"{where} has samples of shape {_size(own)}, {other} {_size(schema)}.")
+    if bool(known) != bool(found) or (not known and own.shape != schema.shape):
+        raise UserError(f"{where} has samples of shape {_size(own)}, {other} {_size(schema)}.")
     for name in known:
         if name not in found:
             left = [each for each in found if each not in known]

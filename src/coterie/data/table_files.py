@@ -61,7 +61,8 @@ class FileRows:
             return FileRows(())
         first = np.searchsorted([run[0] for run in self.runs], samples, side="right")
         starts = np.flatnonzero(np.r_[True, (np.diff(samples) != 1) | (np.diff(first) != 0)])
-        return FileRows(tuple((int(start), *self.locate(int(samples[start]))) for start in starts))
+        places = [self.locate(int(samples[start])) for start in starts]
+        return FileRows(tuple((int(start), str(place.file), place.row) for start, place in zip(starts, places, strict=True)))
 
     def told(self) -> list[list[Any]]:
         """As plain values."""

@@ -78,8 +78,8 @@ def compare(
     a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
     names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
     that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
-    ends on time with complete pairs, and `resume` goes on. Data with severe faults (`check_data`) are refused unless `accept`. Where no run reaches the end, `NothingFinishedError` says why and carries the
-    comparison that there is.
+    ends on time with complete pairs, and `resume` goes on. Data with severe faults (`check_data`) are refused unless `accept`. Where no
+    run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
     """
     file = compared_file(methods, trust)
     chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
