@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it equal to wha
     from coterie.core.states import Models as Models
     from coterie.core.states import State as State
     from coterie.data.catalogue import load as load
+    from coterie.data.checks import Finding as Finding
+    from coterie.data.checks import check_data as check_data
     from coterie.data.federation import Federation as Federation
     from coterie.data.federation import Parts as Parts
     from coterie.data.federation import Samples as Samples
@@ -121,6 +123,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "State",
     ),
     "coterie.data.catalogue": ("load",),
+    "coterie.data.checks": (
+        "Finding",
+        "check_data",
+    ),
     "coterie.data.federation": (
         "Federation",
         "Parts",

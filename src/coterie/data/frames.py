@@ -1,10 +1,10 @@
-"""A user's own tables: CSV and Parquet files, a row a sample, with a client column."""
+"""A user's own tables: CSV and Parquet files, a row a sample, with a client column or a file a client."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,20 +13,36 @@ from coterie.data.federation import Samples
 from coterie.data.folder import find_path
 from coterie.data.labels import TaskWord, labels_of
 from coterie.data.own import own_samples, split_words
-from coterie.data.preparing.columns import Columns
+from coterie.data.preparing.columns import Columns, StatedColumn
 from coterie.data.preparing.prepared import pending
 from coterie.data.preparing.wishes import Categories, Impute, Scale, StatisticsOf, Wishes
-from coterie.data.preparing.worded import WordedColumn
+from coterie.data.preparing.worded import WORDED, WordedColumn
+from coterie.data.schema import SCHEMA, Schema, text_schema
 from coterie.data.table import Table, coded
+from coterie.data.table_files import (
+    BY_FILE,
+    ROWS,
+    CsvText,
+    Dialect,
+    FileRows,
+    TableFiles,
+    check_alike,
+    find_files,
+    guess_label,
+    listed,
+    locate,
+)
 from coterie.data.text import Features, Wording
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
 
+CLIENTS, FILE = "clients_by", "file"  # in the provenance: what tells clients apart, where no column does
+
 
 def csv(
     path: str,
-    label: tuple[str, ...] | str,
+    label: tuple[str, ...] | str | None = None,
     client: str | None = None,
     text: str | None = None,
     split: str | None = None,
@@ -41,25 +57,36 @@ def csv(
     length: int = 32,
     tokenizer: str | None = None,
     task: TaskWord = "auto",
+    columns: tuple[str, ...] | str = (),
+    classes: tuple[str, ...] | str = (),
+    missing: tuple[str, ...] | str | int | float = (),
+    sep: tuple[str, ...] | str | None = None,
+    encoding: tuple[str, ...] | str | None = None,
+    decimal: str = ".",
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Your CSV file: a row a sample, with a label column, a client column and columns (or one of texts) to learn from.
+    """Your CSV files: a row a sample, with a label column, columns (or one of texts) to learn from, and a client column or a file a client.
 
-    `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
-    categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
-    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn,
-    or, with a tokenizer, for text.
+    The path is a file, a folder or a pattern such as 'sites/*.csv'; of a folder and a pattern each file is a client by its name, unless a
+    column says otherwise. `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are
+    features: numbers, or, with categories=onehot, words. impute=mean, median or most_frequent fills gaps, scale=standard brings numbers
+    to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1, both by the training parts of all clients together or,
+    with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn, or, with a tokenizer, for text.
     `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
+    `columns` and `classes` state what all sites share where this one lacks a word or a class: columns=(age,'phone=HTC|Pixel'). `missing`
+    are marks of gaps such as '?', `sep`, `encoding` and `decimal` say how the files are written.
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
+    roles, stated = ColumnRoles(label or (), client, text, split), Stated.of(columns, classes)
+    dialect = Dialect.of(sep, encoding, decimal, missing)
+    return _table_samples("csv", path, roles, wishes, wording, task, stated, dialect, _data_dir)
 
 
 def parquet(
     path: str,
-    label: tuple[str, ...] | str,
+    label: tuple[str, ...] | str | None = None,
     client: str | None = None,
     text: str | None = None,
     split: str | None = None,
@@ -74,37 +101,30 @@ def parquet(
     length: int = 32,
     tokenizer: str | None = None,
     task: TaskWord = "auto",
+    columns: tuple[str, ...] | str = (),
+    classes: tuple[str, ...] | str = (),
+    missing: tuple[str, ...] | str | int | float = (),
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
-    """Your Parquet file: as csv."""
+    """Your Parquet files: as csv."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
+    roles, stated = ColumnRoles(label or (), client, text, split), Stated.of(columns, classes)
+    return _table_samples("parquet", path, roles, wishes, wording, task, stated, Dialect(missing=listed(missing)), _data_dir)
 
 
-def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
-    """The file, with the columns of names as they are written: the clients 1, 01, 1.0 and NA are four.
+@dataclass(frozen=True)
+class Stated:
+    """What a user states of a table by hand: the columns to learn from, in their order, and all classes there are."""
 
-    Lines that are longer than the head are refused: pandas would take their first cells for an index, or drop the last. So are two columns
-    of one name, the second of which pandas would rename.
-    """
-    import pandas as pd
+    columns: Any = ()  # names, with what each holds, as `StatedColumn.listed` reads them
+    classes: tuple[str, ...] = ()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, index_col=False).iloc[0].tolist()
-        check_columns(head, str(path))
-        frame = pd.read_csv(path, index_col=False)
-        written = [name for name in names if name in head]
-        texts = pd.read_csv(path, index_col=False, dtype=str, keep_default_na=False, usecols=written) if written else frame
-        return frame.assign(**{name: texts[name] for name in written})
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.read_parquet(path)
+    @classmethod
+    def of(cls, columns: Any, classes: Any) -> "Stated":
+        """From settings, each one word or several."""
+        return cls(columns if isinstance(columns, Mapping) else listed(columns), listed(classes))
 
 
 def check_columns(columns: Sequence[str], where: str) -> None:
@@ -127,9 +147,14 @@ class ColumnRoles:
         return listed(self.label)
 
     @property
+    def by_file(self) -> bool:
+        """Whether each file is a client."""
+        return self.client == BY_FILE
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """What each column is, and its name."""
-        others = (("client", self.client), ("text", self.text), ("split", self.split))
+        others = (("client", None if self.by_file else self.client), ("text", self.text), ("split", self.split))
         return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
 
     @property
@@ -137,42 +162,130 @@ class ColumnRoles:
         return [name for _, name in self.pairs]
 
 
-def listed(drop: Sequence[str] | str) -> tuple[str, ...]:
-    """Names of columns, one or several."""
-    return (drop,) if isinstance(drop, str) else tuple(map(str, drop))
-
-
-def _frame(
+def _table_samples(
     kind: str,
-    reader: "Callable[..., pd.DataFrame]",
     path: str,
     roles: ColumnRoles,
     wishes: Wishes,
     wording: Wording,
     task: TaskWord,
+    stated: Stated,
+    dialect: Dialect,
     data_dir: Path | None,
 ) -> Samples:
-    where = find_path(path, data_dir)
+    found, where = find_files(path, kind, data_dir), find_path(path, data_dir)
     wording.check(f"Data set {kind!r}")
+    if found.several and roles.client is None:
+        roles = replace(roles, client=BY_FILE)
 
     def read() -> Table:
         try:
-            frame = reader(where, roles.columns)
+            read = _read_files(kind, found, roles, wishes, stated, dialect)
         except UserError:
             raise
         except Exception as error:  # pandas and pyarrow raise many kinds, all of which mean that the file cannot be read
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{where} cannot be read as {kind}: {reason}") from error
-        table = table_of(frame, str(where), roles, wishes, task)
-        return table if roles.text is None else WordedColumn(roles.text, wording).table(table)
+        table = table_of(read.frame, str(where), read.roles, wishes, task, stated, read.rows, dialect.missing)
+        if read.roles.by_file:
+            owners, names = coded(np.repeat(found.clients, read.sizes))
+            table = replace(table, owners=owners, owner_names=names, facts={**table.facts, CLIENTS: FILE})
+        return with_words(table, read.roles, wording)
 
-    said = {} if task == "auto" else {"task": task}
-    return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told(), **said)
+    said: dict[str, Any] = {} if task == "auto" else {"task": task}
+    said |= {"clients": found.clients} if roles.by_file else {}
+    said |= {name: value for name, value in (asdict(stated) | asdict(dialect)).items() if value not in ((), ".")}
+    return own_samples(kind, where, found.files, read, **asdict(roles), **wording.settings(), wishes=wishes.told(), **said)
 
 
-def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wishes | None = None, task: str = "auto") -> Table:
-    """A data frame's columns in their roles."""
-    wishes = wishes or Wishes()
+class _Read(NamedTuple):
+    """Files as one frame, the line of each row, the rows of each file, and the roles with a label that was guessed."""
+
+    frame: "pd.DataFrame"
+    rows: FileRows
+    sizes: list[int]
+    roles: ColumnRoles
+
+
+def _read_files(kind: str, found: TableFiles, roles: ColumnRoles, wishes: Wishes, stated: Stated, dialect: Dialect) -> _Read:
+    """Read the files of a table, whose columns may come in any order.
+
+    Lines that are longer than the head are refused: pandas would take their first cells for an index, or drop the last. So are two columns
+    of one name, the second of which pandas would rename.
+    """
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        if kind == "csv":
+            texts = [CsvText.open(file, dialect, len(found.files) > 1) for file in found.files]
+            heads = [text.head() for text in texts]
+        else:
+            frames = [mark_missing(pd.read_parquet(file), dialect.missing) for file in found.files]
+            heads = [[str(name) for name in frame] for frame in frames]
+        for file, head in zip(found.files, heads, strict=True):
+            check_columns(head, str(file))
+        if not roles.label and heads[0]:
+            roles = replace(roles, label=guess_label(heads[0], str(found.files[0]), kind))
+        if len(heads) > 1:
+            needed = [*roles.columns, *(c.name for c in StatedColumn.listed(stated.columns, heads[0], str(found.files[0])))]
+            check_alike(found.files, heads, needed if stated.columns else None, wishes.drop)
+        if kind == "csv":
+            frames = [text.frame(roles.columns) for text in texts]
+            lines = [text.rows(len(frame)) for text, frame in zip(texts, frames, strict=True)]
+        else:
+            lines = [FileRows(((0, file.name, 1),)) for file in found.files]
+    sizes = [len(frame) for frame in frames]
+    begins = np.cumsum([0, *sizes]).tolist()
+    runs = tuple((begin + first, file, line) for begin, each in zip(begins, lines, strict=False) for first, file, line in each.runs)
+    first = frames[0]
+    whole = first if len(frames) == 1 else pd.concat([frame.reindex(columns=first.columns) for frame in frames], ignore_index=True)
+    return _Read(whole, FileRows(runs), sizes, roles)
+
+
+def mark_missing(frame: "pd.DataFrame", marks: Sequence[str]) -> "pd.DataFrame":
+    """The frame with gaps where its cells are marks of them; a column that then holds numbers alone is one of numbers."""
+    import pandas as pd
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    if not marks:
+        return frame
+    numbers = [number for mark in marks if (number := pd.to_numeric(mark, errors="coerce")) == number]
+    made = {}
+    for name in frame:
+        column = frame[name]
+        if is_bool_dtype(column):
+            continue
+        marked = column.isin(numbers) if is_numeric_dtype(column) else column.astype(str).str.strip().isin(list(marks))
+        column = column.mask(marked)
+        if not is_numeric_dtype(column):
+            found = pd.to_numeric(column, errors="coerce")
+            column = found if (found.isna() == column.isna()).all() else column
+        made[name] = column
+    return frame.assign(**{str(name): column for name, column in made.items()})
+
+
+def with_words(table: Table, roles: ColumnRoles, wording: Wording) -> Table:
+    """A table of texts with features in their place; others as they are."""
+    if roles.text is None:
+        return table
+    made = WordedColumn(roles.text, wording).table(table)
+    schema = text_schema(roles.text, made.facts[WORDED], roles.labels, table.classes, table.task)
+    return replace(made, facts={**made.facts, SCHEMA: schema.told()})
+
+
+def table_of(
+    frame: "pd.DataFrame",
+    where: str,
+    roles: ColumnRoles,
+    wishes: Wishes | None = None,
+    task: str = "auto",
+    stated: Stated | None = None,
+    rows: FileRows | None = None,
+    missing: Sequence[str] = (),
+) -> Table:
+    """A data frame's columns in their roles; `rows` are the lines of its files."""
+    wishes, stated = wishes or Wishes(), stated or Stated()
     check_columns([str(column) for column in frame.columns], where)
     if not len(frame):
         raise UserError(f"{where} holds no samples.")
@@ -181,9 +294,10 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
             raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
     for role, column in roles.pairs:
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
-            raise UserError(f"{where}: row {int(lacking.argmax())} has no value in the {role} column {column!r}.")
-    labels = labels_of([frame[name].tolist() for name in roles.labels], roles.labels, task, where)
-    owners, names = coded([str(value).strip() for value in frame[roles.client]]) if roles.client is not None else (None, ())
+            raise UserError(f"{where}: {locate(int(lacking.argmax()), rows)} has no value in the {role} column {column!r}.")
+    labels = labels_of([frame[name].tolist() for name in roles.labels], roles.labels, task, where, stated.classes, rows)
+    named = roles.client is not None and not roles.by_file
+    owners, names = coded([str(value).strip() for value in frame[roles.client]]) if named else (None, ())
     table = Table(
         y=labels.y,
         classes=labels.classes,
@@ -192,25 +306,28 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
         part=split_words(frame[roles.split].tolist(), where) if roles.split is not None else None,
         owners=owners,
         owner_names=names,
+        stated=bool(stated.classes),
+        facts={} if rows is None else {ROWS: rows.told()},
     )
     if roles.text is not None:
         return table
     rest = frame.drop(columns=list(dict.fromkeys([*roles.columns, *wishes.drop])))
+    said = StatedColumn.listed(stated.columns, [str(name) for name in rest], where)
+    if said:
+        rest = rest[[column.name for column in said]]
+        wishes = replace(wishes, categories="onehot") if any(column.kind == "category" for column in said) else wishes
     if not len(rest.columns):
         raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.columns)}.")
-    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot")
-    facts: dict[str, Any] = {"features": list(columns.features)}
-    if not wishes.any:
-        values = rest.to_numpy(np.float32)
-        if np.isnan(values).any():
-            row, place = np.argwhere(np.isnan(values))[0]
-            raise UserError(
-                f"{where}: sample {row} holds a value that is no finite number, in column {str(rest.columns[place])!r}; fill it in or drop "
-                "it, or say impute=mean."
-            )
-        return replace(table, values=values, facts=facts)
-    encoded = columns.encode(rest, where)
+    columns = Columns.of(rest, where, onehot=wishes.categories == "onehot", stated=said, rows=rows)
+    schema = Schema.of_table(columns, roles.labels, labels.classes, labels.task, wishes, missing)
+    facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.told()}
+    encoded = columns.encode(rest, where, rows)
     if wishes.impute == "none" and np.isnan(encoded).any():
         row, place = np.argwhere(np.isnan(encoded))[0]
-        raise UserError(f"{where}: sample {row} has no number in column {columns.features[place]!r}: fill it in, or say impute=mean.")
+        raise UserError(
+            f"{where}: {locate(int(row), rows)} has no number in column {columns.features[place]!r}: fill it in or drop it, or say "
+            "impute=mean or impute=median."
+        )
+    if not wishes.any:
+        return replace(table, values=encoded.astype(np.float32), facts=facts)
     return replace(table, values=encoded, facts={**facts, **pending(columns, wishes)})

@@ -12,13 +12,13 @@ from coterie.core.errors import UserError, check_names
 from coterie.core.inputs import Inputs, several
 from coterie.data.array_labels import array_labels
 from coterie.data.federation import INPUTS, Federation, Samples
-from coterie.data.frames import ColumnRoles, listed, table_of
+from coterie.data.frames import ColumnRoles, Stated, mark_missing, table_of, with_words
 from coterie.data.object_rows import LABEL, ObjectRows, Wanted, samples_of
 from coterie.data.own import TOLD, split_words
 from coterie.data.partitions import natural
 from coterie.data.preparing.wishes import Wishes
-from coterie.data.preparing.worded import WordedColumn
 from coterie.data.table import PARTS, Table, as_samples, check_table, coded
+from coterie.data.table_files import listed
 from coterie.data.text import Wording
 from coterie.data.unseen import with_unseen
 
@@ -45,6 +45,9 @@ def frame_federation(
     length: int = 32,
     tokenizer: str | None = None,
     task: str = "auto",
+    columns: Mapping[str, Any] | Sequence[str] | str = (),
+    classes: Sequence[str] | str = (),
+    missing: Sequence[Any] | str | float = (),
     groups: str | Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Federation:
@@ -60,8 +63,10 @@ def frame_federation(
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
     roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
-    table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", roles, wishes, task)
-    return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", {**parts, "groups": groups})
+    marks = listed(missing)
+    whole = mark_missing(frame.reset_index(drop=True), marks)
+    table = table_of(whole, f"The frame {name!r}", roles, wishes, task, Stated.of(columns, classes), missing=marks)
+    return _federation(with_words(table, roles, wording), name, "a data frame", {**parts, "groups": groups})
 
 
 def arrays_federation(

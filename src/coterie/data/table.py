@@ -11,6 +11,7 @@ from coterie.core.errors import UserError
 from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
 from coterie.data.preparing.prepared import has_gaps
+from coterie.data.table_files import ROWS, rows_of
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 BLOCK = 4096  # rows looked at together: a set may be larger than memory
@@ -32,6 +33,7 @@ class Table:
     owner_names: tuple[str, ...] = ()
     task: TaskName = "classification"
     facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance should tell beside source, licence and citation
+    stated: bool = False  # whether a user states the classes, of which all but one may then be absent
 
     def count(self, part: str) -> int:
         """How many rows a part of the set's own split has; without such a split, all rows are train."""
@@ -125,7 +127,7 @@ def _check_classes(table: Table, where: str) -> None:
     if table.y.min() < 0 or table.y.max() >= len(table.classes):
         wrong = table.y.min() if table.y.min() < 0 else table.y.max()
         raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")
-    if len(np.unique(table.y)) < 2:
+    if len(np.unique(table.y)) < 2 and not table.stated:
         only = table.classes[int(table.y[0])]
         raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
 
@@ -141,4 +143,6 @@ def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Sample
         return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part, task)
     tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
     central = (x[tests], table.y[tests]) if tests.any() else None
+    if (rows := rows_of(told)) is not None:
+        told[ROWS] = rows.select(np.flatnonzero(rest)).told()
     return Samples(name, x[rest], table.y[rest], table.classes, central, told, task=task)

@@ -7,13 +7,25 @@ import numpy as np
 
 from coterie.core.arrays import Ints
 from coterie.core.errors import UserError, suggestion
+from coterie.core.json_object import read_object
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
+from coterie.data.table_files import ROWS, rows_of
 
 
-def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None) -> Federation:
-    """The federation of a site: all clients of the spec, or those that are named. Nothing of it ever leaves but what asks ask for."""
-    whole = load(spec, data_seed, data_dir)
+def site_data(
+    spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None, site: str | None = None
+) -> Federation:
+    """The federation of a site. Nothing of it ever leaves but what asks ask for.
+
+    Args:
+        spec: The data of the site.
+        clients: The clients that it holds; default: all.
+        data_seed: Which draw of the split.
+        data_dir: Where data files are.
+        site: The site's name, which its client has where neither a column nor several files name clients.
+    """
+    whole = load(spec, data_seed, data_dir, client=site)
     if whole.inputs is not None:
         raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
     if not whole.task.counts_classes:
@@ -29,6 +41,11 @@ def site_data(spec: str, clients: Sequence[str] | None = None, *, data_seed: int
     return held_by_site(whole, clients)
 
 
+def site_name(kit: Path) -> str | None:
+    """The site that a kit is for, where it says so."""
+    return str(read_object(kit / "kit.json", site=str)["site"]) if (kit / "kit.json").is_file() else None
+
+
 def held_by_site(federation: Federation, clients: Sequence[str]) -> Federation:
     """The same federation with these clients alone, and only their samples."""
     rows = [federation.ids.index(name) for name in clients]
@@ -38,9 +55,12 @@ def held_by_site(federation: Federation, clients: Sequence[str]) -> Federation:
     def cut(part: Parts) -> Parts:
         return Parts.of([_places(kept, part[row]) for row in rows])
 
+    lines = rows_of(federation.provenance)
     return federation.with_(
         x=np.asarray(federation.x[kept]),
+        raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
         y=federation.y[kept],
+        provenance={**federation.provenance, **({} if lines is None else {ROWS: lines.select(kept).told()})},
         ids=tuple(clients),
         train=cut(federation.train),
         test=cut(federation.test),

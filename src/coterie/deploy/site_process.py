@@ -13,7 +13,7 @@ from coterie.core.plain import read_json, write_json
 from coterie.deploy.answering import AnswerAll, answer_parcel, site_card
 from coterie.deploy.denied import Denied
 from coterie.deploy.files import kit_files
-from coterie.deploy.held import site_data
+from coterie.deploy.held import site_data, site_name
 from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Parcel, Received, from_message, is_kind, to_message
 from coterie.deploy.policy import read_policy
 from coterie.deploy.received import write_delivery
@@ -52,7 +52,9 @@ class Site:
     def __init__(self, kit: Path) -> None:
         self.kit, self.settings = kit, SiteSettings.read(kit)
         folder = Path(self.settings.data_dir) if self.settings.data_dir else None
-        self.federation = site_data(self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder)
+        self.federation = site_data(
+            self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder, site=site_name(kit)
+        )
         self.policy = read_policy(kit_files(kit).policy)
         self.worker: SiteWorker | None = None
         self.world: World | None = None

@@ -17,6 +17,7 @@ from coterie.core.model import MakeModule
 from coterie.core.plain import json_text, read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
+from coterie.data.checks import check_before
 from coterie.data.federation import Federation
 from coterie.data.unseen import leaving_out
 from coterie.evidence.creation import create_folder
@@ -68,6 +69,7 @@ def compare(
     metric: str | ValueOf | None = None,
     loss: str | None = None,
     trust: bool = False,
+    accept: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
@@ -76,8 +78,8 @@ def compare(
     a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
     names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
     that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
-    ends on time with complete pairs, and `resume` goes on. Where no run reaches the end, `NothingFinishedError` says why and carries the
-    comparison that there is.
+    ends on time with complete pairs, and `resume` goes on. Data with severe faults (`check_data`) are refused unless `accept`. Where no
+    run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
     """
     file = compared_file(methods, trust)
     chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
@@ -99,6 +101,9 @@ def compare(
     request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_spelt(metric), **settings)
     carried = execution or (Execution() if file is None else file.execution)
     watchers = tuple(watchers_of(callbacks))
+    if not (resume and (chosen.out / NAME).is_file()):  # what has begun was checked, or accepted, then
+        for source, design in zip(sources, designs, strict=True):
+            _tell(watchers, check_before(source(design.draws[0]), accept=accept))
     return compared(carried_out(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
 
 

@@ -18,6 +18,7 @@ from coterie.data.preparing.columns import Columns, TableColumn
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.preparing.scales import scale_warning
+from coterie.data.preparing.statistics import quantiles
 from coterie.data.preparing.wishes import Wishes
 from coterie.deploy.bundle_files import read_bundle, write_bundle
 from coterie.deploy.export import served
@@ -74,6 +75,74 @@ def test_sums_over_clients_are_the_statistics_of_all_rows(rows: np.ndarray, clie
     assert found.deviation == pytest.approx(rows.std(0), abs=1e-6 * size)
 
 
+def test_quantiles_of_all_clients_by_hand() -> None:
+    rows = {"x": np.array([[1.0, np.nan], [3.0, 10.0], [2.0, 10.0]]), "y": np.array([[8.0, 30.0], [1e12, 0.0]])}
+    made = Preparation.fit(NUMBERS, Wishes(scale="robust", impute="median"), rows)
+    found = made.scalings[EVERYBODY]
+    assert found.mean.tolist() == [3.0, 10.0]  # of 1 2 3 8 1e12 and of 0 10 10 30: the least that half of them do not exceed
+    assert found.deviation.tolist() == [6.0, 10.0]  # 8 - 2 and 10 - 0
+    assert made.apply(np.array([[9.0, np.nan], [1e12, -1e12]]), None).tolist() == [[1.0, 0.0], [10.0, -10.0]]  # far out is limited
+    mixed = Preparation.fit(NUMBERS, Wishes(scale="robust", impute="mean"), rows)
+    assert mixed.apply(np.array([[3.0, np.nan]]), None).tolist() == [[0.0, 0.25]]  # the mean is 12.5
+    own = Preparation.fit(NUMBERS, Wishes(impute="median", statistics="client"), rows)
+    assert own.apply(np.array([[np.nan, np.nan]]), "x").tolist() == [[2.0, 10.0]]
+    half = Preparation.fit(NUMBERS, Wishes(scale="robust"), {"x": np.array([[0.0, 1.0]] * 9 + [[1.0, 1.0]])})
+    assert half.scalings[EVERYBODY].deviation == pytest.approx([0.3, 0.0])  # the quartiles are equal: the deviation is left
+
+
+@settings(max_examples=30, deadline=None)
+@given(arrays(np.float32, st.tuples(st.integers(1, 12), st.just(2)), elements=st.floats(-(2.0**99), 2.0**99, width=32)), st.integers(1, 4))
+def test_counts_over_clients_are_the_quantiles_of_all_rows(rows: np.ndarray, clients: int) -> None:
+    pieces = [rows[i::clients].astype(np.float64) for i in range(clients)]
+    for share in (0.25, 0.5, 0.75):
+        assert quantiles(pieces, (share,))[0].tolist() == np.quantile(rows, share, axis=0, method="inverted_cdf").tolist()
+
+
+def test_the_most_frequent_word_and_number_stand_for_gaps() -> None:
+    columns = Columns((TableColumn("job", ("nurse", "smith")), TableColumn("code"), TableColumn("pay")))
+    x = np.array([[1, 0, 3, 1.5], [0, 1, 3, 2.5], [0, 0, np.nan, np.nan]])
+    y = np.array([[0, 1, 7, 9.5], [0, 1, 3, 2.0]])
+    many = {"x": np.c_[np.repeat(x, 80, axis=0)[:, :3], np.arange(240.0)], "y": y}  # pay has more values than anybody should list
+    made = Preparation.fit(columns, Wishes(impute="most_frequent", categories="onehot"), many)
+    gap = np.array([[0, 0, np.nan, np.nan], [1, 0, 7, 4]])
+    assert made.apply(gap, None).tolist() == [[0, 1, 3, 118], [1, 0, 7, 4]]
+    again = Preparation.read(json.loads(json.dumps(made.told())))
+    assert again.apply(gap, None).tolist() == made.apply(gap, None).tolist()
+    mean = Preparation.fit(columns, Wishes(impute="mean", categories="onehot"), many)
+    assert mean.apply(gap, None)[0, :2].tolist() == [0, 0]  # no other way fills words
+
+
+@pytest.mark.parametrize("how", ["impute=median,scale=robust", "impute=most_frequent,scale=standard"])
+def test_other_ways_leave_no_gaps_and_travel_with_a_bundle(tmp_path: Path, how: str) -> None:
+    path = people(tmp_path / "t.csv")
+    made = load(spec(path, f"categories=onehot,{how}"))
+    assert not np.isnan(made.x).any()
+    ct.study("fedavg", data=made.name, rounds=1, out=tmp_path / "run")
+    found = served(tmp_path / "run", "fedavg")
+    write_bundle(found.bundle(["south"]), tmp_path / "b")
+    frame = pd.read_csv(path)
+    own = frame.index[frame["site"] == "south"]
+    expected = found.federation.x[own]
+    assert read_bundle(tmp_path / "b").preparation is not None
+    frame.loc[own].to_csv(tmp_path / "new.csv", index=False)
+    assert np.array_equal(read_rows(tmp_path / "new.csv", read_bundle(tmp_path / "b"), "ill").x, expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wishes": {"scale": "magic", "impute": "mean", "categories": "none", "drop": [], "statistics": "federated"}},
+        {"scalings": {"": {"mean": [0.0, 0.0], "deviation": [1.0, 1.0], "fill": [0.0]}}},
+        {"scalings": {"": {"mean": [0.0, 0.0], "deviation": [1.0, 1.0], "bound": -1.0}}},
+        {"scalings": {"": {"mean": [0.0, 0.0]}}},
+    ],
+)
+def test_a_preparation_that_was_tampered_with_is_refused(change: dict[str, object]) -> None:
+    made = Preparation.fit(NUMBERS, BOTH, {"x": np.zeros((2, 2))})
+    with pytest.raises(ValueError, match=r"cannot use scale='magic'|statistics that are|a scaling without"):
+        Preparation.read({**made.told(), **change})
+
+
 def test_words_become_indicators_and_unknown_ones_none() -> None:
     frame = pd.DataFrame({"job": ["smith", "nurse", None, "smith "], "age": [1, 2, 3, 4]})
     columns = Columns.of(frame, "it", onehot=True)
@@ -119,9 +188,9 @@ def test_what_is_lacking_is_said_with_its_remedy(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="column 'job' does not hold numbers: say categories=onehot, drop it with drop="):
         load(spec(path, "scale=standard"))
     for more in ("categories=onehot", "categories=onehot,scale=standard"):
-        with pytest.raises(UserError, match="sample 3 has no number in column 'age': fill it in, or say impute=mean"):
+        with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or say impute=mean"):
             load(spec(path, more))
-    with pytest.raises(UserError, match="in column 'age'; fill it in or drop it, or say impute=mean"):
+    with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or say impute=mean"):
         load(f"csv('{path}',label=ill,client=site,drop=(job,row))")
     with pytest.raises(UserError, match="has no dropped column 'jib': did you mean 'job'"):
         load(f"csv('{path}',label=ill,client=site,drop=jib)")

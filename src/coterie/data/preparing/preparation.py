@@ -9,7 +9,7 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.errors import UserError
 from coterie.data.preparing.columns import Columns
-from coterie.data.preparing.statistics import Sums, added, deviation, squares
+from coterie.data.preparing.statistics import Sums, added, deviation, most_frequent, quantiles, squares
 from coterie.data.preparing.wishes import Wishes
 from coterie.data.scaling import Scaling
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EVERYBODY = ""  # whose statistics federated ones are
+BOUND = 10.0  # interquartile ranges from the median beyond which scale=robust clips: further out a value is damage, and would rule training
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +32,8 @@ class Preparation:
     def fit(cls, columns: Columns, wishes: Wishes, rows: Mapping[str, Doubles]) -> "Preparation":
         """From the encoded training rows of each client, of which only sums are used."""
         if wishes.statistics == "client":
-            return cls(columns, wishes, {name: _scaling([own], columns) for name, own in rows.items()})
-        return cls(columns, wishes, {EVERYBODY: _scaling(list(rows.values()), columns)})
+            return cls(columns, wishes, {name: _scaling([own], columns, wishes) for name, own in rows.items()})
+        return cls(columns, wishes, {EVERYBODY: _scaling(list(rows.values()), columns, wishes)})
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -48,8 +49,17 @@ class Preparation:
             whose = "Say whose rows these are" if client is None else f"How client {client!r} scales its rows is not known"
             raise UserError(f"{whose}: there are statistics of {', '.join(list(self.scalings)[:5])}.")
         found = self.scalings[EVERYBODY if EVERYBODY in self.scalings else str(client)]
-        made = np.where(np.isnan(encoded), found.mean, encoded) if self.wishes.impute == "mean" else encoded
-        return found.apply(made) if self.wishes.scale == "standard" else made.astype(np.float32)
+        made = self.complete(encoded, found) if self.wishes.impute == "most_frequent" else encoded
+        made = found.fill_gaps(made) if self.wishes.impute != "none" else made
+        return found.apply(made) if self.wishes.scale != "none" else made.astype(np.float32)
+
+    def complete(self, encoded: Doubles, found: Scaling) -> Doubles:
+        """Encoded rows with the most frequent word where a column of words has a gap."""
+        made = encoded.copy()
+        for first, end in self.columns.blocks:
+            if found.fill is not None and not self.columns.numbers[first]:
+                made[made[:, first:end].sum(axis=1) == 0, first:end] = found.fill[first:end]
+        return made
 
     def rows(self, frame: "pd.DataFrame", client: str | None, where: str) -> Floats:
         """The rows of a table as a model is trained on them."""
@@ -59,7 +69,7 @@ class Preparation:
         """With the statistics of one more client, from its own rows, where each client has its own."""
         if self.knows(client):
             return self
-        return Preparation(self.columns, self.wishes, {**self.scalings, client: _scaling([encoded], self.columns)})
+        return Preparation(self.columns, self.wishes, {**self.scalings, client: _scaling([encoded], self.columns, self.wishes)})
 
     def of(self, clients: Sequence[str]) -> "Preparation":
         """What these clients need of it: nobody else's own statistics."""
@@ -77,16 +87,31 @@ class Preparation:
         scalings = {str(name): Scaling.read(scaling) for name, scaling in told["scalings"].items()}
         made = cls(Columns.read(told["columns"]), Wishes.read(told["wishes"]), scalings)
         width = len(made.features)
-        if any(len(s.mean) != width or len(s.deviation) != width for s in scalings.values()):
+        parts = [part for s in scalings.values() for part in (s.mean, s.deviation, s.fill) if part is not None]
+        if any(part.shape != (width,) for part in parts):
             raise ValueError(f"statistics that are not of {width} features")
-        if not all(np.isfinite([*s.mean, *s.deviation]).all() for s in scalings.values()):
+        if not all(np.isfinite(part).all() for part in parts) or any(s.bound is not None and not s.bound > 0 for s in scalings.values()):
             raise ValueError("statistics that are no numbers")
         return made
 
 
-def _scaling(rows: Sequence[Doubles], columns: Columns) -> Scaling:
-    """Mean and deviation of numbers over some clients; indicators stay as they are."""
+def _scaling(rows: Sequence[Doubles], columns: Columns, wishes: Wishes) -> Scaling:
+    """What the rows of some clients are scaled and completed by; indicators stay as they are."""
     total = added(Sums.of(own) for own in rows)
     mean = total.mean()
     spread = deviation(np.sum([squares(own, mean) for own in rows], axis=0), total.counts)
-    return Scaling(np.where(columns.numbers, mean, 0.0), np.where(columns.numbers, spread, 1.0))
+    numbers = columns.numbers
+    if not wishes.ranks:
+        return Scaling(np.where(numbers, mean, 0.0), np.where(numbers, spread, 1.0))
+    low, median, high = quantiles(rows, (0.25, 0.5, 0.75))
+    fill = mean
+    if wishes.impute == "median":
+        fill = median
+    elif wishes.impute == "most_frequent":
+        fill = most_frequent(rows, columns.blocks, numbers, median)
+    fill = np.where(numbers | (wishes.impute == "most_frequent"), fill, 0.0)
+    if wishes.scale != "robust":
+        return Scaling(np.where(numbers, mean, 0.0), np.where(numbers, spread, 1.0), fill)
+    # more than half of the values of a column may be equal: its deviation then is the measure that is left
+    spread = np.where(high > low, high - low, spread)
+    return Scaling(np.where(numbers, median, 0.0), np.where(numbers, spread, 1.0), fill, BOUND)

@@ -44,7 +44,10 @@ def prepared(federation: Federation, unseen: float = 0.0) -> Federation:
         made = made.with_client(name, rows)
     provenance = {name: value for name, value in federation.provenance.items() if name != PENDING}
     return federation.with_(
-        x=_applied(federation, raw, made), central=_central(federation, made), provenance={**provenance, DONE: made.told()}
+        x=_applied(federation, raw, made),
+        raw=federation.x,
+        central=_central(federation, made),
+        provenance={**provenance, DONE: made.told()},
     )
 
 

@@ -2,17 +2,21 @@
 
 import numpy as np
 
+from coterie.data.checks import find_flattening
 from coterie.data.federation import Federation
+from coterie.data.schema import Schema
 
 FACTOR = 100.0
 LOOKED_AT = 10_000  # rows
 
 
 def scale_warning(federation: Federation) -> str | None:
-    """One sentence where the deviations of a table's columns differ by more than a hundred."""
+    """One sentence where a value would flatten its column, or the deviations of a table's columns differ by more than a hundred."""
     names, x = federation.provenance.get("features"), federation.x
     if not isinstance(names, (list, tuple)) or x.dtype.kind != "f" or x.shape[1:] != (len(names),):
         return None
+    if Schema.of(federation).scale != "robust" and (found := find_flattening(federation)) is not None:
+        return str(found)
     rows = federation.train.indices
     rows = rows[:: max(len(rows) // LOOKED_AT, 1)]
     spread = np.asarray(x[rows], dtype=np.float64).std(axis=0)

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 
 from coterie.core.errors import UserError, suggestion
 
-Scale = Literal["none", "standard"]
-Impute = Literal["none", "mean"]
+Scale = Literal["none", "standard", "robust"]
+Impute = Literal["none", "mean", "median", "most_frequent"]
 Categories = Literal["none", "onehot"]
 StatisticsOf = Literal["federated", "client"]
 
@@ -33,6 +33,11 @@ class Wishes:
             if getattr(self, name) not in get_args(known):
                 raise UserError(f"{who} cannot use {name}={getattr(self, name)!r}: {suggestion(str(getattr(self, name)), get_args(known))}")
 
+    @property
+    def ranks(self) -> bool:
+        """Whether quantiles are needed: most frequent values stand for codes, medians for amounts."""
+        return self.scale == "robust" or self.impute in ("median", "most_frequent")
+
     def told(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
@@ -40,4 +45,6 @@ class Wishes:
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> "Wishes":
         """From what `told` gave."""
-        return cls(**{**told, "drop": tuple(told["drop"])})
+        made = cls(**{**told, "drop": tuple(told["drop"])})
+        made.check("A preparation")
+        return made

@@ -1,0 +1,298 @@
+"""A schema: what a model must know of a table so that its numbers mean the same at every site.
+
+It names the columns in their order, what each holds (number, category or text), the words of each category, the classes of the label,
+how the table is prepared (scale, impute) and which marks stand for gaps. Nothing in it is computed from rows but the words themselves.
+
+    schema = Schema.of(federation)                # of any federation; that of a table is kept in provenance["schema"]
+    text = schema.to_json()                       # one line of JSON ...
+    schema = Schema.from_json(text)               # ... and back; ValueError where it is none
+    federation = conform(federation, schema)      # the same rows in the schema's order, or a UserError that names what differs
+    check(own, schema, "Site 'north'")            # the same refusals from two schemas alone
+
+`conform` reorders columns, indicators and class numbers by name. A category or class that a site lacks is no obstacle: its indicator is 0,
+its class has no rows. Everything else is refused with the nearest match: a missing or unknown column, a word or class that the schema does
+not know, another kind of column, another preparation. Marks of gaps (`missing`) are how one file is written, and may differ.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from coterie.core.arrays import Array, Ints
+from coterie.core.errors import UserError, suggestion
+from coterie.core.plain import as_json
+from coterie.data.federation import Federation
+from coterie.data.preparing.columns import Columns, TableColumn
+from coterie.data.preparing.preparation import Preparation
+from coterie.data.preparing.prepared import DONE, preparation_of
+from coterie.data.preparing.wishes import Wishes
+from coterie.data.scaling import Scaling
+
+SCHEMA = "schema"  # in the provenance of samples and federations
+Kind = Literal["number", "category", "text"]
+
+
+@dataclass(frozen=True)
+class SchemaColumn:
+    """A column that is learned from."""
+
+    name: str
+    kind: Kind = "number"
+    categories: tuple[str, ...] = ()  # of a category: its words, in the order of their indicators
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """A name for each number that a model sees of it."""
+        return TableColumn(self.name, self.categories if self.kind == "category" else None).features
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns, the label and the preparation of a table; of samples without named columns, their shape."""
+
+    columns: tuple[SchemaColumn, ...] = ()  # none: samples are images, arrays or tokens, and their shape is all there is to agree on
+    classes: tuple[str, ...] = ()  # or the names of several labels, or of the target
+    task: str = "classification"
+    label: tuple[str, ...] = ()  # the columns of the label, where they have names
+    shape: tuple[int, ...] = ()  # of a sample
+    scale: str = "none"
+    impute: str = "none"
+    statistics: str = "federated"
+    text: Mapping[str, Any] | None = None  # how the words of a column of texts become features
+    missing: tuple[str, ...] = ()  # marks of gaps; sites may have different ones
+
+    @classmethod
+    def of(cls, federation: Federation) -> "Schema":
+        """The schema of a federation."""
+        told = federation.provenance.get(SCHEMA)
+        made = cls._of_names(federation) if told is None else cls.read(told)
+        return replace(made, classes=federation.classes, task=federation.task.name, shape=federation.input_shape)
+
+    @classmethod
+    def _of_names(cls, federation: Federation) -> "Schema":
+        """Of a federation whose provenance names no more than its features."""
+        names = federation.provenance.get("features")
+        if not isinstance(names, (list, tuple)) or (len(names),) != federation.input_shape:
+            return cls()
+        own = {"scale": "standard", "statistics": "client"} if "scaling" in federation.provenance else {}
+        return cls(columns=tuple(SchemaColumn(str(name)) for name in names), **own)
+
+    @classmethod
+    def of_table(
+        cls, columns: Columns, label: Sequence[str], classes: Sequence[str], task: str, wishes: Wishes, missing: Sequence[str] = ()
+    ) -> "Schema":
+        """The schema of a table that is being read."""
+        made = tuple(SchemaColumn(c.name, "number" if c.words is None else "category", c.words or ()) for c in columns.columns)
+        return cls(
+            columns=made,
+            classes=tuple(classes),
+            task=task,
+            label=tuple(label),
+            shape=(len(columns.features),),
+            scale=wishes.scale,
+            impute=wishes.impute,
+            statistics=wishes.statistics,
+            missing=tuple(missing),
+        )
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """A name for each number that a model sees, in its order; none for texts."""
+        return tuple(feature for column in self.columns if column.kind != "text" for feature in column.features)
+
+    def told(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"text": None if self.text is None else dict(self.text)}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "Schema":
+        """From what `told` gave.
+
+        Raises:
+            ValueError: The values are not those of a schema.
+        """
+        try:
+            columns = tuple(SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in told["columns"])
+            words = {name: tuple(map(str, told[name])) for name in ("classes", "label", "missing")}
+            plain = {name: str(told[name]) for name in ("task", "scale", "impute", "statistics")}
+            text, shape = told["text"], tuple(int(size) for size in told["shape"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a schema ({error})") from None
+        if any(column.kind not in get_args(Kind) for column in columns) or not (text is None or isinstance(text, Mapping)):
+            raise ValueError("not a schema: a column of an unknown kind")
+        if len({column.name for column in columns}) < len(columns) or len(set(words["classes"])) < len(words["classes"]):
+            raise ValueError("not a schema: a name that comes twice")
+        return cls(columns=columns, shape=shape, text=text, **words, **plain)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return as_json(self.told())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Schema":
+        """From what `to_json` gave.
+
+        Raises:
+            ValueError: The text is not JSON, or not a schema.
+        """
+        found = json.loads(text)
+        if not isinstance(found, Mapping):
+            raise ValueError("not a schema")
+        return cls.read(found)
+
+
+def check(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:
+    """Refuse a schema that cannot be brought into the form of another, in one sentence that names what differs.
+
+    Args:
+        own: What a site has.
+        schema: What it should have.
+        where: The site or its data, for the error.
+        other: Whose the schema is, for the error.
+
+    Raises:
+        UserError: There is a difference that `conform` cannot settle.
+    """
+    if own.task != schema.task:
+        raise UserError(f"{where} is a {own.task}, {other} a {schema.task}: is the label column the right one?")
+    known = {column.name: column for column in schema.columns}
+    found = {column.name: column for column in own.columns}
+    if bool(known) != bool(found) or (not known and own.shape != schema.shape):
+        raise UserError(f"{where} has samples of shape {_size(own)}, {other} {_size(schema)}.")
+    for name in known:
+        if name not in found:
+            left = [each for each in found if each not in known]
+            raise UserError(f"{where} lacks the column {name!r} of {other}: {suggestion(name, left) if left else 'add it.'}")
+    for name, column in found.items():
+        if name not in known:
+            raise UserError(f"{where} has a column {name!r} that {other} does not know: drop it with drop={name!r}.")
+        _check_column(column, known[name], where, other)
+    for setting in ("scale", "impute", "statistics"):
+        mine, theirs = getattr(own, setting), getattr(schema, setting)
+        if mine != theirs:
+            raise UserError(f"{where} is prepared with {setting}={mine}, {other} with {setting}={theirs}: say {setting}={theirs}.")
+    if own.text != schema.text:
+        raise UserError(f"{where} makes features of texts in another way than {other}: give the same features=, width=, length= and so on.")
+    for word in own.classes:
+        if word not in schema.classes:
+            what = {"classification": "class", "multilabel": "label"}.get(own.task, "target")
+            raise UserError(f"{where} has a {what} {word!r} that {other} does not know: {suggestion(word, schema.classes)}")
+    if own.task != "classification" and len(own.classes) != len(schema.classes):
+        lacking = next(word for word in schema.classes if word not in own.classes)
+        raise UserError(f"{where} lacks the label {lacking!r} of {other}.")
+
+
+def _check_column(own: SchemaColumn, column: SchemaColumn, where: str, other: str) -> None:
+    if own.kind != column.kind:
+        remedy = f": say columns= with {own.name + ':' + column.kind!r}" if column.kind != "text" else ""
+        raise UserError(f"{where} has a {own.kind} in column {own.name!r}, {other} a {column.kind}{remedy}.")
+    for word in own.categories:
+        if word not in column.categories:
+            raise UserError(
+                f"{where} has {word!r} in column {own.name!r}, a word that {other} does not know: {suggestion(word, column.categories)}"
+            )
+
+
+def _size(schema: Schema) -> str:
+    named = f" with the columns {', '.join(column.name for column in schema.columns[:5])}" if schema.columns else ""
+    return "x".join(map(str, schema.shape)) + named
+
+
+def conform(federation: Federation, schema: Schema, other: str = "the federation") -> Federation:
+    """The federation in the form of a schema: columns, indicators and class numbers reordered by name.
+
+    Args:
+        federation: A site's data.
+        schema: The schema that all sites share.
+        other: Whose the schema is, for the error.
+
+    Returns:
+        The same clients and rows; features, statistics, classes and labels are in the schema's order.
+
+    Raises:
+        UserError: A column, a kind, a word, a class or the preparation differs; the sentence names it with the nearest match.
+    """
+    own = _with_empty_columns(Schema.of(federation), schema, federation)
+    check(own, schema, f"The data {federation.name!r}", other)
+    made = federation
+    if own.features != schema.features:
+        made = _in_order(made, own.features, schema)
+    if own.classes != schema.classes:
+        made = _relabelled(made, own.classes, schema.classes)
+    told = replace(schema, missing=own.missing).told() if SCHEMA in federation.provenance else None
+    return made.with_(
+        provenance=made.provenance if told is None else {**made.provenance, SCHEMA: told},
+        later=tuple((begin, conform(world, schema, other)) for begin, world in federation.later),
+    )
+
+
+def _with_empty_columns(own: Schema, schema: Schema, federation: Federation) -> Schema:
+    """A column without any value has the kind that the schema gives it: a site's file does not say which it is."""
+    kinds = {column.name: column.kind for column in schema.columns}
+    if not own.columns or federation.raw is None:
+        return own
+    empty = set(np.flatnonzero(np.isnan(np.asarray(federation.raw, dtype=np.float64)).all(axis=0)).tolist())
+    made, place = [], 0
+    for column in own.columns:
+        lacks = column.kind == "number" and place in empty and kinds.get(column.name) == "category"
+        made.append(SchemaColumn(column.name, "category", ()) if lacks else column)
+        place += len(column.features)
+    return replace(own, columns=tuple(made))
+
+
+def _in_order(federation: Federation, features: tuple[str, ...], schema: Schema) -> Federation:
+    """The federation with its features where the schema has them; those that it lacks are indicators that are never set."""
+    now = list(Schema.of(federation).features)  # a column that is empty here stands among them still
+    kept = [place for place, name in enumerate(now) if name in schema.features]
+    places = np.array([schema.features.index(now[place]) for place in kept], dtype=np.int64)
+    width = len(schema.features)
+
+    def moved(values: Array) -> Array:
+        made = np.zeros((len(values), width), dtype=values.dtype)
+        made[:, places] = np.asarray(values)[:, kept]
+        return made
+
+    told = {**federation.provenance, "features": list(schema.features)}
+    if (preparation := preparation_of(federation)) is not None:
+        told[DONE] = _reordered(preparation, kept, places, schema).told()
+    if "scaling" in told:
+        told["scaling"] = {name: _selected(Scaling.read(one), kept).select(places, width).told() for name, one in told["scaling"].items()}
+    central = federation.central
+    return federation.with_(
+        x=moved(federation.x),
+        raw=None if federation.raw is None else moved(federation.raw),
+        central=None if central is None else (moved(central[0]), central[1]),
+        provenance=told,
+    )
+
+
+def _reordered(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
+    """The same statistics for the columns in the schema's order."""
+    columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
+    scalings = {name: _selected(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()}
+    return Preparation(columns, preparation.wishes, scalings)
+
+
+def _selected(scaling: Scaling, kept: Sequence[int]) -> Scaling:
+    rows = list(kept)
+    return replace(
+        scaling, mean=scaling.mean[rows], deviation=scaling.deviation[rows], fill=None if scaling.fill is None else scaling.fill[rows]
+    )
+
+
+def _relabelled(federation: Federation, own: Sequence[str], classes: Sequence[str]) -> Federation:
+    """The federation with the numbers that the schema gives its classes, or with its labels in the schema's order."""
+    numbers = np.array([list(classes).index(word) for word in own], dtype=np.int64)
+    change: Callable[[Array], Array] = (lambda y: numbers[y]) if federation.task.counts_classes else (lambda y: y[:, np.argsort(numbers)])
+    central = federation.central
+    return federation.with_(
+        y=change(federation.y), classes=tuple(classes), central=None if central is None else (central[0], change(central[1]))
+    )
+
+
+def text_schema(column: str, worded: Mapping[str, Any], label: Sequence[str], classes: Sequence[str], task: str) -> Schema:
+    """The schema of a table of texts."""
+    return Schema(columns=(SchemaColumn(column, "text"),), classes=tuple(classes), task=task, label=tuple(label), text=worded["wording"])
