@@ -1,5 +1,6 @@
 """`coterie data`: the federations that can be named, what one looks like, and getting a set."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,6 +67,7 @@ def _list(console: "PlainConsole") -> None:
 
 def _describe(federation: "Federation", console: "PlainConsole") -> None:
     from coterie.cli.console import bold
+    from coterie.data.federation import SITES
     from coterie.data.preparing.scales import scale_warning
     from coterie.data.summary import Summary
 
@@ -78,8 +80,9 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
         _predicted(federation),
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
+        *([("sites", _sites(federation.sites))] if federation.sites is not None else []),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
-        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items()),
+        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items() if key != SITES),
     ]
     console.print(bold(federation.name))
     console.print(listing(("", ""), facts))
@@ -102,6 +105,12 @@ def _predicted(federation: "Federation") -> tuple[str, str]:
         return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
+
+
+def _sites(sites: tuple[str, ...]) -> str:
+    """How many there are, and the clients of the largest."""
+    (largest, clients), *rest = Counter(sites).most_common()
+    return f"{1 + len(rest)}, of which {largest} has {clients} clients"
 
 
 def _cell(value: object) -> str:

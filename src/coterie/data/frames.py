@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.errors import UserError, suggestion
-from coterie.data.federation import Samples
+from coterie.data.federation import SITES, Samples
 from coterie.data.folder import find_path
 from coterie.data.labels import TaskWord, labels_of
 from coterie.data.own import own_samples, split_words
@@ -41,12 +41,13 @@ def csv(
     length: int = 32,
     tokenizer: str | None = None,
     task: TaskWord = "auto",
+    site: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your CSV file: a row a sample, with a label column, a client column and columns (or one of texts) to learn from.
 
-    `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
+    `site` names a column that says at which site each client is. `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
     categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
     of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn,
     or, with a tokenizer, for text.
@@ -54,7 +55,7 @@ def csv(
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
+    return _frame("csv", _read_csv, path, ColumnRoles(label, client, text, split, site), wishes, wording, task, _data_dir)
 
 
 def parquet(
@@ -74,13 +75,14 @@ def parquet(
     length: int = 32,
     tokenizer: str | None = None,
     task: TaskWord = "auto",
+    site: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet file: as csv."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split), wishes, wording, task, _data_dir)
+    return _frame("parquet", _read_parquet, path, ColumnRoles(label, client, text, split, site), wishes, wording, task, _data_dir)
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
@@ -121,6 +123,7 @@ class ColumnRoles:
     client: str | None = None
     text: str | None = None
     split: str | None = None
+    site: str | None = None  # where each client is
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -129,7 +132,7 @@ class ColumnRoles:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """What each column is, and its name."""
-        others = (("client", self.client), ("text", self.text), ("split", self.split))
+        others = (("client", self.client), ("text", self.text), ("split", self.split), ("site", self.site))
         return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
 
     @property
@@ -167,7 +170,8 @@ def _frame(
         return table if roles.text is None else WordedColumn(roles.text, wording).table(table)
 
     said = {} if task == "auto" else {"task": task}
-    return own_samples(kind, where, [where], read, **asdict(roles), **wording.settings(), wishes=wishes.told(), **said)
+    named = {role: name for role, name in asdict(roles).items() if role != "site" or name is not None}
+    return own_samples(kind, where, [where], read, **named, **wording.settings(), wishes=wishes.told(), **said)
 
 
 def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wishes | None = None, task: str = "auto") -> Table:
@@ -192,6 +196,7 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
         part=split_words(frame[roles.split].tolist(), where) if roles.split is not None else None,
         owners=owners,
         owner_names=names,
+        facts={} if roles.site is None else {SITES: _client_sites(frame, roles, where)},
     )
     if roles.text is not None:
         return table
@@ -199,7 +204,7 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
     if not len(rest.columns):
         raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.columns)}.")
     columns = Columns.of(rest, where, onehot=wishes.categories == "onehot")
-    facts: dict[str, Any] = {"features": list(columns.features)}
+    facts: dict[str, Any] = {**table.facts, "features": list(columns.features)}
     if not wishes.any:
         values = rest.to_numpy(np.float32)
         if np.isnan(values).any():
@@ -214,3 +219,15 @@ def table_of(frame: "pd.DataFrame", where: str, roles: ColumnRoles, wishes: Wish
         row, place = np.argwhere(np.isnan(encoded))[0]
         raise UserError(f"{where}: sample {row} has no number in column {columns.features[place]!r}: fill it in, or say impute=mean.")
     return replace(table, values=encoded, facts={**facts, **pending(columns, wishes)})
+
+
+def _client_sites(frame: "pd.DataFrame", roles: ColumnRoles, where: str) -> dict[str, str]:
+    """By client, its site."""
+    if roles.client is None:
+        raise UserError(f"{where}: site={roles.site!r} says where clients are: name the client column, too.")
+    clients, sites = ([str(value).strip() for value in frame[name]] for name in (roles.client, roles.site))
+    found: dict[str, str] = {}
+    for client, site in zip(clients, sites, strict=True):
+        if found.setdefault(client, site) != site:
+            raise UserError(f"{where}: client {client!r} has rows at the sites {found[client]!r} and {site!r}; a client is at one site.")
+    return found

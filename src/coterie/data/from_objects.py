@@ -45,6 +45,7 @@ def frame_federation(
     length: int = 32,
     tokenizer: str | None = None,
     task: str = "auto",
+    site: str | None = None,
     **parts: Any,
 ) -> Federation:
     """The clients of a data frame; its settings are those of the spec ``csv(...)``."""
@@ -52,7 +53,7 @@ def frame_federation(
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
-    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
+    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split, site)
     table = table_of(frame.reset_index(drop=True), f"The frame {name!r}", roles, wishes, task)
     return _federation(table if text is None else WordedColumn(text, wording).table(table), name, "a data frame", parts)
 

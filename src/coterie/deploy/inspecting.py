@@ -89,6 +89,6 @@ class _Listening(FederatedEngine):
 
 def problem_of(members: Members, model: str) -> Problem:
     """What the server knows of what is learned."""
-    roster = members.roster()
+    roster = replace(members.roster(), sites=tuple(member.site for member in members.members))
     spec = ModelSpec(model, members.input_shape, len(members.classes), build_model)
     return Problem(spec, lambda round_: roster, validation=members.validation)
