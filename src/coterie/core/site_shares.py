@@ -95,11 +95,13 @@ def bound_shares(weights: Doubles, sites: Ints, most: float) -> Doubles:
     own, shares = _site_shares(magnitudes, sites)
     if len(own) < 2 or shares.max() <= most + ROUNDING:
         return weights
-    factors = np.zeros(int(sites.max()) + 1)
-    factors[own] = _fill(shares, most) / shares
-    bounded = weights * factors[sites]
+    sums, filled = np.bincount(sites, weights=magnitudes), np.zeros(int(sites.max()) + 1)
+    filled[own] = _fill(shares, most)
+    # a client's part of its site, then the site's share: a site's factor could be any number where its weights are tiny
+    parts = np.divide(weights, sums[sites], out=np.zeros(len(weights)), where=sums[sites] > 0)
+    bounded = parts * filled[sites]
     total = float(bounded.sum())
-    return bounded * (float(weights.sum()) / total) if total else bounded
+    return bounded * (float(weights.sum()) / total) if total else bounded * float(magnitudes.sum())
 
 
 def _site_shares(magnitudes: Doubles, sites: Ints) -> tuple[Ints, Doubles]:
@@ -116,8 +118,8 @@ def _fill(shares: Doubles, most: float) -> Doubles:
     filled, full = shares, np.zeros(len(shares), dtype=np.bool_)
     while (over := ~full & (filled > most + ROUNDING)).any():  # each turn fills at least one site
         full |= over
-        rest = (1 - most * full.sum()) / shares[~full].sum()
-        filled = np.where(full, most, shares * rest)
+        filled = np.full(len(shares), most)
+        filled[~full] = (1 - most * full.sum()) * (shares[~full] / shares[~full].sum())
     return filled
 
 
