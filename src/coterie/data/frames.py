@@ -1,5 +1,6 @@
 """A user's own tables: CSV and Parquet files, a row a sample, with a client column."""
 
+import csv as csv_files
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.errors import UserError, suggestion
+from coterie.core.errors import UserError, first_repeated, suggestion
 from coterie.data.federation import SITES, Samples
 from coterie.data.folder import find_path
 from coterie.data.labels import TaskWord, labels_of
@@ -22,6 +23,9 @@ from coterie.data.text import Features, Wording
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
+
+
+MOST_COLUMNS = 100_000
 
 
 def csv(
@@ -95,7 +99,7 @@ def _read_csv(path: Path, names: Sequence[str]) -> "pd.DataFrame":
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        head = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, index_col=False).iloc[0].tolist()
+        head = csv_head(path)
         check_columns(head, str(path))
         frame = pd.read_csv(path, index_col=False)
         written = [name for name in names if name in head]
@@ -109,10 +113,18 @@ def _read_parquet(path: Path, names: Sequence[str]) -> "pd.DataFrame":
     return pd.read_parquet(path)
 
 
+def csv_head(path: Path) -> list[str]:
+    """The first line that is not empty, without reading more of the file: pandas takes minutes for very many columns."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return next((line for line in csv_files.reader(file) if line), [])
+
+
 def check_columns(columns: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name: nobody could say which is meant."""
-    if twice := [name for name in columns if name and columns.count(name) > 1]:
-        raise UserError(f"{where} has two columns called {twice[0]!r}: rename one of them.")
+    """Refuse two columns of one name, since nobody could say which is meant, and more columns than a table has."""
+    if len(columns) > MOST_COLUMNS:
+        raise UserError(f"{where} has {len(columns):,} columns, more than {MOST_COLUMNS:,}: give numbers that are so many as npz.")
+    if (twice := first_repeated(name for name in columns if name)) is not None:
+        raise UserError(f"{where} has two columns called {twice[:100]!r}: rename one of them.")
 
 
 @dataclass(frozen=True)

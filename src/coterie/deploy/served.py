@@ -36,7 +36,8 @@ class Served:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
         federation, key = self.federation, self.lane.key
         check_names(clients, federation.ids, "client")
-        numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
+        place = {name: number for number, name in enumerate(federation.ids)}
+        numbers = [place[name] for name in dict.fromkeys(clients)]
         own = self.serving.take(np.array([self._seats[number] for number in numbers], dtype=np.int64))
         combined = COMBINED in own.rows
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
