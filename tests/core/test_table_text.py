@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coterie.core.table_text import code_span, csv_text, escape_csv, escape_markdown, markdown_lines, unescape_csv
 
-FORMULAS = ("=1+1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=HYPERLINK(\"http://x\")", "-cmd|' /C calc'!A0", "＝1+1", "'=1", "''-a")
+FORMULAS = ("=1+1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")', "-cmd|' /C calc'!A0", "＝1+1", "'=1", "''-a")
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -19,7 +19,9 @@ def test_no_cell_begins_a_formula(name: str) -> None:
     assert unescape_csv(escape_csv(name)) == name
 
 
-@pytest.mark.parametrize("value", ["fedavg", "", "'quoted'", "a=b", "-1.5", "+3", "-1e-05", "-.5", "-inf", "nan", -1.5, -3, None, float("nan")])
+@pytest.mark.parametrize(
+    "value", ["fedavg", "", "'quoted'", "a=b", "-1.5", "+3", "-1e-05", "-.5", "-inf", "nan", -1.5, -3, None, float("nan")]
+)
 def test_names_and_numbers_stay(value: object) -> None:
     assert escape_csv(value) is value
     assert unescape_csv(value) is value

@@ -18,7 +18,16 @@ from coterie.methods.robust_rules import krum
 DATA = "digits/iid(clients=40)/sites(11,first=30)"
 PLAN = {"rounds": 6, "epochs": 2, "lr": 0.1, "evaluate_every": 6}
 GROUP_STEPS = ("fedgroup", "fedgrouprox", "rcc", "rac")
-ONE_MODEL = ["fedavg", "fedavg+guard", "fedavg+guard(rule=krum)", "fedsim(clusters=1)", "simprox(robust=true)", "scaffold", "feddane", "simagg"]
+ONE_MODEL = [
+    "fedavg",
+    "fedavg+guard",
+    "fedavg+guard(rule=krum)",
+    "fedsim(clusters=1)",
+    "simprox(robust=true)",
+    "scaffold",
+    "feddane",
+    "simagg",
+]
 
 
 def final(methods: list[str], attack: str | None = None, most_share: float | None = None, data: str = DATA) -> dict[str, float]:
@@ -27,7 +36,10 @@ def final(methods: list[str], attack: str | None = None, most_share: float | Non
 
 
 def test_a_bound_takes_the_federation_back_from_a_site_with_most_clients() -> None:
-    methods, attack = ["fedavg", "fedavg+guard", "fedavg+guard(rule=krum)", "robust(groups=1,trim=0.35)"], "labelflip(site='site-0',collude=true)"
+    methods, attack = (
+        ["fedavg", "fedavg+guard", "fedavg+guard(rule=krum)", "robust(groups=1,trim=0.35)"],
+        "labelflip(site='site-0',collude=true)",
+    )
     honest, lost, held = final(methods), final(methods, attack), final(methods, attack, 1 / 3)
     for method in methods:
         assert lost[method] < 0.15 < honest[method] - 0.5, method

@@ -103,9 +103,13 @@ class Plan:
         wanted = attack.site if attack is not None else None
         if sites is None and (wanted is not None or self.most_share not in (None, 1)):
             what = f"most_share={self.most_share:g}" if wanted is None else f"the attack {self.attack!r}"
-            raise UserError(f"{data!r} does not name the site of each client, which {what} needs: use csv(..., site=COLUMN) or .../sites(4).")
+            raise UserError(
+                f"{data!r} does not name the site of each client, which {what} needs: use csv(..., site=COLUMN) or .../sites(4)."
+            )
         if sites is not None and wanted is not None and wanted not in sites:
-            raise UserError(f"The attack {self.attack!r} names a site that {data!r} does not have: {suggestion(wanted, sorted(set(sites)))}")
+            raise UserError(
+                f"The attack {self.attack!r} names a site that {data!r} does not have: {suggestion(wanted, sorted(set(sites)))}"
+            )
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

@@ -73,7 +73,9 @@ class SiteBound:
 
     def above(self, mixing: Mixing) -> Ints:
         """The numbers of the sites that some model of the matrix gives more than their share."""
-        matrices = [part.replies for part in mixing.parts] or [mixing.composed[1].replies if mixing.composed is not None else mixing.replies]
+        matrices = [part.replies for part in mixing.parts] or [
+            mixing.composed[1].replies if mixing.composed is not None else mixing.replies
+        ]
         sites, found = self.sites[mixing.clients], [np.zeros(0, dtype=np.int64)]
         for row in np.concatenate(matrices):
             own, shares = _site_shares(np.abs(row), sites)

@@ -134,9 +134,7 @@ class Guard(Wrapper[Guarded[S], S]):
             return models, Mixing.by_tensor(mixing.clients, tuple(parts), averages=averages)
         return models, replace(mixing, replies=parts[0].replies, averages=averages)
 
-    def _row(
-        self, part: MixedTensor, j: int, vectors: Floats, before: Floats, sites: Ints | None
-    ) -> tuple[Doubles, Doubles] | None:
+    def _row(self, part: MixedTensor, j: int, vectors: Floats, before: Floats, sites: Ints | None) -> tuple[Doubles, Doubles] | None:
         """A model's columns and how much each reply counts in them; None where the plain mean stands."""
         members = np.flatnonzero(part.replies[j])
         weights, columns = part.replies[j, members], slice(part.begin, part.end)

@@ -98,9 +98,7 @@ class SimProx(OneModelMethod):
         """The share of the cosine in the similarity."""
         return self.lambda0 * float(np.clip(agreement / self.tau, 0.0, 1.0))
 
-    def _from_company(
-        self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None
-    ) -> Doubles:
+    def _from_company(self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None) -> Doubles:
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
         log_alpha = self.proximity(norms, votes) + np.log(np.maximum(1 + company, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
