@@ -30,7 +30,12 @@ SPECS = (
     *(f"digits/{how}" for how in ("iid(clients=20)", "rotated(clients=20,groups=2)", "rotated(clients=40,groups=4)")),
     *(f"digits/{how}" for how in ("labelswap(clients=20,groups=2)", "dirichlet(clients=20,alpha=0.5)", "dirichlet(clients=40,alpha=0.1)")),
     *(f"digits/{how}" for how in ("rotated(clients=6,groups=2)", "dirichlet(clients=6,alpha=0.5)")),
-    *("synthetic(iid,clients=30)", "synthetic(0,0,clients=30)", "synthetic(1,1,clients=30)", "synthetic(iid,clients=20)/labelswap(groups=2)"),
+    *(
+        "synthetic(iid,clients=30)",
+        "synthetic(0,0,clients=30)",
+        "synthetic(1,1,clients=30)",
+        "synthetic(iid,clients=20)/labelswap(groups=2)",
+    ),
 )
 # clients, samples a client, features; deviation of intercepts and of slopes, groups of slopes
 SHAPES = ((6, 150, 12), (15, 120, 30), (50, 80, 20), (90, 300, 11), (200, 14, 60), (400, 60, 5))
@@ -52,7 +57,9 @@ def mixed(seed: int, shape: tuple[int, int, int], shift: tuple[float, float, int
         ys.append((rng.uniform(size=n) < 1 / (1 + np.exp(-(x @ weights + intercept)))).astype(int))
     names = np.repeat([f"c{client}" for client in range(clients)], [len(y) for y in ys])
     parts: dict[str, Any] = {"test": 0.5, "data_seed": seed} | ({"validation": validation} if validation else {})
-    return ct.Federation.from_arrays(np.concatenate(xs).astype(np.float32), np.concatenate(ys), list(names), name=f"{shape} {shift}", **parts)
+    return ct.Federation.from_arrays(
+        np.concatenate(xs).astype(np.float32), np.concatenate(ys), list(names), name=f"{shape} {shift}", **parts
+    )
 
 
 def run_one(job: tuple[Any, int]) -> dict[str, Any]:

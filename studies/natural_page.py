@@ -211,7 +211,9 @@ def _recommended(tables: Tables) -> Iterator[str]:
     for row in tables.federations.to_dict("records"):
         name = row["federation"]
         means = 100 * tables.accuracies(name).mean()
-        ways = {way: means[next(label for label in means.index if label == own or label.partition("(")[0] == own)] for way, own in WAYS.items()}
+        ways = {
+            way: means[next(label for label in means.index if label == own or label.partition("(")[0] == own)] for way, own in WAYS.items()
+        }
         served = means[[label for label in means.index if "assign" not in label]]
         reported = tables.reported(name)
         chosen = {"inspect": ways[row["recommended"]], "report": means[reported], "tuned": ways["tuned"]}

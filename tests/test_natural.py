@@ -65,7 +65,9 @@ def test_gains_and_words_by_hand(name: str) -> None:
 
 
 def test_the_counts_are_those_of_the_table() -> None:
-    lines = [row for row in PAGE[PAGE.index("## Five methods") : PAGE.index("## What is recommended")].splitlines() if row.startswith("| ")][2:]
+    lines = [
+        row for row in PAGE[PAGE.index("## Five methods") : PAGE.index("## What is recommended")].splitlines() if row.startswith("| ")
+    ][2:]
     for place, title in enumerate(natural_page.NAMES.values()):
         words = [re.findall(r"\) \**(\w+)\**", row)[place] for row in lines]
         (told,) = re.findall(rf"- {title}: (.*), of {len(lines)}\.", PAGE)

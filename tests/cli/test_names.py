@@ -9,9 +9,11 @@ import pytest
 import coterie as ct
 from cli.test_bundle_commands import Commands
 from coterie.cli.console import PlainConsole, bold
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, suggestion
 from coterie.core.showing import shown
+from coterie.data import leaf
 from coterie.data.catalogue import load
+from coterie.data.frames import check_columns
 
 CLIENTS = ("[/bold]", "[red]", ":smile:", "\x1b[2Jclear", "1", "01", "1.0", "NA")
 SOURCE = Path(ct.__file__).parent
@@ -109,3 +111,72 @@ def test_a_cell_that_is_empty_has_no_value(tmp_path: Path, coterie: Commands) ->
     (tmp_path / "hole.csv").write_text("who,label,a\nx,1,2\n,0,3\n")
     with pytest.raises(UserError, match="row 1 has no value in the client column 'who'"):
         load("csv('hole.csv',label=label,client=who)/natural")
+
+
+def test_a_line_of_very_many_names_is_refused_without_reading_the_table(
+    tmp_path: Path, coterie: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200,000 equal names take pandas minutes, and so would looking each of them up among all others."""
+    import pandas as pd
+
+    monkeypatch.setattr(pd, "read_csv", None)
+    for names, told in ((["a"] * 200_000, "200,000 columns, more than 100,000"), (["a"] * 99_999, "two columns called 'a'")):
+        (tmp_path / "wide.csv").write_text(f"{','.join(names)}\n{','.join(['1'] * len(names))}\n")
+        with pytest.raises(UserError, match=told):
+            load("csv('wide.csv',label=label,client=who)/natural")
+
+
+def test_equal_names_are_found_in_one_pass() -> None:
+    class Once(list[str]):
+        def count(self, name: str) -> int:  # type: ignore[override]
+            raise AssertionError("every name was compared with all others")
+
+    with pytest.raises(UserError, match="two columns called 'c9'"):
+        check_columns(Once([*(f"c{i}" for i in range(1000)), "c9"]), "The table")
+
+
+def test_a_suggestion_is_short_whatever_is_known() -> None:
+    assert len(suggestion("label", (f"column {i} {'x' * 1000}" for i in range(5000)))) < 50_000
+    assert suggestion("labl", [*(f"column {i}" for i in range(5000)), "label"]) == "did you mean 'label'?"
+    with pytest.raises(UserError, match="names the user 'b' twice"):
+        read_users(["a", "b", "c", "b"])
+
+
+def read_users(names: list[str]) -> None:
+    class Once(list[str]):
+        def count(self, name: str) -> int:  # type: ignore[override]
+            raise AssertionError("every name was compared with all others")
+
+    content = {"users": Once(names), "num_samples": [1] * len(names), "user_data": {name: {"x": [[1]], "y": [0]} for name in names}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf, "read_json_data", lambda path: content)
+        leaf._users(Path("all.json"))
+
+
+def test_names_are_no_formulas_in_any_table(tmp_path: Path, coterie: Commands) -> None:
+    """Clients, classes and methods of every CSV file that a command writes; the Markdown beside it has no markup of theirs."""
+    clients, classes = ("=1+1", "@SUM(A1)", "+x", "-y", "|a`<b>"), ("=yes", "-no")
+    with (tmp_path / "odd.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = [(name, classes[i % 2], i % 5, (i * 7) % 3 - 1) for name in clients for i in range(20)]
+        csv.writer(file).writerows([("who", "label", "a", "b"), *rows])
+    spec = "csv('odd.csv',label=label,client=who)/natural"
+    coterie("run", "fedavg", "fesem(groups=2)", "--data", spec, "--rounds", "1", "--out", "study")
+    coterie("show", "study", "--groups", "--out", "groups.csv")
+    coterie("report", "study")
+    coterie("export", "study", "--method", "fedavg", "--client", "=1+1", "--out", "bundle")
+    coterie("predict", "bundle", "--data", "odd.csv", "--label", "label", "--out", "said.csv")
+    written = [path for path in tmp_path.rglob("*.csv") if path.name != "odd.csv" and "cache" not in path.parts]
+    assert {"groups.csv", "said.csv", "clients.csv"} <= {path.name for path in written}
+    cells = [cell for path in written for line in csv.reader(path.read_text(encoding="utf-8").splitlines()) for cell in line]
+    assert not [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell and not is_number(cell)]
+    assert {"'=1+1", "'@SUM(A1)", "'+x", "'-y", "'=yes"} <= set(cells)
+    pages = "".join(path.read_text() for path in (tmp_path / "study").rglob("*.md"))
+    assert "<b>" not in pages.replace("\\<b>", "")
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -28,7 +28,7 @@ def ctx(cohort: int | None = 5, roster: Roster = ROSTER, seed: int = 0, round_: 
 def test_the_context_holds_no_data() -> None:
     known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "validation", "task", "aggregate", "truth"]
     assert [f.name for f in fields(Context)] == known
-    assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable"]
+    assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable", "sites"]
     held = round_context(worlds.world())
     assert (held.outputs, held.validation, held.truth) == (3, True, None)
     held.draws("words", held.roster.clients)  # fills what the roster keeps

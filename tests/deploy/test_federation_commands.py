@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -40,6 +40,7 @@ from coterie.deploy.runs import RunFolder, free_name, known_run, new_run, runs_o
 from coterie.deploy.server_run import Order, carry_out_order
 from coterie.deploy.site_news import SiteNews
 from coterie.deploy.site_process import Site, SiteSettings
+from coterie.evidence.reader import Evidence, json_notes
 from coterie.evidence.restore import standing
 from coterie.evidence.settings import Settings
 from coterie.inspect import InspectPlan, PilotPlan, inspect_data
@@ -388,7 +389,11 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
     said = invoke("launch", *METHODS, "--federation", folder, *words)
     assert "4 sites take part" in said
     study = running.federation.runs / "first" / "study"
-    settings = Settings(methods=METHODS, data="heart", plan=PLAN, seeds=(0, 1))
+    bounded = replace(PLAN, most_share=1 / 3)  # the default of four sites; Cleveland has 41 % of the patients, Hungary 35 %
+    assert Evidence.open(study).settings.plan.most_share == 1 / 3
+    limited = [names for _, round_, names in json_notes(Evidence.open(study), "limited_sites") if round_ == 1]
+    assert "cleveland" in limited[0]
+    settings = Settings(methods=METHODS, data="heart", plan=bounded, seeds=(0, 1))
     Study.prepare(settings).run(out=tmp_path / "sim", execution=Execution(engine="loop"))
     real, simulated = standing(study).lanes, standing(tmp_path / "sim").lanes
     assert real.keys() == simulated.keys()

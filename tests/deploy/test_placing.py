@@ -185,7 +185,9 @@ def test_groups_are_shown_by_name(folder: Path, run: Run, tmp_path: Path) -> Non
 
 def test_a_newcomer_of_local_is_trained_on_its_own_rows(folder: Path, run: Run, tmp_path: Path) -> None:
     """The model that training began with is right by chance alone: it is no model to hand out."""
-    ct.study("local", data=f"csv('{folder / 'people.csv'}',label=ill,client=site,{WISHES})", rounds=6, lr=0.2, epochs=3, out=tmp_path / "run")
+    ct.study(
+        "local", data=f"csv('{folder / 'people.csv'}',label=ill,client=site,{WISHES})", rounds=6, lr=0.2, epochs=3, out=tmp_path / "run"
+    )
     code, out, err = run("place", tmp_path / "run", "--data", folder / "odd.csv", "--out", tmp_path / "own", "--json")
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])["accuracy"] > 0.8

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LISTED = 20  # clients up to which each has its own row
 STYLES = {"severe": "bold red", "warning": "yellow", "note": ""}
 ROWS = 5  # that are listed of a finding
-HIDDEN = ("rows",)  # what provenance holds for programs
+HIDDEN = ("rows", "sites")  # what provenance holds for programs
 SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "columns, means and deviations, kept for prediction"}
 SAID_OF |= {"schema": "columns, their kinds and words, classes and preparation"}
 
@@ -115,6 +116,7 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
         _predicted(federation),
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
+        *([("sites", _sites(federation.sites))] if federation.sites is not None else []),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
         *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items() if key not in HIDDEN),
     ]
@@ -139,6 +141,12 @@ def _predicted(federation: "Federation") -> tuple[str, str]:
         return ("predicted", f"the {federation.input_shape[0] - 1} tokens of each block that follow its first")
     named = ", ".join(federation.classes[:20]) + (" ..." if len(federation.classes) > 20 else "")
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
+
+
+def _sites(sites: tuple[str, ...]) -> str:
+    """How many there are, and the clients of the largest."""
+    (largest, clients), *rest = Counter(sites).most_common()
+    return f"{1 + len(rest)}, of which {largest} has {clients} clients"
 
 
 def _cell(value: object) -> str:

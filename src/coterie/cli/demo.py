@@ -43,6 +43,7 @@ def demo(
 def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console: "object") -> Path:
     from coterie.cli.console import PlainConsole
     from coterie.cli.following import follow
+    from coterie.cli.launch import with_usual_share
     from coterie.cli.results import print_result
     from coterie.core.local import Local
     from coterie.core.plan import Plan
@@ -59,7 +60,7 @@ def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console:
 
     assert isinstance(console, PlainConsole)
     plan = Plan(rounds=rounds, local=Local(epochs=2, lr=0.05))
-    settings = Settings(methods=METHODS, data="heart", plan=plan, seeds=tuple(range(seeds)))
+    settings = with_usual_share(Settings(methods=METHODS, data="heart", plan=plan, seeds=tuple(range(seeds))), len(HOSPITALS))
     run = new_run(federation, "demo")
     with ExitStack() as running:
         process = running.enter_context(running_server(federation))

@@ -14,7 +14,9 @@ from coterie.core.errors import UserError, check_names
 def export(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     out: Annotated[Path, typer.Option(help="Folder for the bundle; with --all, one folder in it for each client.")],
-    method: Annotated[str | None, typer.Option(help="The method whose models to export; of several, the recommended one unless given.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method whose models to export; of several, the recommended one unless given.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,
     client: Annotated[list[str] | None, typer.Option(help="Whose bundle, took part or not; given twice, one bundle for both.")] = None,

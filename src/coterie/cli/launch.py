@@ -1,6 +1,7 @@
 """`coterie launch`: a study on the sites of a real federation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.site_shares import usual_share
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -83,7 +85,7 @@ def _studies(
         stem = Path(methods[0]).stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
-    found = [(entry.name, entry.but(said).settings) for entry in entries]
+    found = [(entry.name, with_usual_share(entry.but(said).settings, len(folder.sites))) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()
         made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
@@ -91,6 +93,13 @@ def _studies(
     if len(found) == 1:
         return [(name or free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]
+
+
+def with_usual_share(settings: "Settings", sites: int) -> "Settings":
+    """The settings with the bound on a site's share that a federation of so many sites has, where none is named."""
+    if settings.plan.most_share is not None:
+        return settings
+    return replace(settings, plan=replace(settings.plan, most_share=usual_share(sites)))
 
 
 def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float) -> "tuple[RunFolder, int]":
@@ -118,8 +127,9 @@ def _resumed(
         raise UserError("--resume needs --name: name the run to go on with.")
     run = known_run(folder, name)
     if methods:
-        ((_, settings),) = _studies(folder, methods, said, name, trust)
         stored = Settings.from_json(run.order()[0].settings)
+        usual = {} if stored.plan.most_share is None else {"most_share": stored.plan.most_share}  # sites may have been added since
+        ((_, settings),) = _studies(folder, methods, usual | said, name, trust)
         if stored != settings:
             differ = ", ".join(stored.differences(settings))
             raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")

@@ -11,6 +11,7 @@ from coterie.cli import options
 from coterie.cli.trusting import with_trust
 from coterie.core.errors import UserError
 from coterie.core.plain import plain
+from coterie.core.table_text import escape_csv
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -126,7 +127,7 @@ def _write(path: Path, columns: tuple[str, ...], lines: list[Line]) -> None:
 
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([columns, *lines])
+            csv.writer(file).writerows([escape_csv(cell) for cell in line] for line in (columns, *lines))
     except OSError as error:
         raise UserError(f"Cannot write to {path} ({error.strerror}): choose another --out.") from error
 

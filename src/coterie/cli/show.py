@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli import options
 from coterie.core.errors import UserError
+from coterie.core.table_text import csv_text
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -82,7 +83,7 @@ def _tell_groups(result: "Result", console: "PlainConsole", out: Path | None) ->
             console.print(f"  {named}: {', '.join(members['id'])}", soft_wrap=True)
     if out is not None:
         try:
-            frame.drop(columns="client").rename(columns={"id": "client"}).to_csv(out, index=False)
+            out.write_text(csv_text(frame.drop(columns="client").rename(columns={"id": "client"})), encoding="utf-8")
         except OSError as error:
             raise UserError(f"Cannot write to {out} ({error.strerror}): choose another --out.") from error
         console.print(f"\nEvery round of every lane is in {out}.")

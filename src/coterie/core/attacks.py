@@ -7,6 +7,8 @@ hostile clients answer is made in `run.hostile_replies`, what they train on in `
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from coterie.core.arrays import Ids
 from coterie.core.errors import UserError
 from coterie.core.rng import key
@@ -21,6 +23,7 @@ class Attack:
 
     share: float = setting(0.2, "Share of the clients that are hostile.", above=0, below=1)
     collude: bool = setting(False, "Whether they act as one.")
+    site: str | None = setting(None, "A site, all of whose clients are hostile, instead of a share of all clients.")
 
     on_data: ClassVar[bool] = False  # whether it changes what hostile clients train on, and not what they answer
 
@@ -28,7 +31,9 @@ class Attack:
         check_settings(self, "An attack")
 
     def hostile(self, roster: Roster, seed: int) -> Ids:
-        """The hostile clients, ascending: so many that the share is met as nearly as can be, and at least one."""
+        """The hostile clients, ascending: those of the site, or so many that the share is met as nearly as can be, and at least one."""
+        if self.site is not None:
+            return np.flatnonzero(np.array(roster.sites) == self.site).astype(np.int64)
         return roster.lowest(key(seed, "hostile"), roster.clients, max(round(self.share * len(roster)), 1))
 
 

@@ -17,6 +17,7 @@ from coterie.core.arrays import Array, Floats
 from coterie.core.errors import UserError
 
 MOST_TOKEN = 1 << 24
+MOST_AXES, MOST_SIZE = 16, 1 << 31  # of the shape that a file says a sample has
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Inputs:
     def read(cls, told: Mapping[str, Any]) -> "Inputs":
         """From what `told` gave."""
         shapes = tuple(tuple(map(int, shape)) for shape in told["shapes"])
+        if not all(len(shape) <= MOST_AXES and all(0 < size <= MOST_SIZE for size in shape) for shape in shapes):
+            raise ValueError("inputs of a shape that no sample has")  # before sizes are multiplied: the product of many has any length
         made = cls(shapes, tuple(map(bool, told["tokens"])), tuple(map(str, told["names"])))
         if not shapes or len(made.tokens) != len(shapes) or len(made.names) not in (0, len(shapes)) or min(map(prod, shapes)) < 1:
             raise ValueError("inputs that contradict themselves")

@@ -19,6 +19,7 @@ from coterie.core.arrays import Bools, Doubles, Floats, Ints, places
 from coterie.core.asks import ModelAsk, Reply, Train, Trained
 from coterie.core.held import Held
 from coterie.core.refusals import Refusal, Refused
+from coterie.core.site_shares import SiteBound, weighted_median
 from coterie.core.threads import cores, in_order
 
 FEW = 3  # of fewer replies the median is not one of those who told the truth, if one did not
@@ -31,6 +32,7 @@ class Limits:
 
     sizes: Ints | None = None  # (roster,) training samples as the roster knows them; None: what clients say is believed
     norm: float = inf  # how many times the cohort's median a client may move from the model that it was sent
+    bound: SiteBound | None = None  # on the votes of one site in that median
 
     def broken(self, ask: Any, reply: Reply, moves: "Moves") -> Iterator[tuple[Bools, Refused]]:
         """Which rows of a reply, all of clients that were asked, are beyond a limit, and why."""
@@ -40,7 +42,8 @@ class Limits:
             yield from _miscounts(ask, reply, self.sizes[reply.clients])
         if not isinf(self.norm) and isinstance(ask, Train) and isinstance(reply, Trained) and not ask.alone and len(reply) >= FEW:
             moved = np.concatenate(moves.of(ask, reply))
-            median = _median(moved)
+            votes = None if self.bound is None or reply.clients[-1] >= len(self.bound.sites) else self.bound.votes(reply.clients)
+            median = _median(moved) if votes is None else weighted_median(moved, votes)
             far = moved > self.norm * median
             if median > 0 and far.any():
                 yield far, Refused(Refusal.TOO_FAR, f"more than {self.norm:g} times the cohort's median")

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Array, Floats, Ids, Words
+from coterie.core.arrays import Array, Doubles, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
 from coterie.core.holdings import NOTHING, Holdings
 from coterie.core.layout import InitialModels, Layout
@@ -20,6 +20,7 @@ from coterie.core.roster import Roster
 from coterie.core.samplers import sampled
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
+from coterie.core.site_shares import SiteBound
 from coterie.core.sketches import Sketch
 from coterie.core.states import State
 from coterie.core.tasks import CLASSIFICATION, Task
@@ -27,6 +28,7 @@ from coterie.core.tasks import CLASSIFICATION, Task
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 Round = Generator[Ask[Any], Any, T]
+LIMITED_SITES = "limited_sites"  # the note that names the sites whose weight the plan's bound has cut
 Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 
@@ -66,7 +68,7 @@ class Context:
 
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
         """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""
-        return self.roster.lowest(key(self.seed, purpose, self.round_), clients, size)
+        return self.roster.lowest(key(self.seed, purpose, self.round_), clients, size, self.plan.most_share or 1.0)
 
     def sketch(self, size: int | None, clip: float | None = None, noise: float = 0.0) -> Sketch | None:
         """The run's one projection to so many numbers; None where nothing is said, or all that may be compared is no more than that."""
@@ -85,8 +87,33 @@ class Context:
             raise ValueError("the matrix and the replies are of different clients: cut one with `replies.of(clients)`")
         if not len(replies):
             return before
-        models, self.notes.mixing = self.aggregate(mixing, replies.vectors, before)
+        models, self.notes.mixing = self.aggregate(self.bound_mixing(mixing), replies.vectors, before)
         return models
+
+    @property
+    def site_bound(self) -> SiteBound | None:
+        """The bound on a site's share, where the plan has one and the sites are known."""
+        most, sites = self.plan.most_share, self.roster.site_numbers
+        return None if most is None or most >= 1 or sites is None else SiteBound(sites, most)
+
+    def bound_mixing(self, mixing: Mixing) -> Mixing:
+        """The matrix with every site within its share, as `mix` applies it; the sites that it limits are noted."""
+        bound = self.site_bound
+        if bound is None or (bounded := bound.mixing(mixing)) is mixing:
+            return mixing
+        names = self.roster.site_names
+        self.note(LIMITED_SITES, ", ".join(names[number] for number in bound.above(mixing)))
+        return bounded
+
+    def bound_weights(self, clients: Ids, weights: Doubles) -> Doubles:
+        """(n,) weights of replies, with every site within its share: for what a method averages without `mix`."""
+        bound = self.site_bound
+        return weights if bound is None else bound.weights(clients, weights)
+
+    def votes(self, clients: Ids) -> Doubles | None:
+        """(n,) how much the vote of each client counts in a median or a trimmed mean, summing to one; None where all count alike."""
+        bound = self.site_bound
+        return None if bound is None else bound.votes(clients)
 
 
 def done(value: T) -> Round[T]:

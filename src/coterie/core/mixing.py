@@ -36,6 +36,7 @@ class Mixing:
     averages: bool = True  # False for rules that do not average (FedAtt, Reptile steps, literal variants)
     composed: tuple[Doubles, "Mixing"] | None = None  # (k, k) and what it was multiplied with, where models are made of groups' means
     parts: tuple[MixedTensor, ...] = ()  # where tensors are weighted apart; the matrix is then their mean by size, for the record
+    bounded: bool = False  # the bound on sites' shares is applied already: `site_shares`
 
     @classmethod
     def by_tensor(cls, clients: Ids, parts: tuple[MixedTensor, ...], *, averages: bool = True) -> "Mixing":

@@ -1,12 +1,12 @@
 """What all methods of a study share: how many rounds, who takes part, how clients train, what the world does to them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Any, Literal
 
 from coterie.core.attacks import attack_of, refuse_attack
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.samplers import check_sampler
 from coterie.core.settings import check_settings, setting
@@ -44,6 +44,13 @@ class Plan:
     counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
+    )
+    most_share: float | None = setting(
+        None,
+        "Largest share of one site's clients in the weights and votes of a model; 1: no bound. Default: no bound in a simulation, 1/3 in a "
+        "real federation of at least four sites.",
+        above=0,
+        most=1,
     )
     loss: Literal["usual", "absolute"] = setting(
         "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
@@ -89,6 +96,20 @@ class Plan:
         refuse_speeds(self.speeds)
         if self.loss != "usual":
             raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
+
+    def check_sites(self, sites: Sequence[str] | None, data: str) -> None:
+        """Refuse, at start-up, what needs to know the site of each client where the data name none."""
+        attack = attack_of(self.attack)
+        wanted = attack.site if attack is not None else None
+        if sites is None and (wanted is not None or self.most_share not in (None, 1)):
+            what = f"most_share={self.most_share:g}" if wanted is None else f"the attack {self.attack!r}"
+            raise UserError(
+                f"{data!r} does not name the site of each client, which {what} needs: use csv(..., site=COLUMN) or .../sites(4)."
+            )
+        if sites is not None and wanted is not None and wanted not in sites:
+            raise UserError(
+                f"The attack {self.attack!r} names a site that {data!r} does not have: {suggestion(wanted, sorted(set(sites)))}"
+            )
 
     def check(self, clients: int) -> None:
         """Refuse, at start-up, a cohort that the roster cannot fill."""

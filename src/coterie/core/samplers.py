@@ -26,7 +26,7 @@ TAKES = ("ctx", "size", "purpose")  # the first parameters of every sampler
 
 def _uniform(ctx: "Context", size: int | None, purpose: str) -> Ids:
     """A fresh sample each round."""
-    return selection.uniform(ctx.roster, size, ctx.seed, purpose, ctx.round_)
+    return selection.uniform(ctx.roster, size, ctx.seed, purpose, ctx.round_, ctx.plan.most_share or 1.0)
 
 
 def _windows(ctx: "Context", size: int | None, purpose: str) -> Ids:

@@ -7,9 +7,10 @@ from coterie.core.rng import key
 from coterie.core.roster import Roster
 
 
-def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int) -> Ids:
-    """A sample of the reachable clients without replacement, ascending; all of them without a size."""
-    return roster.available if size is None else roster.cohort(key(seed, purpose, round_), size)
+def uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int, most_share: float = 1.0) -> Ids:
+    """A sample of the reachable clients without replacement, ascending; all of them without a size. `most_share` bounds the share of one
+    site's clients in it, where other sites have enough."""
+    return roster.available if size is None else roster.cohort(key(seed, purpose, round_), size, most_share)
 
 
 def looked_at(roster: Roster, size: int | None) -> Ids:

@@ -51,7 +51,7 @@ partitions: Registry[Federation] = _named(
 )
 scenarios: Registry[Federation] = _named(
     "scenario",
-    *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed),
+    *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed, worlds.sites),
     *(changes.outliers, changes.arrivals, changes.drift, unseen.unseen, official.official_test),
 )
 

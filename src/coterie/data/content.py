@@ -30,6 +30,8 @@ def contents(federation: Federation) -> dict[str, str]:
         found["arrivals"] = array_hash(federation.arrivals)
     if federation.inputs is not None:
         found["inputs"] = as_json(federation.inputs.told())
+    if federation.sites is not None and len(set(federation.sites)) < len(federation):  # several clients at a site
+        found["sites"] = _joined(federation.sites)
     if federation.unseen:
         found["clients that take no part"] = str(federation.unseen)
     if federation.later:

@@ -51,6 +51,7 @@ class Parts:
 
 
 INPUTS = "inputs"  # in the provenance of samples that have several
+SITES = "sites"  # in the provenance of clients whose sites are known: the site of each, by its id
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
 
 # A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
@@ -166,6 +167,12 @@ class Federation:
         """What a row of `x` holds, where samples have several inputs."""
         told = self.provenance.get(INPUTS)
         return None if told is None else Inputs.read(told)
+
+    @cached_property
+    def sites(self) -> tuple[str, ...] | None:
+        """(n,) the site of each client; None where the data do not name the sites of all."""
+        told: Mapping[str, str] = self.provenance.get(SITES, {})
+        return tuple(told[name] for name in self.ids) if all(name in told for name in self.ids) else None
 
     @property
     def amounts(self) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import UserError, suggestion
-from coterie.data.federation import Samples
+from coterie.core.errors import UserError, first_repeated, suggestion
+from coterie.data.federation import SITES, Samples
 from coterie.data.folder import find_path
 from coterie.data.labels import TaskWord, labels_of
 from coterie.data.own import own_samples, split_words
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd  # imported where frames are read: running a study does not need it
 
 CLIENTS, FILE = "clients_by", "file"  # in the provenance: what tells clients apart, where no column does
+MOST_COLUMNS = 100_000
 
 
 def csv(
@@ -63,13 +64,14 @@ def csv(
     sep: tuple[str, ...] | str | None = None,
     encoding: tuple[str, ...] | str | None = None,
     decimal: str = ".",
+    site: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your CSV files: a row a sample, with a label column, columns (or one of texts) to learn from, and a client column or a file a client.
 
     The path is a file, a folder or a pattern such as 'sites/*.csv'; of a folder and a pattern each file is a client by its name, unless a
-    column says otherwise. `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are
+    column says otherwise. `site` names a column that says at which site each client is, `split` one of the words train, validation and test, `drop` columns to leave out. All others are
     features: numbers, or, with categories=onehot, words. impute=mean, median or most_frequent fills gaps, scale=standard brings numbers
     to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1, both by the training parts of all clients together or,
     with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn, or, with a tokenizer, for text.
@@ -79,7 +81,7 @@ def csv(
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    roles, stated = ColumnRoles(label or (), client, text, split), Stated.of(columns, classes)
+    roles, stated = ColumnRoles(label or (), client, text, split, site), Stated.of(columns, classes)
     dialect = Dialect.of(sep, encoding, decimal, missing)
     return _table_samples("csv", path, roles, wishes, wording, task, stated, dialect, _data_dir)
 
@@ -104,13 +106,14 @@ def parquet(
     columns: tuple[str, ...] | str = (),
     classes: tuple[str, ...] | str = (),
     missing: tuple[str, ...] | str | int | float = (),
+    site: str | None = None,
     *,
     _data_dir: Path | None = None,
 ) -> Samples:
     """Your Parquet files: as csv."""
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
-    roles, stated = ColumnRoles(label or (), client, text, split), Stated.of(columns, classes)
+    roles, stated = ColumnRoles(label or (), client, text, split, site), Stated.of(columns, classes)
     return _table_samples("parquet", path, roles, wishes, wording, task, stated, Dialect(missing=listed(missing)), _data_dir)
 
 
@@ -128,9 +131,11 @@ class Stated:
 
 
 def check_columns(columns: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name: nobody could say which is meant."""
-    if twice := [name for name in columns if name and columns.count(name) > 1]:
-        raise UserError(f"{where} has two columns called {twice[0]!r}: rename one of them.")
+    """Refuse two columns of one name, since nobody could say which is meant, and more columns than a table has."""
+    if len(columns) > MOST_COLUMNS:
+        raise UserError(f"{where} has {len(columns):,} columns, more than {MOST_COLUMNS:,}: give numbers that are so many as npz.")
+    if (twice := first_repeated(name for name in columns if name)) is not None:
+        raise UserError(f"{where} has two columns called {twice[:100]!r}: rename one of them.")
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ class ColumnRoles:
     client: str | None = None
     text: str | None = None
     split: str | None = None
+    site: str | None = None  # where each client is
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -154,7 +160,7 @@ class ColumnRoles:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """What each column is, and its name."""
-        others = (("client", None if self.by_file else self.client), ("text", self.text), ("split", self.split))
+        others = (("client", None if self.by_file else self.client), ("text", self.text), ("split", self.split), ("site", self.site))
         return [*(("label", name) for name in self.labels), *((role, name) for role, name in others if name is not None)]
 
     @property
@@ -195,7 +201,8 @@ def _table_samples(
     said: dict[str, Any] = {} if task == "auto" else {"task": task}
     said |= {"clients": found.clients} if roles.by_file else {}
     said |= {name: value for name, value in (asdict(stated) | asdict(dialect)).items() if value not in ((), ".")}
-    return own_samples(kind, where, found.files, read, **asdict(roles), **wording.settings(), wishes=wishes.told(), **said)
+    named = {role: name for role, name in asdict(roles).items() if role != "site" or name is not None}
+    return own_samples(kind, where, found.files, read, **named, **wording.settings(), wishes=wishes.told(), **said)
 
 
 class _Read(NamedTuple):
@@ -307,7 +314,7 @@ def table_of(
         owners=owners,
         owner_names=names,
         stated=bool(stated.classes),
-        facts={} if rows is None else {ROWS: rows.told()},
+        facts=({} if rows is None else {ROWS: rows.told()}) | ({} if roles.site is None else {SITES: _client_sites(frame, roles, where)}),
     )
     if roles.text is not None:
         return table
@@ -331,3 +338,15 @@ def table_of(
     if not wishes.any:
         return replace(table, values=encoded.astype(np.float32), facts=facts)
     return replace(table, values=encoded, facts={**facts, **pending(columns, wishes)})
+
+
+def _client_sites(frame: "pd.DataFrame", roles: ColumnRoles, where: str) -> dict[str, str]:
+    """By client, its site."""
+    if roles.client is None:
+        raise UserError(f"{where}: site={roles.site!r} says where clients are: name the client column, too.")
+    clients, sites = ([str(value).strip() for value in frame[name]] for name in (roles.client, roles.site))
+    found: dict[str, str] = {}
+    for client, site in zip(clients, sites, strict=True):
+        if found.setdefault(client, site) != site:
+            raise UserError(f"{where}: client {client!r} has rows at the sites {found[client]!r} and {site!r}; a client is at one site.")
+    return found

@@ -49,6 +49,7 @@ def frame_federation(
     classes: Sequence[str] | str = (),
     missing: Sequence[Any] | str | float = (),
     groups: str | Mapping[str, Any] | None = None,
+    site: str | None = None,
     **parts: Any,
 ) -> Federation:
     """The clients of a data frame; its settings are those of the spec ``csv(...)``.
@@ -62,7 +63,7 @@ def frame_federation(
     wording = Wording(features, width, vocabulary, length, tokenizer=tokenizer)
     wishes.check(f"The frame {name!r}")
     wording.check(f"The frame {name!r}")
-    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split)
+    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split, site)
     marks = listed(missing)
     whole = mark_missing(frame.reset_index(drop=True), marks)
     table = table_of(whole, f"The frame {name!r}", roles, wishes, task, Stated.of(columns, classes), missing=marks)

@@ -12,7 +12,7 @@ from coterie.core.arrays import Doubles, Ints
 from coterie.core.errors import UserError
 from coterie.core.rng import key, shuffle
 from coterie.data.assemble import check_fractions
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import SITES, Federation, Parts
 from coterie.data.scaling import Scaling
 
 # id, file, complete rows once slope, ca and thal (mostly missing outside Cleveland) are dropped
@@ -66,6 +66,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
             "scaling": {name: scaling.told() for name, scaling in scalings.items()},
             "partition": "by hospital; split at random within each class; Switzerland's one patient without disease always trains",
             "left_over": 0,
+            SITES: {name: name for name, _, _ in HOSPITALS},
         },
     )
 

@@ -23,7 +23,8 @@ def with_newcomers(federation: Federation, new: Federation) -> Federation:
         raise UserError(f"{where}: they have a class {unknown[0]!r}, the others have {', '.join(federation.classes)}.")
     if new.task.name != federation.task.name:
         raise UserError(f"{where}: they are a {new.task}, the others a {federation.task}.")
-    numbers = np.array([federation.classes.index(name) for name in new.classes], dtype=np.int64)
+    place = {name: number for number, name in enumerate(federation.classes)}
+    numbers = np.array([place[name] for name in new.classes], dtype=np.int64)
     own = numbers[new.y] if federation.task.counts_classes else new.y
     if federation.task.name == "regression":
         own = standardised(new.task.in_units(new.y), federation.task)  # in the units that the others are trained in

@@ -9,7 +9,7 @@ from coterie.core.arrays import Array, Ids
 from coterie.core.errors import UserError
 from coterie.core.rng import generator, key, shuffle
 from coterie.data.assemble import check_count, check_positive
-from coterie.data.federation import Federation, Parts
+from coterie.data.federation import SITES, Federation, Parts
 from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
 from coterie.data.mixing import joined
 from coterie.data.partitions import feed_the_empty
@@ -165,6 +165,32 @@ def turn(images: Array, degrees: int, over: int = 1) -> Array:
 
     made: Array = rotate(images, degrees / over, axes=(-2, -1), reshape=False, order=1, mode="constant", cval=0.0)
     return made
+
+
+@scenario
+def sites(federation: Federation, count: int = 4, first: int | None = None, *, _data_seed: int = 0) -> Federation:
+    """Clients at so many sites, site-0, site-1, ..., drawn by key: as equal in number as can be, or with `first` clients at site-0.
+
+    Nothing of the data changes: it is for bounds on a site's share and for attacks by a site.
+    """
+    who, n = "Scenario 'sites'", len(federation)
+    check_count(who, "count", count)
+    if count > n:
+        raise UserError(f"{who}: {count} sites need at least {count} clients, not {n}.")
+    if first is not None and not (count > 1 and 1 <= first <= n - count + 1):
+        raise UserError(f"{who}: first={first} of {n} clients should leave at least one client for each of the other {count - 1} sites.")
+    order = shuffle(key(_data_seed, "sites"), n)
+    number = np.empty(n, dtype=np.int64)
+    if first is None:
+        number[order] = np.arange(n) % count
+    else:
+        number[order] = np.r_[np.zeros(first, np.int64), 1 + np.arange(n - first) % (count - 1)]
+    told = {name: f"site-{number[client]}" for client, name in enumerate(federation.ids)}
+    return federation.with_(
+        name=f"{federation.name}/sites",
+        provenance={**federation.provenance, SITES: told},
+        later=tuple((begin, world.with_(provenance={**world.provenance, SITES: told})) for begin, world in federation.later),
+    )
 
 
 def _changed(federation: Federation, group: Ids, change: Callable[[Array, int], Array]) -> Array:

@@ -5,10 +5,12 @@ from math import prod
 import numpy as np
 import torch
 
+from coterie.core.arrays import Ints
 from coterie.core.parameters import layout_of, torch_seeded
-from coterie.core.serving import COMBINED
+from coterie.core.serving import COMBINED, Combiner, Mixture
 from coterie.core.specs import parse
 from coterie.deploy.bundle import Bundle
+from coterie.methods.combiners import AccuracyGate, ByRow, Online, OwnExpert
 from coterie.models.catalogue import build_model
 
 
@@ -24,11 +26,14 @@ def contradiction(bundle: Bundle) -> str | None:
         return f"clients are served models that are not among its {k}"
     texts = bundle.task.name == "next-token"
     classes = bundle.input_shape[0] - 1 if texts else len(bundle.classes)  # of a block, tokens that are predicted
-    for place in [place for place, row in enumerate(rows) if row == COMBINED]:
+    combined = np.flatnonzero(np.array(rows, dtype=np.int64) == COMBINED)
+    if len(combined):
         assert bundle.combiner is not None
-        shape = np.shape(bundle.combiner.combine(np.full((k, 1, classes), 1 / classes), place))
+        shape = np.shape(bundle.combiner.combine(np.full((k, 1, classes), 1 / classes), int(combined[0])))
         if shape != (1, classes):
             return f"its combiner gives scores of shape {shape} for {classes} {'tokens' if texts else 'classes'}"
+        if not _fits(bundle.combiner, k, classes, combined):
+            return f"its combiner does not answer for all of its {len(combined)} clients"
     if bundle.several is not None and bundle.input_shape != (bundle.several.width,):
         return f"inputs of {bundle.several.width} numbers where the model takes {bundle.input_shape}"
     if bundle.features is not None and len(bundle.features) != width:
@@ -42,6 +47,24 @@ def contradiction(bundle: Bundle) -> str | None:
     if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
         return f"a scaling that is not of {width} features"
     return None
+
+
+def _fits(combiner: Combiner | None, k: int, classes: int, places: Ints) -> bool:
+    """Whether a combiner has what it needs for clients at these places, seen from its arrays: there may be any number of clients."""
+    match combiner:
+        case Mixture(weights):
+            return weights.ndim == 2 and weights.shape[1] == k and bool((places < len(weights)).all())
+        case OwnExpert(experts):
+            known = experts.ndim == 1 and experts.dtype.kind in "iu" and bool((places < len(experts)).all())
+            return known and bool(((experts[places] >= 0) & (experts[places] < k)).all())
+        case AccuracyGate(weights):
+            return weights.shape == (k, classes)
+        case Online():
+            return combiner.weights is None or combiner.weights.shape == (k, classes)
+        case ByRow(combiners):
+            inside = bool((places < len(combiners)).all())
+            return inside and all(_fits(combiners[place], k, classes, places[at : at + 1]) for at, place in enumerate(places.tolist()))
+    return combiner is not None
 
 
 def _size(bundle: Bundle) -> int:

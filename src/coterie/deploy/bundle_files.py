@@ -26,6 +26,7 @@ from coterie.deploy.bundle_head import FORMAT, HEAD, bundle_bytes, first_line, r
 from coterie.deploy.combining import COMBINERS, combiner_name
 
 MODELS = "models.safetensors"
+MOST_LISTED = 1 << 22  # bytes of the file's list of arrays: about 40,000 of them
 COMBINER = "combiner."  # before the names of a combiner's arrays
 
 
@@ -85,6 +86,8 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
     data = bundle_bytes(folder / MODELS)
     if hashlib.sha256(data).hexdigest() != head.sha256:
         raise UserError(f"{folder / MODELS} is not what {HEAD} was written with: it is damaged or was changed; get the bundle again.")
+    if int.from_bytes(data[:8], "little") > MOST_LISTED:  # the list of arrays at the beginning of the file
+        raise UserError(f"{folder / MODELS} lists more arrays than any bundle's: get the bundle again.")
     try:
         arrays = load(data)
         own = {name.removeprefix(COMBINER): array for name, array in arrays.items() if name.startswith(COMBINER)}
@@ -99,7 +102,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             combiner=None if head.combiner is None else trees.from_tree(own, head.combiner, COMBINERS),
             tokens=head.tokens,
             features=None if head.features is None else tuple(head.features),
-            scaling={name: Scaling.read(scale.model_dump()) for name, scale in head.scaling.items()},
+            scaling={name: Scaling.read(vars(scale)) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
             worded=None if head.worded is None else WordedColumn.read(head.worded),
             blocked=None if head.blocked is None else BlockedTexts.read(head.blocked),

@@ -48,7 +48,8 @@ def site_name(kit: Path) -> str | None:
 
 def held_by_site(federation: Federation, clients: Sequence[str]) -> Federation:
     """The same federation with these clients alone, and only their samples."""
-    rows = [federation.ids.index(name) for name in clients]
+    place = {name: row for row, name in enumerate(federation.ids)}
+    rows = [place[name] for name in clients]
     parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
     kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
 

@@ -44,7 +44,9 @@ class InspectOrder:
     def read(cls, tree: Mapping[str, Any]) -> "InspectOrder":
         """What `as_json` wrote."""
         plan, pilot = dict(tree["plan"]), tree["plan"]["pilot"]
-        plan["pilot"] = PilotPlan(**{**pilot, "local": Local(**pilot["local"]), "rates": tuple(pilot["rates"])}) if pilot is not None else None
+        plan["pilot"] = (
+            PilotPlan(**{**pilot, "local": Local(**pilot["local"]), "rates": tuple(pilot["rates"])}) if pilot is not None else None
+        )
         return cls(**{**tree, "plan": InspectPlan(**plan)})
 
 
@@ -62,7 +64,12 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
     write_json(folder / "inspection.json", found.as_json())
     (folder / "inspection.html").write_text(inspection_page(found), encoding="utf-8")
     advised = recommend(found, str(folder.parent.parent))
-    told = {"recommended": None if advised is None else asdict(advised), "clients": len(found.ids), "left_out": list(found.left_out), "answers": [asdict(one) for one in answers(found)]}
+    told = {
+        "recommended": None if advised is None else asdict(advised),
+        "clients": len(found.ids),
+        "left_out": list(found.left_out),
+        "answers": [asdict(one) for one in answers(found)],
+    }
     (folder / ANSWERS).write_text(json.dumps(told | {"denied": engine.denials}), encoding="utf-8")
 
 
@@ -91,6 +98,6 @@ class _Listening(FederatedEngine):
 
 def problem_of(members: Members, model: str) -> Problem:
     """What the server knows of what is learned."""
-    roster = members.roster()
+    roster = replace(members.roster(), sites=tuple(member.site for member in members.members))
     spec = ModelSpec(model, members.input_shape, len(members.classes), build_model)
     return Problem(spec, lambda round_: roster, validation=members.validation)

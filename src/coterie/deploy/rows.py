@@ -152,18 +152,24 @@ def site_table(path: Path) -> "pd.DataFrame":
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             head = next(csv.reader(file), [])
+        _check_head(head, path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the head would lose their last cells
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, skipinitialspace=True, encoding="utf-8-sig")
+    except UserError:
+        raise
     except Exception as error:  # pandas raises many kinds, all of which mean that the file cannot be read
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} cannot be read as CSV: {reason}.") from error
+    return frame.fillna("")  # of lines shorter than the head
+
+
+def _check_head(head: Sequence[str], path: Path) -> None:
     numbers = [_number(name) for name in head]
     counted = [*map(float, range(len(head)))], [*map(float, range(1, len(head) + 1))]  # names that count the columns are names
     if head and None not in numbers and numbers not in counted:
         raise UserError(f"{path} begins with a row of numbers: its first line should name the columns.")
     check_columns([name.strip() for name in head], str(path))
-    return frame.fillna("")  # of lines shorter than the head
 
 
 def columns_by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:

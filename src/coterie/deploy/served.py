@@ -37,7 +37,8 @@ class Served:
         """The bundle of these clients: their models only, or all of them where a combiner answers."""
         federation, key = self.federation, self.lane.key
         check_names(clients, federation.ids, "client")
-        numbers = [federation.ids.index(name) for name in dict.fromkeys(clients)]
+        place = {name: number for number, name in enumerate(federation.ids)}
+        numbers = [place[name] for name in dict.fromkeys(clients)]
         if without := [federation.ids[number] for number in numbers if number in self.untrained]:
             raise UserError(
                 f"{key.method} has no trained model for {', '.join(without[:3])}{', ...' if len(without) > 3 else ''}: it never took part "

@@ -113,4 +113,8 @@ class World:
         """Of those who take part, and of everybody, by their number."""
         federation = self.federation
         counts = {federation.seen, len(federation)}
-        return {count: Roster.of(federation.ids[:count], federation.train.sizes[:count]) for count in counts}
+        sites = federation.sites
+        return {
+            count: Roster.of(federation.ids[:count], federation.train.sizes[:count], None if sites is None else sites[:count])
+            for count in counts
+        }

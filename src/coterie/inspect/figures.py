@@ -143,7 +143,12 @@ def pilot_arms(pilot: Pilot) -> Figure:
         )
         .properties(height=190)
     )
-    return Figure("pilot", "One model, fine-tuned, alone, groups, random groups", f"Judged on {pilot.on}. Every grey tick is one random grouping.", chart)
+    return Figure(
+        "pilot",
+        "One model, fine-tuned, alone, groups, random groups",
+        f"Judged on {pilot.on}. Every grey tick is one random grouping.",
+        chart,
+    )
 
 
 def client_gains(found: Inspection) -> list[Figure]:

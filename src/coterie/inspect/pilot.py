@@ -246,9 +246,7 @@ class _Arm:
     halfway: Evaluated
 
 
-def _arm(
-    model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float, *, halfway: bool = False
-) -> Round[_Arm]:
+def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float, *, halfway: bool = False) -> Round[_Arm]:
     """Federated averaging within each group. All arms share their shuffles, so they differ by the grouping alone."""
     models, local, middle = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate), None
     for t in range(plan.rounds):

@@ -14,7 +14,12 @@ from coterie.inspect.pilot import FEW_CLIENTS, Pilot, Way, Ways
 NEGLIGIBLE = 0.0025  # of the score: a simpler way may be so much behind
 BY_CHANCE = 0.2  # groups are not recommended where random groups do as well more often than this
 SIMPLEST: tuple[Way, ...] = ("one", "tuned", "alone", "groups")
-NAMES: dict[Way, str] = {"one": "one model", "tuned": "one model, fine-tuned", "groups": "a model for each group", "alone": "training alone"}
+NAMES: dict[Way, str] = {
+    "one": "one model",
+    "tuned": "one model, fine-tuned",
+    "groups": "a model for each group",
+    "alone": "training alone",
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,11 @@ def _command(found: Inspection, way: Way | Literal["more data"], federation: str
     model = "" if found.model == "mclr" else f" --model {quote(found.model)}"
     methods = {"one": "fedavg", "tuned": "'fedavg+finetune(epochs=5)'", "alone": "local", "groups": f"'fedgroup(groups={found.groups.k})'"}
     if way == "more data":
-        return f"coterie data {quote(found.data)} --check" if federation is None else f"coterie inspect --federation {quote(federation)} --rounds 50"
+        return (
+            f"coterie data {quote(found.data)} --check"
+            if federation is None
+            else f"coterie inspect --federation {quote(federation)} --rounds 50"
+        )
     if federation is not None:
         return f"coterie launch fedavg {methods[way]} --federation {quote(federation)}{model}{rate}".replace("fedavg fedavg ", "fedavg ")
     if way == "groups":

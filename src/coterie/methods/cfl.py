@@ -72,6 +72,7 @@ class CFL(GroupedMethod[Branches]):
     def _look(self, state: Branches, j: int, trained: Trained, weights: Doubles, ctx: Context) -> Branches:
         """Group j after its updates have been looked at: as it was, or cut in two (its model comes later)."""
         sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models[j : j + 1])
+        weights = ctx.bound_weights(trained.clients, weights)
         mean, longest, cut = pull_of(sent, origin, weights / weights.sum(), ctx)
         state = replace(state, scale=max(state.scale, mean))
         unit = state.scale if self.relative else 1.0

@@ -87,6 +87,7 @@ class ColdStart(Sketching[Directed], GroupedMethod[Directed], ChoosesGroups, ABC
         ctx.notes.silhouette = silhouette(points, labels)
         ctx.note("groups_capped", int(max(m - len(sizes), 0)))  # fewer distinct directions, or clients, than groups asked for
         means = Mixing.within(pretrained.clients, labels, np.ones(len(labels)), 1, models=len(sizes))  # Alg. 4, line 7
+        means = ctx.bound_mixing(means)
         unmoved = Mixing(pretrained.clients, np.zeros_like(means.replies), np.ones_like(means.before))  # Alg. 2, line 2
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
         groups = state.everybody(ctx)

@@ -90,7 +90,7 @@ class AccuracyGate:
     weights: Doubles  # (k, C)
 
     @classmethod
-    def of(cls, hits: Ints, predictions: Ints) -> "AccuracyGate":
+    def of(cls, hits: Ints | Doubles, predictions: Ints | Doubles) -> "AccuracyGate":
         """From counts (k, C): w_ij = (hits_ij + 1) / (predictions_ij + C), so that an expert never heard on a class is at chance."""
         precision = (np.asarray(hits) + 1.0) / (np.asarray(predictions) + hits.shape[1])
         return cls(precision / precision.sum(axis=0))

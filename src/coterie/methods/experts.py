@@ -59,7 +59,8 @@ class ExpertClusters(GroupedMethod[Experts], ChoosesGroups, ABC):
         groups, count = state.everybody(ctx), int(labels.max()) + 1
         groups[trained.clients] = labels
         ctx.note("experts", count)
-        centres = mix(Mixing.within(trained.clients, labels, np.ones(len(trained)), 1, count), trained.vectors, state.models)
+        means = ctx.bound_mixing(Mixing.within(trained.clients, labels, np.ones(len(trained)), 1, count))
+        centres = mix(means, trained.vectors, state.models)
         if state.fresh is not None:
             models = state.fresh[np.arange(count) % len(state.fresh)]  # made of no reply and no old model: there is no matrix
         elif self.start_from == "w0":

@@ -34,7 +34,8 @@ class FedDANE(OneModelMethod):
         ctx.note("gradients", len(asked))
         if not len(asked) or not len(own):
             return state  # no direction, or nobody to correct
-        slope = mix(Mixing.average(asked.clients, weights_of(asked, self.weighting)), asked.vectors, state.models)  # g_t, from S
+        mean = ctx.bound_mixing(Mixing.average(asked.clients, weights_of(asked, self.weighting)))
+        slope = mix(mean, asked.vectors, state.models)  # g_t, from S
         # min F_k(w) + <g_t - grad F_k(w_t), w> + mu/2 ||w - w_t||^2
         trained = yield from Train(own.clients, state.models, ctx.local.but(mu=self.mu), linear=slope - own.vectors)
         return averaged(state, trained, self.weighting, ctx)

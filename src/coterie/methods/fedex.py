@@ -46,14 +46,14 @@ class FedEx(ExpertClusters):
     def round(self, state: Experts, ctx: Context) -> Round[Experts]:
         if state.centres is None:  # it counts as a round
             state, clients = yield from self.clustered(state, ctx)
-            return (yield from self._counted(state, clients))
+            return (yield from self._counted(state, clients, ctx))
         groups = yield from self.admitted(state, ctx)
         cohort = self._cohort(groups, ctx)
         trained = yield from Train(cohort, state.models, ctx.local, start=groups[cohort])
         if not len(trained):
             return state if np.array_equal(groups, state.groups) else replace(state, groups=groups)
         models = within_groups(state, trained, groups[trained.clients], weights_of(trained, "samples"), len(state.models), ctx)
-        return (yield from self._counted(replace(state, models=models, groups=groups), trained.clients))
+        return (yield from self._counted(replace(state, models=models, groups=groups), trained.clients, ctx))
 
     def _cohort(self, groups: Ids, ctx: Context) -> Ids:
         """ceil(fraction * |cluster|) clients of each cluster; one cluster draws the very cohort that FedAvg draws."""
@@ -65,7 +65,7 @@ class FedEx(ExpertClusters):
             picked.append(ctx.sample(members, ceil(fraction * len(members) - 1e-9), "cohort"))
         return np.sort(np.concatenate(picked))
 
-    def _counted(self, state: Experts, clients: Ids) -> Round[Experts]:
+    def _counted(self, state: Experts, clients: Ids, ctx: Context) -> Round[Experts]:
         """With the accuracy gate's weights: clients count predictions and hits of every expert as it now is, where the gate answers."""
         if self.combiner != "gate" or len(state.models) == 1:
             return state
@@ -74,8 +74,10 @@ class FedEx(ExpertClusters):
             judged = yield from Evaluate(Serving(clients, state.models, np.full(len(clients), j)), self.gate_part)
             if not len(judged):
                 return state
-            hits.append(judged.hits.sum(axis=0))
-            predictions.append(judged.predicted.sum(axis=0))
+            sizes = judged.sizes.astype(np.float64)
+            factors = ctx.bound_weights(judged.clients, sizes) / np.maximum(sizes, 1)  # ones, or less for a site with too many samples
+            hits.append(factors @ judged.hits)
+            predictions.append(factors @ judged.predicted)
         return replace(state, gate=AccuracyGate.of(np.array(hits), np.array(predictions)).weights)
 
     def _combiners(self, state: Experts) -> dict[str, Combiner]:

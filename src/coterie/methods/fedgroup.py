@@ -39,7 +39,7 @@ class FedGroup(ColdStart):
         members = state.everybody(ctx)
         joined = int(np.sum(members[trained.clients] < 0))
         members[trained.clients] = groups[trained.clients]  # a cold client is in once it has trained
-        intra = Mixing.within(trained.clients, members[trained.clients], trained.sizes, len(state.models))  # lines 5-8
+        intra = ctx.bound_mixing(Mixing.within(trained.clients, members[trained.clients], trained.sizes, len(state.models)))  # lines 5-8
         interim = mix(intra, trained.vectors, state.models)
         models = ctx.mix(self._inter_group(intra, interim, ctx), trained, state.models)  # lines 9-10, both applied at once
         ctx.note("group_sizes", np.bincount(members[members >= 0], minlength=len(models)))

@@ -21,6 +21,7 @@ from coterie.core.method import Context, Round, S
 from coterie.core.mixing import MixedTensor, Mixing, mix, mixed_plainly
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
+from coterie.core.site_shares import SiteBound
 from coterie.core.states import State, grown
 from coterie.grouping.many.points import MANY
 from coterie.methods import robust_rules as rules
@@ -69,7 +70,7 @@ class Guard(Wrapper[Guarded[S], S]):
     def _context(self, ctx: Context) -> Context:
         def aggregate(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
             if len(mixing.clients) >= self.least:
-                return self.aggregate(mixing, vectors, before)
+                return self.aggregate(mixing, vectors, before, ctx.site_bound)
             ctx.note(UNGUARDED, len(mixing.clients))
             return mixed_plainly(mixing, vectors, before)
 
@@ -93,7 +94,7 @@ class Guard(Wrapper[Guarded[S], S]):
             if self.hold and isinstance(ask, Train | Gradient) and not ask.alone:
                 odd = np.zeros(len(reply), dtype=np.bool_)
                 if isinstance(ask, Train):
-                    compared, odd = standing_apart(ask, reply, ctx.layout)
+                    compared, odd = standing_apart(ask, reply, ctx.layout, ctx.votes)
                     if len(reply) > MANY:
                         ctx.note(LANDMARKS_HELD, COMPARED)
                     judged[reply.clients] += compared
@@ -102,14 +103,15 @@ class Guard(Wrapper[Guarded[S], S]):
                 out[reply.clients[odd]] = True
                 reply = reply.take(~odd) if odd.any() else reply
 
-    def aggregate(self, mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
+    def aggregate(self, mixing: Mixing, vectors: Floats, before: Floats, bound: SiteBound | None = None) -> tuple[Floats, Mixing]:
         """The models, and who made them up; where the rule leaves everybody in, the plain method's to the bit.
 
-        Where each coordinate counts others no matrix says all: the row then holds the mean share of each client, and is no average.
+        Where each coordinate counts others no matrix says all: the row then holds the mean share of each client, and is no average. The
+        weights of `mixing` are within the bound on sites' shares, if there is one; Krum counts sites where clients would exceed it.
         """
         if mixing.composed is not None:
             across, within = mixing.composed
-            models, told = self.aggregate(within, vectors, before)
+            models, told = self.aggregate(within, vectors, before, bound)
             if told is within:
                 return mix(mixing, vectors, before), mixing
             return (across @ models.astype(np.float64)).astype(np.float32), replace(
@@ -119,7 +121,8 @@ class Guard(Wrapper[Guarded[S], S]):
         for part in mixing.parts or (MixedTensor(0, models.shape[1], mixing.replies, mixing.before),):
             replies = part.replies.copy()
             for j in range(len(models)):
-                made = self._row(part, j, vectors, before)
+                sites = _voting_sites(bound, mixing.clients[np.flatnonzero(part.replies[j])])
+                made = self._row(part, j, vectors, before, sites)
                 if made is not None:
                     models[j, part.begin : part.end], replies[j] = made
             parts.append(replace(part, replies=replies))
@@ -131,28 +134,33 @@ class Guard(Wrapper[Guarded[S], S]):
             return models, Mixing.by_tensor(mixing.clients, tuple(parts), averages=averages)
         return models, replace(mixing, replies=parts[0].replies, averages=averages)
 
-    def _row(self, part: MixedTensor, j: int, vectors: Floats, before: Floats) -> tuple[Doubles, Doubles] | None:
+    def _row(self, part: MixedTensor, j: int, vectors: Floats, before: Floats, sites: Ints | None) -> tuple[Doubles, Doubles] | None:
         """A model's columns and how much each reply counts in them; None where the plain mean stands."""
         members = np.flatnonzero(part.replies[j])
         weights, columns = part.replies[j, members], slice(part.begin, part.end)
         if len(members) < FEW or weights.min() < 0:
             return None
         total = float(weights.sum())
-        made = self._made(vectors[members, columns], weights / total)
+        made = self._made(vectors[members, columns], weights / total, sites)
         if made is None:
             return None
         shares = np.zeros(part.replies.shape[1])
         shares[members] = total * made[1]
         return total * made[0] + part.before[j] @ np.atleast_2d(before)[:, columns].astype(np.float64), shares
 
-    def _made(self, vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles] | None:
+    def _made(self, vectors: Floats, weights: Doubles, sites: Ints | None) -> tuple[Doubles, Doubles] | None:
         """What the rule makes of the replies that count in a model; None where it leaves all of them as they are."""
         if self.rule == "trim":
             return rules.trimmed(vectors, weights, self.trim) if self.trim else None
         if self.rule == "krum":
-            hostile = int(self.trim * len(vectors))
-            return rules.krum(vectors, weights, hostile) if hostile else None
+            hostile = int(self.trim * (len(vectors) if sites is None else len(np.unique(sites))))
+            return rules.krum(vectors, weights, hostile, sites) if hostile else None
         if self.rule == "clip":
             made = rules.drawn_in(vectors, weights, self.bound) if self.bound < np.inf else None
             return made if made is not None and made[1].sum() < weights.sum() else None
         return rules.median(vectors, weights) if self.rule == "median" else rules.geometric(vectors, weights)
+
+
+def _voting_sites(bound: SiteBound | None, clients: Ids) -> Ints | None:
+    """(n,) the site of each client, where one vote a client would give a site more than its share; None where clients vote."""
+    return bound.sites[clients] if bound is not None and bound.votes(clients) is not None else None

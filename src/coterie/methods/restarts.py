@@ -80,7 +80,7 @@ class Restarts(Wrapper[Starts[S], S]):
             serving = yield from keyed_apart(self.method.serve(state, ctx.cohort(), replace(ctx, notes=Notes())), f"start {i}")
             judged = yield from Evaluate(serving, "train")
             if judged.sizes.sum():
-                losses[i] = np.average(judged.loss, weights=judged.sizes)
+                losses[i] = np.average(judged.loss, weights=ctx.bound_weights(judged.clients, judged.sizes.astype(np.float64)))
         return losses
 
 

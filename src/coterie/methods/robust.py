@@ -18,6 +18,7 @@ from coterie.grouping.many.points import MANY
 from coterie.grouping.principal import points_of_rows
 from coterie.grouping.similarity import BLOCK
 from coterie.grouping.trimmed import trimmed_kmeans
+from coterie.methods import robust_rules
 from coterie.methods.clustered_once import ClusteredOnce, Clusters
 
 SORTED = 1 << 24  # numbers of many clients that are sorted at a time
@@ -51,14 +52,18 @@ class Robust(ClusteredOnce):
         Where something is, no matrix does: each coordinate leaves out others. Its row then holds the share of the coordinates in which
         each client counted, and is marked as no average.
         """
-        plain = Mixing.within(trained.clients, groups, np.ones(len(trained)), len(state.models), models)
+        plain = ctx.bound_mixing(Mixing.within(trained.clients, groups, np.ones(len(trained)), len(state.models), models))
         shares, means = plain.replies.copy(), {}
         for j in range(models):
             members = np.flatnonzero(groups == j)
-            cut = int(self.trim * len(members))
-            if cut:
+            cut, votes = int(self.trim * len(members)), ctx.votes(trained.clients[members])
+            if self.trim and votes is not None:  # the share of the votes, not of the clients, goes at each end
+                means[j], shares[j, members] = robust_rules.trimmed(np.asarray(trained.vectors[members]), votes, self.trim)
+            elif cut:
                 means[j], shares[j, members] = trimmed_mean(trained.vectors[members], cut)
-        result = ctx.mix(Mixing(trained.clients, shares, plain.before, averages=not means), trained, state.models)
+        # the bound is on what enters a mean: of what is left after trimming, honest sites may make up more
+        mixing = Mixing(trained.clients, shares, plain.before, averages=not means, bounded=True)
+        result = ctx.mix(mixing, trained, state.models)
         for j, mean in means.items():
             result[j] = mean
         ctx.note("trimmed_groups", len(means))

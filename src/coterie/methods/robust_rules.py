@@ -15,7 +15,7 @@ Each gives (d,) the average and (n,) how much of it each row made up. Weights ar
 import numpy as np
 from scipy.spatial.distance import cdist, pdist, squareform
 
-from coterie.core.arrays import Doubles, Floats
+from coterie.core.arrays import Doubles, Floats, Ints
 from coterie.core.rng import key, shuffle
 from coterie.grouping.many.points import MANY, by_rows
 from coterie.grouping.similarity import lengths
@@ -58,14 +58,28 @@ def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Double
     return middle, counted / d
 
 
-def krum(vectors: Floats, weights: Doubles, hostile: int) -> tuple[Doubles, Doubles]:
-    """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others."""
+def krum(vectors: Floats, weights: Doubles, hostile: int, sites: Ints | None = None) -> tuple[Doubles, Doubles]:
+    """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others.
+
+    With sites, each votes once: the mean of its rows is scored, and its rows are kept or left out together.
+    """
+    if sites is not None:
+        return _krum_of_sites(vectors, weights, hostile, sites)
     n = len(vectors)
     scores = _krum_scores(vectors, hostile) if n <= MANY else _krum_scores_of_many(vectors, hostile)
     kept = np.zeros(n)
     chosen = np.argsort(scores, kind="stable")[: n - hostile]
     kept[chosen] = weights[chosen] / weights[chosen].sum()
     return _average(vectors, kept), kept
+
+
+def _krum_of_sites(vectors: Floats, weights: Doubles, hostile: int, sites: Ints) -> tuple[Doubles, Doubles]:
+    _, own = np.unique(sites, return_inverse=True)
+    shares = np.bincount(own, weights=weights)
+    means = np.stack([_average(vectors[own == site], weights[own == site] / shares[site]) for site in range(len(shares))])
+    _, kept = krum(means.astype(np.float32), shares, hostile)
+    rows = weights * (kept / shares)[own]
+    return _average(vectors, rows), rows
 
 
 def _krum_scores(vectors: Floats, hostile: int) -> Doubles:

@@ -57,7 +57,9 @@ class Scaffold(SharedModel[Controlled]):
         slopes = moved / (np.maximum(trained.steps, 1) * local.lr)[:, None]
         before = own.of(trained.clients).astype(np.float64)
         after = np.where(ctx.layout.compared, before - state.mean + slopes, 0.0)  # line 12 (II); statistics have no gradient
-        mean = state.mean + (after - before).sum(axis=0) / len(ctx.roster)  # line 17: c += |S|/N * mean change
+        votes = ctx.votes(trained.clients)
+        change = (after - before).sum(axis=0) if votes is None else len(trained) * (votes @ (after - before))
+        mean = state.mean + change / len(ctx.roster)  # line 17: c += |S|/N * mean change
         ctx.note("control_norm", float(np.linalg.norm(mean)))
         return Controlled(
             averaged(state, trained, "uniform", ctx).models, mean, own.put(trained.clients, after.astype(np.float32))

@@ -14,6 +14,7 @@ from coterie.core.asks import Train, Trained
 from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
+from coterie.core.site_shares import weighted_median
 from coterie.core.states import Models
 from coterie.grouping.many.company import company_of_many
 from coterie.grouping.many.points import MANY
@@ -29,6 +30,7 @@ class Geometry(NamedTuple):
     cosines: Doubles  # (n, n)
     norms: Doubles  # (n,) how far each client moved, g_i
     agreement: float  # sbar, the mean cosine with the common direction
+    votes: Doubles | None = None  # (n,) how much each client counts in a median; None: all alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +76,14 @@ class SimProx(OneModelMethod):
             along = along + square
         lengths = np.sqrt(np.maximum(np.diag(compared), 0.0) * max(square, 0.0))
         agreement = float(np.mean(np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)))
-        return Geometry(distances(inner), cosines(compared), norms, agreement)
+        return Geometry(distances(inner), cosines(compared), norms, agreement, ctx.votes(trained.clients))
 
     def weights(self, seen: Geometry, ctx: Context) -> Doubles:
         """(n,) the weights up to a common factor."""
         n, balance = len(seen.norms), self.balance(seen.agreement)
         similarity = hybrid(seen.cosines, gaussian(seen.distances), balance)  # Eq. 7-10
         company = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
-        return self._from_company(company, seen.norms, balance, mean_distance(seen.distances), ctx)
+        return self._from_company(company, seen.norms, balance, mean_distance(seen.distances), ctx, seen.votes)
 
     def weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
         """The same without a matrix of pairs: Gaussian similarities and sigma are means over landmarks."""
@@ -89,15 +91,16 @@ class SimProx(OneModelMethod):
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
         seen = company_of_many(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
         balance = self.balance(seen.agreement)
-        return self._from_company(balance * seen.cosine + (1 - balance) * seen.gaussian, seen.norms, balance, seen.sigma, ctx)
+        company, votes = balance * seen.cosine + (1 - balance) * seen.gaussian, ctx.votes(trained.clients)
+        return self._from_company(company, seen.norms, balance, seen.sigma, ctx, votes)
 
     def balance(self, agreement: float) -> float:
         """The share of the cosine in the similarity."""
         return self.lambda0 * float(np.clip(agreement / self.tau, 0.0, 1.0))
 
-    def _from_company(self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context) -> Doubles:
+    def _from_company(self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None) -> Doubles:
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
-        log_alpha = self.proximity(norms) + np.log(np.maximum(1 + company, 1e-300))
+        log_alpha = self.proximity(norms, votes) + np.log(np.maximum(1 + company, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
         ctx.note("lambda", balance)
         ctx.note("sigma", sigma)
@@ -105,14 +108,14 @@ class SimProx(OneModelMethod):
         score = np.exp(log_alpha) if self.softmax else log_alpha  # Eq. 14 is the softmax of the weights themselves
         return np.asarray(np.exp((score - score.max()) / self.temperature))
 
-    def proximity(self, norms: Doubles) -> Doubles:
+    def proximity(self, norms: Doubles, votes: Doubles | None = None) -> Doubles:
         """(n,) the logarithm of Eq. 12's factor exp(-g), or of its robust form exp(-|g - median| / MAD)."""
-        median = float(np.median(norms))
+        median = weighted_median(norms, votes)
         if not self.robust:
             return -norms / median if self.scale_norms and median > 0 else -norms
         away = np.abs(norms - median)
         away[away <= 1e-5 * median] = 0.0  # the rounding of float32 models is no deviation
-        scale = float(np.median(away)) or float(away.mean()) or 1.0
+        scale = weighted_median(away, votes) or float(away.mean()) or 1.0
         return -away / scale
 
 

@@ -2,11 +2,15 @@
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs, InputShape
@@ -23,6 +27,7 @@ from coterie.models.resnet import resnet18, resnet50
 from coterie.models.several import taking
 from coterie.models.text import text_model
 
+MOST_TENSORS = 2000  # of a model that a spec names: DenseNet-121 has 364
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 models.add("mclr", mclr)
 models.add("mlp", mlp)
@@ -71,7 +76,7 @@ def _check_room(spec: str, input_shape: InputShape, outputs: int) -> None:
     On torch's device "meta" a module has shapes and no numbers, and nothing is drawn from the generator.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _few_tensors(spec):
             numbers = sum(value.numel() for value in models.build(spec, input_shape, outputs).parameters())
     except (RuntimeError, OverflowError) as error:
         raise UserError(f"Model {spec!r} cannot be made: {str(error).splitlines()[0].rstrip('.')}; choose a smaller one.") from error
@@ -81,6 +86,24 @@ def _check_room(spec: str, input_shape: InputShape, outputs: int) -> None:
     if 4 * numbers > there:
         size, room = 4 * numbers / (1 << 30), there / (1 << 30)
         raise UserError(f"Model {spec!r} would take {size:,.0f} GiB, and this machine has {room:,.0f}: choose a smaller one.")
+
+
+@contextmanager
+def _few_tensors(spec: str) -> Iterator[None]:
+    """Refuse a model of very many layers while it is made: a short spec may name any number, and each takes time."""
+    here, made = get_ident(), 0
+
+    def count(module: nn.Module, name: str, value: nn.Parameter) -> None:
+        nonlocal made
+        made += get_ident() == here  # the hook hears of every thread's modules
+        if made > MOST_TENSORS and get_ident() == here:
+            raise UserError(f"Model {spec[:60]!r} has more than {MOST_TENSORS:,} tensors of parameters: choose one of fewer layers.")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class ModelListed(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.inside import write_inside
+from coterie.core.table_text import csv_text, escape_markdown, markdown_lines
 from coterie.report.page import Html
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ class ReportTable:
 
     def markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *self.cells()]
-        table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return f"{self.caption}\n\n{table}\n"
+        table = "\n".join(markdown_lines(titles, self.cells(), ["---", *["---:"] * (len(titles) - 1)]))
+        return f"{escape_markdown(self.caption)}\n\n{table}\n"
 
     def latex(self) -> str:
         import pandas as pd
@@ -68,7 +68,7 @@ class ReportTable:
 
     def write(self, folder: Path) -> list[Path]:
         """The table in its forms."""
-        forms = {"csv": self.frame.to_csv(index=False)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
+        forms = {"csv": csv_text(self.frame)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
         return [write_inside(folder, f"{self.name}.{ending}", content) for ending, content in forms.items()]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from coterie.core.errors import UserError
+from coterie.core.table_text import unescape_csv
 from coterie.reproduce.claims import assess
 from coterie.reproduce.curve_files import add_curves, add_paper_curves
 from coterie.reproduce.file import Reproduction, StudyPart
@@ -46,6 +47,7 @@ def read_scores(path: Path) -> pd.DataFrame:
     """NAME.csv: one row for each part, method and seed, a column for each score."""
     try:
         table = pd.read_csv(path, dtype={"part": str, "method": str})
+        table = table.assign(**{key: table[key].map(unescape_csv) for key in KEYS[:2] if key in table})
     except OSError as error:
         raise UserError(f"Cannot read the scores {path}: {error.strerror or error}.") from error
     except (ValueError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from coterie.core.arrays import Ints
 from coterie.core.errors import UserError
+from coterie.core.table_text import csv_text, unescape_csv
 from coterie.data.folder import data_folders
 from coterie.reproduce.file import PaperCurves, Reproduction
 from coterie.reproduce.values import Line, PartValues
@@ -34,7 +35,7 @@ def curves_text(values: Mapping[str, PartValues]) -> str:
     if not rows:
         return ""
     rounds = sorted({key for row in rows for key in row if isinstance(key, int)})
-    return pd.DataFrame(rows, columns=[*KEYS, *rounds]).to_csv(index=False)
+    return csv_text(pd.DataFrame(rows, columns=[*KEYS, *rounds]))
 
 
 def _row(part: str, method: str, seed: str, line: Line) -> dict[object, object]:
@@ -46,7 +47,7 @@ def add_curves(path: Path, values: Mapping[str, PartValues]) -> None:
     if not path.is_file():
         return
     try:
-        table = pd.read_csv(path, dtype=dict.fromkeys(KEYS, str))
+        table = pd.read_csv(path, dtype=dict.fromkeys(KEYS, str)).map(unescape_csv)
         rounds = np.array([int(name) for name in table.columns.drop(KEYS)], dtype=np.int64)
         cells = table.drop(columns=KEYS).to_numpy(np.float64)
         seeds = [seed if seed in (MEAN, PAPER) else int(seed) for seed in table["seed"]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from coterie.core.counted import counted
 from coterie.core.errors import UserError
 from coterie.core.inside import write_inside
+from coterie.core.table_text import code_span, csv_text, markdown_lines
 from coterie.reproduce.curve_files import curves_text
 from coterie.reproduce.figure import draw_figures
 from coterie.reproduce.file import Reproduction
@@ -15,7 +16,7 @@ from coterie.reproduce.made import made_text, seeds_and_draws
 from coterie.reproduce.outcomes import ClaimResult
 from coterie.reproduce.protocol import FIELDS
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.rows import cells, markdown
+from coterie.reproduce.rows import cells
 from coterie.reproduce.rules import FEWEST, SHOWN
 from coterie.reproduce.score_tables import frame_of, score_lines
 from coterie.reproduce.told import curves_told, judged_on, settings_told, weights_told
@@ -32,7 +33,7 @@ def write_page(outcome: Reproduced, folder: Path, command: str) -> Path:
         csv = frame_of(outcome)
         if len(csv):
             kept = outcome.kept or kept_of(outcome.runs, outcome.values, command, date.today().isoformat())
-            write_inside(folder, f"{name}.csv", csv.to_csv(index=False))
+            write_inside(folder, f"{name}.csv", csv_text(csv))
             write_inside(folder, f"{name}.json", kept_text(kept))
             if curves := curves_text(outcome.values):
                 write_inside(folder, f"{name}-curves.csv", curves)
@@ -79,10 +80,10 @@ def page_lines(outcome: Reproduced, figures: Sequence[str], command: str, has_cs
 def verdict_lines(outcome: Reproduced) -> Iterator[str]:
     """The claims and controls in tables, what makes rows of them variants, and what these runs cannot tell."""
     result, words = outcome.result, wording_of(outcome.study)
-    yield from markdown([words.says, *words.numbers], map(cells, result.claims))
+    yield from markdown_lines([words.says, *words.numbers], map(cells, result.claims))
     if result.controls:
         yield "\nWhat the controls say:\n"
-        yield from markdown(["control", *words.numbers], map(cells, result.controls))
+        yield from markdown_lines(["control", *words.numbers], map(cells, result.controls))
     run = [own for own in result.claims if own.outcome != "not run"]
     yield from _told(words.not_own_row, run, [[own.variant] if own.variant else [] for own in run])
     yield from _told("What these runs cannot tell:", run, [list(own.unknown) for own in run])
@@ -99,7 +100,7 @@ def _told(title: str, claims: Sequence[ClaimResult], reasons: Sequence[Sequence[
 def _protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
     """What the paper says of how it was done, or what was written down in place of that."""
     yield f"\n{words.protocol}\n"
-    yield from markdown(["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()])
+    yield from markdown_lines(["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()])
     if study.protocol.unsaid:
         yield "\nWhat it leaves open, and what was taken:\n"
         yield from (f"- {sentence}" for sentence in study.protocol.unsaid)
@@ -108,11 +109,11 @@ def _protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
 def _when(outcome: Reproduced, command: str) -> str:
     today, kept = date.today().isoformat(), outcome.kept
     if kept is None:
-        return f"`{command}`, {today}."
+        return f"{code_span(command)}, {today}."
     parts = [kept.parts[run.part.name] for run in outcome.runs if not run.why_not and run.part.name in kept.parts]
-    others = dict.fromkeys(f"`{part.command}`, {part.date}" for part in parts if part.command not in ("", kept.command))
+    others = dict.fromkeys(f"{code_span(part.command)}, {part.date}" for part in parts if part.command not in ("", kept.command))
     by = f" by {' and '.join(others)}" if others else ""
     if not outcome.again:
-        return f"`{command}`, {today}; the other parts{by}, from the scores that were kept."
+        return f"{code_span(command)}, {today}; the other parts{by}, from the scores that were kept."
     earlier = f"; other parts{by}" if by else ""
-    return f"`{kept.command}`, {kept.date}{earlier}; judged again from the scores of every seed, {today}: nothing was run anew."
+    return f"{code_span(kept.command)}, {kept.date}{earlier}; judged again from the scores of every seed, {today}: nothing was run anew."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from coterie.core.errors import UserError, suggestion
+from coterie.core.errors import UserError, first_repeated, suggestion
 from coterie.reproduce.file import Claim, Reproduction, ReproductionFile
 
 LONGEST = 200  # bytes of a part's name, which is a folder's
@@ -29,8 +29,8 @@ def read_reproduction(path: Path) -> Reproduction:
     names = [part.name for part in found.parts]
     for name in names:
         _check_folder_name(path, name)
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"The study file {path} has two parts called {sorted(twice)[0]!r}: each has a folder of its own.")
+    if (twice := first_repeated(names)) is not None:
+        raise UserError(f"The study file {path} has two parts called {twice!r}: each has a folder of its own.")
     for part in found.parts:
         if part.instead and (part.instead == part.name or part.instead not in names):
             raise UserError(
@@ -47,8 +47,8 @@ def read_reproduction(path: Path) -> Reproduction:
         if curves.part not in names:
             raise UserError(f"The study file {path} has curves for the part {curves.part!r}: {suggestion(curves.part, names)}")
     said = [claim.says for claim in found.claims]
-    if twice := {text for text in said if said.count(text) > 1}:
-        raise UserError(f"The study file {path} has two claims that say {sorted(twice)[0]!r}: word them apart.")
+    if (twice := first_repeated(said)) is not None:
+        raise UserError(f"The study file {path} has two claims that say {twice!r}: word them apart.")
     return found
 
 

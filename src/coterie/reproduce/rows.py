@@ -1,6 +1,5 @@
 """Claims as rows of a table."""
 
-from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 
 from coterie.core.counted import counted
@@ -39,11 +38,3 @@ def _form(result: ClaimResult) -> str:
     if digits == 3:
         return ".3f"
     return ".1f" if result.claim.kind in ("rounds", "level") else ".2f"
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table."""
-    yield f"| {' | '.join(header)} |"
-    yield f"|{' --- |' * len(header)}"
-    for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
+from coterie.core.table_text import code_span, escape_markdown, markdown_lines
 from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.rows import markdown
 from coterie.reproduce.values import NOTED, PartValues
 from coterie.reproduce.wording import wording_of
 
@@ -56,9 +56,9 @@ def score_lines(outcome: Reproduced) -> Iterator[str]:
             continue
         wanted = {claim.score for claim in outcome.study.claims} | {p.score for p in outcome.study.published}
         scores = [score for score in scores if score in wanted or score not in ON_DEMAND]
-        yield f"\n## {part}{wording_of(outcome.study).scores}\n"
-        rows = ([f"`{row}`", *(_cell(values, part, row, score, published) for score in scores)] for row in values.rows)
-        yield from markdown(["", *(NAMES.get(score, score) for score in scores)], rows)
+        yield f"\n## {escape_markdown(part)}{wording_of(outcome.study).scores}\n"
+        rows = ([code_span(row), *(_cell(values, part, row, score, published) for score in scores)] for row in values.rows)
+        yield from markdown_lines(["", *(NAMES.get(score, score) for score in scores)], rows)
 
 
 def _cell(values: PartValues, part: str, row: str, score: str, published: Mapping[tuple[str, str, str], float]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from coterie.core.counted import counted
 from coterie.core.plan import Plan
+from coterie.core.table_text import code_span, escape_markdown
 from coterie.reproduce.curves_figure import drawn_rows, wants_central
 from coterie.reproduce.file import Reproduction
 from coterie.reproduce.reproduced import Reproduced
@@ -77,7 +78,7 @@ def settings_told(study: Reproduction, run: PartRun, values: PartValues) -> str:
     fewer = f" of {len(intended.seeds)}" if min(counts) < len(intended.seeds) else ""
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
     seeds += f"{fewer} seeds" + (", data redrawn for each" if run.part.redrawn else " on one data set")
-    text = f"- **{run.part.name}**: `{settings.data}`, `{settings.model}`"
+    text = f"- **{escape_markdown(run.part.name)}**: {code_span(settings.data)}, {code_span(settings.model)}"
     if run.part.measure != "training":
         text += f", measured ({run.part.measure}), {seeds}."
     else:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from coterie.core.errors import UserError
+from coterie.core.table_text import csv_text, unescape_csv
 from coterie.reproduce.client_weights import WeighedRound
 from coterie.reproduce.values import PartValues
 
@@ -22,7 +23,7 @@ def weights_text(values: Mapping[str, PartValues]) -> str:
         for seed, rounds in sorted(seeds.items())
         for one in rounds
     ]
-    return pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False) if rows else ""
+    return csv_text(pd.DataFrame(rows, columns=COLUMNS)) if rows else ""
 
 
 def add_weights(path: Path, values: Mapping[str, PartValues]) -> None:
@@ -30,7 +31,7 @@ def add_weights(path: Path, values: Mapping[str, PartValues]) -> None:
     if not path.is_file():
         return
     try:
-        table = pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, str))
+        table = pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, str)).map(unescape_csv)
         columns = (table[name] for name in COLUMNS)
         rows = [(part, method, int(seed), _round(*cells)) for part, method, seed, *cells in zip(*columns, strict=True)]
     except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:

@@ -70,7 +70,8 @@ class Lane:
         attack = attack_of(plan.attack)
         self.hostile = None if attack is None else Hostile.of(attack, problem.roster, self.keyed)
         whole = problem if problem.everybody is None else problem.everybody
-        self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound)
+        bound = whole.context(plan, self.keyed, 0).site_bound
+        self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound, bound)
         self.timing = timing_of(plan, problem, self.keyed, real=real)
         self._measurement: Ask[Any] | None = None  # the study's own question about test data, while it is asked
 

@@ -122,7 +122,9 @@ class Result:
             tests = frame[predicted].sum(axis=1)
             frame = with_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
             frame = with_column(frame, place, "test", tests)
-        return with_column(frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy()))
+        return with_column(
+            frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
+        )
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""

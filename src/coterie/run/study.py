@@ -102,6 +102,7 @@ class Study:
         worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
             settings.plan.check(world.federation.seen)
+            settings.plan.check_sites(world.federation.sites, settings.data)
             world.federation.check_apart()
             check_scored(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
