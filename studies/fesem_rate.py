@@ -32,6 +32,7 @@ def texts() -> pd.DataFrame:
 
 
 def main() -> None:
+    """Print the table."""
     federation = ct.Federation.from_frame(texts(), client="client", label="label", text="text", groups="group", test=0.3)
     methods = ["fesem(groups=5,assign=oracle)", "fesem(groups=5,lam=0,assign=oracle)"]
     print("| lr | `2 * lam * lr` at `lam=0.1` | `lam=0.1` | `lam=0` |\n| ---: | ---: | ---: | ---: |")

@@ -119,6 +119,7 @@ def choose(out: Path) -> None:
 
 
 def main() -> None:
+    """Run, or choose."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "choose"))
     parser.add_argument("out", type=Path)

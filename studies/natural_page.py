@@ -78,8 +78,9 @@ HALF_A_POINT = 0.5
 RECOMMENDED = """\
 ## What is recommended, and whether it is right
 
-*Right* is within half a point of the best of all methods (the last column), by the mean over ten draws on test parts. `inspect` sees training
-samples of the first draw only; "more data" counts as one model. The report recommends from the comparison itself. Groups are FedGroup's.
+*Right* is within half a point of the best of all methods (the last column), by the mean over ten draws on test parts. `inspect` sees
+training samples of the first draw only; "more data" counts as one model. The report recommends from the comparison itself. Groups are
+FedGroup's.
 """
 BEYOND = """\
 ## Beyond random groups

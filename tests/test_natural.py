@@ -71,7 +71,7 @@ def test_the_counts_are_those_of_the_table() -> None:
     for place, title in enumerate(natural_page.NAMES.values()):
         words = [re.findall(r"\) \**(\w+)\**", row)[place] for row in lines]
         (told,) = re.findall(rf"- {title}: (.*), of {len(lines)}\.", PAGE)
-        assert dict(part.split(" in ") for part in told.split(", ")) == {word: str(words.count(word)) for word in set(words)}
+        assert dict(count.split(" in ") for count in told.split(", ")) == {word: str(words.count(word)) for word in set(words)}
 
 
 def test_the_figure_shows_every_federation_and_method() -> None:

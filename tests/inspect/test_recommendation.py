@@ -91,15 +91,14 @@ def test_why_there_are_no_groups_names_what_failed_and_nothing_else(rotated: Ins
     """What is printed as found again must not be called not found again."""
     groups = replace(rotated.groups, distinct=False, p_any=0.01, p_company=1.0)
     steady = np.ones_like(groups.stability)
-    (told,) = [
-        a.evidence for a in answers(replace(rotated, groups=replace(groups, stability=steady, recurrence=steady))) if "groups" in a.question
-    ]
-    assert "not found again" not in told
-    assert "do not stand out" in told
-    (told,) = [
-        a.evidence
-        for a in answers(replace(rotated, groups=replace(groups, stability=0 * steady, recurrence=steady)))
-        if "groups" in a.question
-    ]
-    assert "not found again on the other half (agreement 0.00" in told
-    assert "among other clients" not in told.split(";")[0]
+
+    def told(**held: Array) -> str:
+        found = answers(replace(rotated, groups=replace(groups, **held)))  # type: ignore[arg-type]
+        return next(answer.evidence for answer in found if "groups" in answer.question)
+
+    both = told(stability=steady, recurrence=steady)
+    assert "not found again" not in both
+    assert "do not stand out" in both
+    halves = told(stability=0 * steady, recurrence=steady)
+    assert "not found again on the other half (agreement 0.00" in halves
+    assert "among other clients" not in halves.split(";")[0]

@@ -35,7 +35,28 @@ def test_what_has_a_split_of_its_own_or_was_changed_is_not_drawn_again(tmp_path:
     x, client = np.random.default_rng(0).normal(size=(24, 2)), ["a", "b", "c"] * 8
     split = ["train", "train", "test", "train"] * 6
     given = ct.Federation.from_arrays(x, np.arange(24) % 2, client, split=split)
-    changed = ct.Federation.from_arrays(x, np.arange(24) % 2, client).with_(groups=np.array([0, 1, 0]))
+    whole = ct.Federation.from_arrays(x, np.arange(24) % 2, client)
+    changed = whole.with_(x=whole.x + 1)
     for data in (given, changed):
         with pytest.raises(UserError, match="cannot be redrawn"):
             ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / "none", **SETTINGS)
+
+
+def test_known_groups_stay_with_the_clients_in_every_draw(tmp_path: Path) -> None:
+    frame = people(range(4)).assign(kind=["even" if site % 2 == 0 else "odd" for site in range(4) for _ in range(40)])
+    by_column = ct.Federation.from_frame(frame, client="site", label="ill", groups="kind", **WISHES)
+    by_name = ct.Federation.from_frame(
+        frame.drop(columns="kind"), client="site", label="ill", groups={"s0": "even", "s1": "odd", "s2": "even", "s3": "odd"}, **WISHES
+    )
+    plain = ct.Federation.from_frame(frame.drop(columns="kind"), client="site", label="ill", **WISHES).with_(groups=np.array([0, 1, 0, 1]))
+    for made in (by_column, by_name, plain):
+        assert made.redraw is not None
+        assert made.groups is not None
+        assert made.groups.tolist() == made.redraw(1).groups.tolist() == [0, 1, 0, 1]  # type: ignore[union-attr]
+        assert "kind" not in made.provenance["features"]
+    methods = ct.compare("fedgroup(groups=2)", data=by_column, out=tmp_path / "known", rounds=1, draws=2, seeds=[0]).table()["method"]
+    assert "fedgroup(groups=2,assign=oracle)" in set(methods)
+    with pytest.raises(UserError, match="lack the client 's3'"):
+        ct.Federation.from_frame(
+            frame, client="site", label="ill", groups={"s0": 0, "s1": 1, "s2": 0}, drop="id,kind", categories="onehot", impute="mean"
+        )

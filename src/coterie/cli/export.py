@@ -15,7 +15,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A folder that 'coterie run --out' or 'coterie compare --out' made.")],
     out: Annotated[Path, typer.Option(help="Folder for the bundle; with --all, one folder in it for each client.")],
     method: Annotated[
-        str | None, typer.Option(help="The method whose models to export; of several, the recommended one unless given.")
+        str | None, typer.Option(help="Whose models to export; of several methods, the recommended one unless given.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Whose seed; the study's first unless given.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="Which draw of the data; the study's first unless given.")] = None,

@@ -71,10 +71,11 @@ def csv(
     """Your CSV files: a row a sample, with a label column, columns (or one of texts) to learn from, and a client column or a file a client.
 
     The path is a file, a folder or a pattern such as 'sites/*.csv'; of a folder and a pattern each file is a client by its name, unless a
-    column says otherwise. `site` names a column that says at which site each client is, `split` one of the words train, validation and test, `drop` columns to leave out. All others are
-    features: numbers, or, with categories=onehot, words. impute=mean, median or most_frequent fills gaps, scale=standard brings numbers
-    to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1, both by the training parts of all clients together or,
-    with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn, or, with a tokenizer, for text.
+    column says otherwise. `site` names a column that says at which site each client is, `split` one of the words train, validation and
+    test, `drop` columns to leave out. All others are features: numbers, or, with categories=onehot, words. impute=mean, median or
+    most_frequent fills gaps, scale=standard brings numbers to mean 0 and deviation 1, scale=robust to median 0 and interquartile range 1,
+    both by the training parts of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes
+    numbers for lstm and rnn, or, with a tokenizer, for text.
     `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
     `columns` and `classes` state what all sites share where this one lacks a word or a class: columns=(age,'phone=HTC|Pixel'). `missing`
     are marks of gaps such as '?', `sep`, `encoding` and `decimal` say how the files are written.

@@ -52,8 +52,8 @@ def served(
 ) -> Served:
     """What a method serves at the end of a study. `federation` and `made` stand in for specs, as they do in `ct.study`.
 
-    The folder may be a comparison's; without `method`, of several the recommended one is taken. With `newcomers`, clients that the study never knew, it is what the method's own cold start gives them. A model that is code which the
-    evidence names needs `trust`.
+    The folder may be a comparison's; without `method`, of several the recommended one is taken. With `newcomers`, clients that the study
+    never knew, it is what the method's own cold start gives them. A model that is code which the evidence names needs `trust`.
     """
     folder = find_study(Path(folder))
     evidence = Evidence.open(folder)
