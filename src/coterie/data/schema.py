@@ -77,8 +77,8 @@ class Schema:
         names = federation.provenance.get("features")
         if not isinstance(names, (list, tuple)) or (len(names),) != federation.input_shape:
             return cls()
-        own = {"scale": "standard", "statistics": "client"} if "scaling" in federation.provenance else {}
-        return cls(columns=tuple(SchemaColumn(str(name)) for name in names), **own)
+        made = cls(columns=tuple(SchemaColumn(str(name)) for name in names))
+        return replace(made, scale="standard", statistics="client") if "scaling" in federation.provenance else made
 
     @classmethod
     def of_table(
@@ -116,16 +116,16 @@ class Schema:
         """
         try:
             columns = tuple(SchemaColumn(str(each["name"]), each["kind"], tuple(map(str, each["categories"]))) for each in told["columns"])
-            words = {name: tuple(map(str, told[name])) for name in ("classes", "label", "missing")}
-            plain = {name: str(told[name]) for name in ("task", "scale", "impute", "statistics")}
+            classes, label, missing = (tuple(map(str, told[name])) for name in ("classes", "label", "missing"))
+            task, scale, impute, statistics = (str(told[name]) for name in ("task", "scale", "impute", "statistics"))
             text, shape = told["text"], tuple(int(size) for size in told["shape"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a schema ({error})") from None
         if any(column.kind not in get_args(Kind) for column in columns) or not (text is None or isinstance(text, Mapping)):
             raise ValueError("not a schema: a column of an unknown kind")
-        if len({column.name for column in columns}) < len(columns) or len(set(words["classes"])) < len(words["classes"]):
+        if len({column.name for column in columns}) < len(columns) or len(set(classes)) < len(classes):
             raise ValueError("not a schema: a name that comes twice")
-        return cls(columns=columns, shape=shape, text=text, **words, **plain)
+        return cls(columns, classes, task, label, shape, scale, impute, statistics, text, missing)
 
     def to_json(self) -> str:
         """One line of JSON."""
