@@ -136,7 +136,7 @@ def findings_of(
         raise UserError(f"A margin of {100 * margin:g} points cannot be tested: give a number above 0.")
     study = study_draws([draws] if isinstance(draws, Records) else draws)
     labels = study.each[0].records.settings.methods
-    found = Findings(study, roles_of(labels, baseline), score, 0.0, margin, {})
+    found = Findings(study, roles_of(labels, baseline, study.each[0].records.settings.facts), score, 0.0, margin, {})
     known: tuple[Score, ...] = ("mae", "rmse", "perplexity")  # in units of their own
     errors = [name for name in known if getattr(study.each[0].records, name) is not None]
     names = list(dict.fromkeys([*scores, score, *errors]))

@@ -144,6 +144,8 @@ def _groups(finding: Finding) -> list[str]:
         sentences.append(f"{'They' if sentences else 'Its groups'} agree with those of another run to {' and '.join(again)}.")
     if quality.collapse_rate > 0:
         sentences.append(f"In {100 * quality.collapse_rate:.0f} % of the runs groups collapse.")
+    if quality.one_group_rate > 0:
+        sentences.append(f"In {100 * quality.one_group_rate:.0f} % of the runs it found one group: one model for all clients.")
     return sentences
 
 

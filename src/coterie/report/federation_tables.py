@@ -180,7 +180,7 @@ def grouping(subject: Subject) -> list[ReportTable]:
     caption = (
         "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
         "one round with the next, of two seeds and, where clients are the same in all of them, of two draws (adjusted Rand index), and the "
-        "share of runs that end with fewer groups than asked for."
+        "share of runs that end with fewer groups than were asked for or found."
     )
     return [ReportTable(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
 
