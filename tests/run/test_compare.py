@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coterie as ct
 from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
-from coterie.core.errors import UserError
+from coterie.core.errors import DesignWarning, UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
@@ -125,6 +126,35 @@ def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path
     assert entry["passes"] == spent["passes"].sum() > 0
 
 
+@pytest.mark.parametrize(("draws", "test"), [(2, None), (5, "paired t"), (6, "signed-rank")])
+def test_what_a_design_can_show_is_said_before_it_runs_and_recorded(draws: int, test: str | None, tmp_path: Path) -> None:
+    class Told(ct.Callback):
+        """What is told, and when."""
+
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def on_notice(self, sentence: str) -> None:
+            self.heard.append(sentence)
+
+        def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+            self.heard.append("start")
+
+    told, out = Told(), tmp_path / "c"
+    options: dict[str, Any] = {"data": DATA, "plan": PLAN, "draws": draws, "seeds": (0,), "controls": False, "execution": LOOP}
+    found = compare(["fedavg", "fedprox(mu=0.1)", "fedprox(mu=1)"], out=out, callbacks=[told], **options)
+    if test == "signed-rank":
+        assert told.heard == ["start"]
+    else:
+        assert told.heard[0].startswith(f"{draws} draws and 2 methods under test cannot reach significance at 5 %")
+        assert told.heard[0].endswith("(--draws 7, in Python draws=7).")
+        assert told.heard[1] == "start"
+        with pytest.warns(DesignWarning, match=f"{draws} draws and 2 methods"):
+            compare(["fedavg", "fedprox(mu=0.1)", "fedprox(mu=1)"], out=out, resume=True, **options)
+    assert json.loads((out / "compare.json").read_text())["tests"] == [test] == [found.federations[0].test]
+    assert set(found.table()["test"]) == {"", test or "none"}
+
+
 class Clock(ct.Callback):
     """Time that passes by one second with each round of each lane."""
 
@@ -213,5 +243,5 @@ def test_a_killed_comparison_resumes(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert len({digest(Evidence.open(folder)) for folder in folders}) == 1
     assert answer["folder"] == str(cut)
     assert [row["method"] for row in answer["table"]][-1] == "fedprox(mu=0.1)"
-    assert "2 seeds cannot reach 5 %" in " ".join(text.split())
+    assert "2 seeds and 1 method under test cannot reach significance at 5 %: 6 seeds can (--seeds 0-5" in " ".join(text.split())
     assert "2 seeds, to round 12" in " ".join(text.split())

@@ -195,6 +195,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "high": gap.high,
         **{f"{end}_over_{name.replace(' ', '_')}": value for name, ends in _intervals(finding).items() for end, value in ends.items()},
         "p": finding.corrected_p,
+        "test": (findings.test or "none") if finding.role == "method" else "",
         "d": headline.d,
         "rank_biserial": headline.rank_biserial,
         "worse": fairness.worse,

@@ -5,11 +5,13 @@ from rich.table import Table
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.remarks import remarks_of
+from coterie.analysis.wording import TESTS
 from coterie.cli.console import PlainConsole, bold
 
 CAPTION = (
     "{} and gain in points over the baseline on every client's own test part; the 95 % interval is the widest of those that decide "
-    "(over draws, or seeds of one draw; over test clients), p the largest of their one-sided p-values after Holm's correction; lower: "
+    "(over draws, or seeds of one draw; over test clients), p the largest of their one-sided p-values, over {} by {}, after Holm's "
+    "correction; lower: "
     "clients that score lower than under the baseline, and how many clearly do."
 )
 
@@ -38,7 +40,8 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
 def _table(findings: Findings) -> Table:
     measure = findings.measure
     caption = measure.title if measure.share else measure.times_100
-    table = Table(header_style="bold", box=None, pad_edge=False, caption=CAPTION.format(caption), caption_justify="left")
+    told = CAPTION.format(caption, f"{findings.repetitions.unit}s", TESTS[findings.test])
+    table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
         table.add_column(name, justify="right", no_wrap=True)

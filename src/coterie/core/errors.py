@@ -8,6 +8,10 @@ class UserError(ValueError):
     """Bad input. The command line prints the sentence and exits with code 2, without a traceback."""
 
 
+class DesignWarning(UserWarning):
+    """What a comparison cannot show, said before it runs."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the names that were probably meant, or all there are."""
     names = sorted(known)

@@ -1,5 +1,6 @@
 """`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -8,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.core.errors import UserError
+from coterie.analysis.gaps import DecidingTest
+from coterie.analysis.roles import own_facts, roles_of
+from coterie.analysis.rules import deciding_test, describe_design, repetitions_advised
+from coterie.core.errors import DesignWarning, UserError
 from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
@@ -126,6 +130,11 @@ def carried_out(
     runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
     for run in runs:
         run.check_tuning()
+    request = replace(request, tests=tuple(run.test(entries) for run in runs))
+    said = list(dict.fromkeys(told for run in runs if (told := run.shortfall(entries)) is not None))
+    _tell(callbacks, said)
+    for sentence in said if not callbacks else ():
+        warnings.warn(sentence, DesignWarning, stacklevel=3)
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _carry_out(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
@@ -182,6 +191,25 @@ class _Run:
         federation = self.source(self.design.draws[0])
         differ = bool(like_sized(federation.train.sizes[: federation.seen]).any())
         return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
+
+    def tested(self, entries: Sequence[Labelled]) -> int:
+        """The number of methods under test."""
+        labels, methods = zip(*self.completed(entries), strict=True)
+        return len(roles_of(labels, facts=own_facts(labels, methods)).methods)
+
+    def test(self, entries: Sequence[Labelled]) -> DecidingTest | None:
+        """The test that decides in this design."""
+        return deciding_test(self.design.repetitions, self.tested(entries))
+
+    def shortfall(self, entries: Sequence[Labelled]) -> str | None:
+        """What this design cannot show, and what to ask for instead."""
+        tests, design = self.tested(entries), self.design
+        enough = repetitions_advised(tests)
+        option = f"--draws {enough}, in Python draws={enough}"
+        if len(design.draws) == 1:
+            option = f"--seeds 0-{enough - 1}, in Python seeds=range({enough})"
+        told = describe_design(design.repetitions, "draw" if len(design.draws) > 1 else "seed", tests, option)
+        return told if told is None or len(self.request.designs) == 1 else f"{self.name}: {told}"
 
     def check_tuning(self) -> None:
         """Refuse to compare seeds by which the learning rates were chosen."""

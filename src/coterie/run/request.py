@@ -13,7 +13,7 @@ from coterie.run.designs import Design
 
 FORMAT = 3  # with designs, and sealed
 GROWS = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
-READ = ("metric",)  # but for what concerns reading alone
+READ = ("metric", "tests")  # but for what concerns reading alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class Request:
     finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
     rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
     tuning_seeds: int = 2
+    tests: tuple[str | None, ...] = ()  # of each federation, the test that decides; it follows from the design and is stated before the run
     metric: str | None = None  # what is compared; the task's own unless given. It changes how evidence is read, not the evidence
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class Request:
         try:
             rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWS)}
             return cls(
-                **{**rest, "rates": tuple(map(float, tree["rates"]))},
+                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
                 methods=_words(tree["methods"]),
                 data=_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),
