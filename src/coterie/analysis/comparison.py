@@ -188,6 +188,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "repetitions": str(findings.repetitions),
         "runs": int(np.isfinite(finding.scores["final"].values).sum()),
         "outcome": finding.outcome,
+        "diverged": finding.divergence.runs if finding.divergence is not None else 0,
         **{name: estimate.mean for name, estimate in finding.scores.items()},
         "sd": finding.scores[findings.score].sd,
         "gain": headline.mean,

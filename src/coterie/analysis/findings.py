@@ -7,6 +7,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from coterie.analysis.decomposition import Decomposition, decomposition_of
+from coterie.analysis.divergence import Divergence, divergence_of
 from coterie.analysis.draws import StudyDraws, study_draws
 from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.fairness import Fairness, fairness_of
@@ -47,6 +48,7 @@ class Finding:
     missing: int  # pairs of runs of which one did not reach the end
     stopped: dict[tuple[int, int], str]  # by draw and seed: why this method did not reach the end
     outcome: Outcome  # against the baseline, by the headline score
+    divergence: Divergence | None = None  # of runs that have a score all the same
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ def findings_of(
             missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
             stopped=_stopped(study, label),
             outcome=outcome_of(gaps[label], p, len(corrected), same, test),
+            divergence=divergence_of([(own.records, own.scope) for own in study.each], label),
         )
     apart = [own.unseen for own in ([draws] if isinstance(draws, Records) else draws) if own.unseen is not None]
     unseen = findings_of(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None

@@ -25,7 +25,7 @@ def verdict(findings: Findings, finding: Finding) -> str:
     name = findings.called(finding.label)
     if not finding.gap.n:
         return f"{name} cannot be judged: in no run did both it and {findings.called(findings.roles.baseline)} reach the last round."
-    sentences = [_gain(findings, finding), *_final(findings, finding)]
+    sentences = [_gain(findings, finding), *_diverged(finding), *_final(findings, finding)]
     if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin(finding.decomposition, gained=finding.outcome == "better"))
     sentences += [*_oracle(findings, finding), *_others(findings, finding), *_groups(finding), *_early(findings, finding)]
@@ -55,6 +55,8 @@ def unfinished(findings: Findings) -> list[str]:
     if findings.scope.last < settings.plan.rounds:
         sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
     sentences += [told for told in (honest_only(findings.records), sampled_only(findings.records)) if told is not None]
+    others = [finding for finding in findings.methods.values() if finding.role != "method" and finding.divergence is not None]
+    sentences += [f"{findings.called(finding.label)}: {finding.divergence}." for finding in others]
     if findings.score == "max":
         sentences.append("The score is the highest of all rounds on test data, as a paper reports it: too high, and not to be relied on.")
     return sentences
@@ -93,6 +95,11 @@ def _undecided(findings: Findings, finding: Finding) -> str:
         few = f"{counted(gap.n, unit)} {'is' if gap.n == 1 else 'are'} too few for the test of {tested}; the 95 % interval excludes 0."
         return f"{few} Run {repetitions_advised(len(findings.roles.methods))} {unit}s to settle it."
     return f"The 95 % interval excludes 0, but after Holm's correction for {tested} {_tested(findings, finding)}: inconclusive."
+
+
+def _diverged(finding: Finding) -> list[str]:
+    """That a score is of models that training ruined."""
+    return [] if finding.divergence is None else [f"Do not rely on its score, since {finding.divergence}."]
 
 
 def _final(findings: Findings, finding: Finding) -> list[str]:

@@ -7,6 +7,7 @@ from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.remarks import remarks_of
 from coterie.analysis.wording import TESTS
 from coterie.cli.console import PlainConsole, bold
+from coterie.cli.results import DIVERGED
 
 CAPTION = (
     "{} and gain in points over the baseline on every client's own test part; the 95 % interval is the widest of those that decide "
@@ -41,6 +42,7 @@ def _table(findings: Findings) -> Table:
     measure = findings.measure
     caption = measure.title if measure.share else measure.times_100
     told = CAPTION.format(caption, f"{findings.repetitions.unit}s", TESTS[findings.test])
+    told += f" {DIVERGED.strip()}: training diverged." if any(own.divergence is not None for own in findings.methods.values()) else ""
     table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
@@ -74,7 +76,7 @@ def _cells(findings: Findings, finding: Finding) -> list[str]:
     base = finding.role == "baseline"
     return [
         finding.label,
-        _number(100 * finding.scores[findings.score].mean, ".1f"),
+        _number(100 * finding.scores[findings.score].mean, ".1f") + DIVERGED * (finding.divergence is not None),
         "" if base else _number(100 * gain.mean, "+z.1f"),
         "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
         _number(finding.corrected_p, ".3f") if finding.role == "method" else "",

@@ -89,8 +89,9 @@ def _card(subject: Subject, finding: Finding) -> Card:
             if not gap.n
             else f"It differs by {with_sign(gap.mean)} points in a single repetition, which may be chance."
         )
-        return Card(name, kind, TAGS[kind], (why, "Run at least 5 repetitions, better 10 draws of the data.", *does))
-    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *_simpler(subject, finding)]
+        return Card(name, kind, TAGS[kind], (why, *_diverged(finding), "Run at least 5 repetitions, better 10 draws of the data.", *does))
+    said = [*_level(subject, finding), *_diverged(finding), *_certainty(subject, kind, gap), *who_gains(subject, finding)]
+    said += _simpler(subject, finding)
     said += [*two_class_words(subject, finding), *_origin(finding, kind), *who_is_together(subject, finding), *_room(subject, finding)]
     return Card(name, kind, _tag(subject, kind, gap), (*said, *_early(subject, finding), *does))
 
@@ -100,9 +101,10 @@ def _simple_card(subject: Subject, label: str) -> Card:
     finding = subject.findings.methods[label]
     gap, name, does = finding.gap, subject.name(label), [about(label)]
     if not gap.testable:
-        return Card(name, "unjudged", "Simpler, for comparison", tuple(does))
+        return Card(name, "unjudged", "Simpler, for comparison", (*_diverged(finding), *does))
     kind: Outcome = "better" if gap.low > 0 else "worse" if gap.high < 0 else "same" if finding.same.shown else "unclear"
-    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *two_class_words(subject, finding)]
+    said = [*_level(subject, finding), *_diverged(finding), *_certainty(subject, kind, gap), *who_gains(subject, finding)]
+    said += two_class_words(subject, finding)
     return Card(name, kind, f"Simpler, for comparison. {_tag(subject, kind, gap)}", (*said, *does))
 
 
@@ -125,6 +127,10 @@ def _level(subject: Subject, finding: Finding) -> list[str]:
     gain = finding.over_baseline["final"].mean
     now, then = (_plain(measure, value) for value in (final, final - gain))
     return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {now} and {then}."]
+
+
+def _diverged(finding: Finding) -> list[str]:
+    return [] if finding.divergence is None else [f"Do not rely on that, since {finding.divergence}."]
 
 
 def _plain(measure: Measure, value: float) -> str:
