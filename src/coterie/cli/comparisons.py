@@ -16,6 +16,8 @@ CAPTION = (
     "clients that score lower than under the baseline, and how many clearly do."
 )
 
+EDGE = " ^"  # beside a score at a learning rate beyond which nothing was tried
+
 
 def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
     """The verdicts and a table for each federation."""
@@ -24,7 +26,7 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         console.print("\n", bold(findings.data), f", {findings.repetitions}, to round {findings.scope.last}", sep="")
         for sentence in said[findings.data]:
             console.print(f"- {sentence}")
-        console.print(_table(findings))
+        console.print(_table(findings, comparison.at_edge(findings)))
         if findings.unseen is not None:
             console.print(_unseen(findings.unseen))
         for remark in remarks_of(findings.records.evidence):
@@ -38,17 +40,18 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
         console.print(fault, style="yellow")
 
 
-def _table(findings: Findings) -> Table:
+def _table(findings: Findings, at_edge: frozenset[str]) -> Table:
     measure = findings.measure
     caption = measure.title if measure.share else measure.times_100
     told = CAPTION.format(caption, f"{findings.repetitions.unit}s", TESTS[findings.test])
     told += f" {DIVERGED.strip()}: training diverged." if any(own.divergence is not None for own in findings.methods.values()) else ""
+    told += f" {EDGE.strip()}: at the lowest or highest learning rate that was tried." if at_edge else ""
     table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in (findings.score, "gain", "95 % interval", "p", "lower", "clearly"):
         table.add_column(name, justify="right", no_wrap=True)
     for finding in findings.methods.values():
-        table.add_row(*_cells(findings, finding))
+        table.add_row(*_cells(findings, finding, EDGE if finding.label in at_edge else ""))
     return table
 
 
@@ -71,12 +74,12 @@ def _unseen(findings: Findings) -> Table:
     return table
 
 
-def _cells(findings: Findings, finding: Finding) -> list[str]:
+def _cells(findings: Findings, finding: Finding, mark: str) -> list[str]:
     gain = finding.gap
     base = finding.role == "baseline"
     return [
         finding.label,
-        _number(100 * finding.scores[findings.score].mean, ".1f") + DIVERGED * (finding.divergence is not None),
+        _number(100 * finding.scores[findings.score].mean, ".1f") + DIVERGED * (finding.divergence is not None) + mark,
         "" if base else _number(100 * gain.mean, "+z.1f"),
         "" if base or not gain.testable else f"{100 * gain.low:+z.1f} to {100 * gain.high:+z.1f}",
         _number(finding.corrected_p, ".3f") if finding.role == "method" else "",

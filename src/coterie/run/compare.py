@@ -43,7 +43,7 @@ from coterie.run.options import plan_of
 from coterie.run.progress import watchers_of
 from coterie.run.request import Request
 from coterie.run.study import Study
-from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
+from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, stored_rates, wider_grids, with_validation
 
 if TYPE_CHECKING:
     from coterie.run.study_file import FileStudy  # which needs pydantic
@@ -127,6 +127,8 @@ def carried_out(
         metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
+    if resume and (out / NAME).is_file():  # a grid that was not widened when it was run stays as it is
+        request = replace(request, extensions=_stored_extensions(out / NAME, request.extensions))
     runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
     for run in runs:
         run.check_tuning()
@@ -138,6 +140,13 @@ def carried_out(
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _carry_out(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
+
+
+def _stored_extensions(path: Path, wanted: int) -> int:
+    try:
+        return int(read_object(path).get("extensions", 0))
+    except UserError:  # it is damaged, and told of where it is opened
+        return wanted
 
 
 def _spelt(metric: str | ValueOf | None) -> str | None:
@@ -220,17 +229,28 @@ class _Run:
     @property
     def _tuning_seeds(self) -> tuple[int, ...]:
         """Of a range of their own, so that the seeds compared can grow; a tuning that an earlier version began keeps its own."""
+        there = self._tuning_settings
+        return there.seeds if there is not None else tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+
+    @property
+    def _tuning_settings(self) -> Settings | None:
         try:
-            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json")).seeds
+            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json"))
         except UserError:  # it is not there yet, or is made again
-            return tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+            return None
 
     def _tuned(self, entries: Sequence[Labelled]) -> list[Labelled]:
         """Every method at the rate that does best on validation parts of the first draw."""
         folder = self.out / "tuning" / self.name
-        design = Design(self.design.draws[:1], self._tuning_seeds)
-        evidence = self._study(grid_of(entries, self.request.rates), design, folder)
-        found = choose_rates(evidence, entries, self.request.rates)
+        design, grid = Design(self.design.draws[:1], self._tuning_seeds), self.request.rates
+        there = self._tuning_settings.methods if self._tuning_settings is not None else ()
+        rates = {label: sorted({*map(float, grid), *stored_rates(there, label)}) for label, _ in entries}
+        evidence = self._study(grid_of(entries, rates), design, folder)
+        while wider := wider_grids(evidence, entries, rates, grid, self.request.extensions):
+            _tell(self.callbacks, [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()])
+            rates = {label: sorted({*own, *([wider[label]] if label in wider else [])}) for label, own in rates.items()}
+            evidence = self._study(grid_of(entries, rates), design, folder)
+        found = choose_rates(evidence, entries, rates)
         _tell(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", json_text(found)))
         return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
 
