@@ -87,7 +87,7 @@ def shapes() -> dict[str, Sample]:
 
 def called_better(differences: Doubles, test: DecidingTest) -> Bools:
     """(studies, methods) by the rules of a verdict; differences are (studies, methods, draws)."""
-    studies, methods, n = differences.shape
+    _, methods, n = differences.shape
     rounded = np.round(differences, 12)
     mean, error = rounded.mean(axis=2), rounded.std(axis=2, ddof=1) / n**0.5
     equal = np.ptp(rounded, axis=2) <= 1e-12

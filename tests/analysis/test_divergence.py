@@ -31,7 +31,9 @@ def with_losses(start: float, last: list[float], method: int = 1) -> Records:
     return replace(made, loss=losses)
 
 
-@pytest.mark.parametrize(("ratio", "found"), [(0.2, False), (1.0, False), (FACTOR, False), (FACTOR + 0.01, True), (1e9, True), (np.nan, True)])
+@pytest.mark.parametrize(
+    ("ratio", "found"), [(0.2, False), (1.0, False), (FACTOR, False), (FACTOR + 0.01, True), (1e9, True), (np.nan, True)]
+)
 def test_a_loss_far_above_the_start_is_divergence(ratio: float, found: bool) -> None:
     records = with_losses(2.0, [2.0 * ratio] * 6)
     assert diverged(records, 2).tolist() == [[False] * 6, [found] * 6]

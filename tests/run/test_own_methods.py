@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,10 @@ LOOP = Execution(engine="loop")
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if an installed package added the name."""
     monkeypatch.setattr(methods, "_entries", dict(methods._entries))
     methods.add("chosen_once", ChosenOnce)
-    yield
 
 
 def compared(method: Any, out: Path, **more: Any) -> Comparison:

@@ -69,10 +69,10 @@ class Comparison:
 
     def rates_at_edge(self, findings: Findings) -> list[str]:
         """Which tuned methods run at the lowest or highest rate that was tried, in a sentence; nothing where none does."""
-        edges = [f"{label} ({own['chosen']:g} of {_listed(own['rates'])})" for label, own in self._tuned(findings).items() if own["at_edge"]]
-        if not edges:
-            return []
-        return [f"The best learning rate is still the lowest or highest that was tried for {'; '.join(edges)}: a rate beyond may do better."]
+        tuned = self._tuned(findings).items()
+        edges = "; ".join(f"{label} ({own['chosen']:g} of {_listed(own['rates'])})" for label, own in tuned if own["at_edge"])
+        told = f"The best learning rate is still the lowest or highest that was tried for {edges}: a rate beyond may do better."
+        return [told] if edges else []
 
     def at_edge(self, findings: Findings) -> frozenset[str]:
         """The labels of those methods, as the study has them."""

@@ -36,9 +36,8 @@ class Divergence:
         if not np.isfinite(self.last):
             return f"training diverged{where} (the final test loss is not finite): use a lower learning rate"
         why, remedy = ("diverged", "") if self.last > SURELY * self.start else ("diverged or overfits", " or fewer epochs")
-        return (
-            f"training {why}{where} (final test loss {self.last:.3g}, above the start's {self.start:.3g}): use a lower learning rate{remedy}"
-        )
+        losses = f"final test loss {self.last:.3g}, above the start's {self.start:.3g}"
+        return f"training {why}{where} ({losses}): use a lower learning rate{remedy}"
 
 
 def diverged(records: Records, end: int) -> Bools:

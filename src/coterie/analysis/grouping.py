@@ -84,7 +84,8 @@ def grouping_of(study: StudyDraws, label: str) -> Grouping | None:
 
     silhouette = [draw.own.records.silhouette[draw.own.records.place(label), draw.seeds] for draw in draws]
     noted = any(np.isfinite(values).any() for values in silhouette)
-    ended = [(draw, seed, lane) for draw in draws for seed, lane in zip(draw.seeds, draw.lanes, strict=True) if lane]  # nobody may be placed
+    # a lane may have placed nobody
+    ended = [(draw, seed, lane) for draw in draws for seed, lane in zip(draw.seeds, draw.lanes, strict=True) if lane]
     if lasting:
         wanted = [told or draw.found.get(int(seed), 1) for draw, seed, _ in ended]
         collapsed = [_count(lane[-1]) < number for (_, _, lane), number in zip(ended, wanted, strict=True)]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from coterie.core.counted import counted
 from coterie.core.errors import UserError
 from coterie.core.method import Method
 from coterie.core.specs import Spec, split_at
@@ -159,3 +160,25 @@ def groups_asked(method: Method[Any] | None) -> int | None:
         return groups_asked(inner)
     number = getattr(method, "groups", getattr(method, "clusters", None))
     return number if isinstance(number, int) else None
+
+
+def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients: int, cohort: int | None) -> None:
+    """Refuse a method that is told to make more groups than there are clients to put into them.
+
+    Args:
+        labels: The methods by name.
+        methods: The methods.
+        clients: How many clients there are.
+        cohort: How many take part in a round; None: all of them.
+    """
+    for label, method in zip(labels, methods, strict=True):
+        inner, number = method, groups_asked(method)
+        while isinstance(wrapped := getattr(inner, "method", None), Method):
+            inner = wrapped
+        of_cohort = inner.groups_cohort and cohort is not None and cohort < clients
+        most = min(clients, cohort) if of_cohort and cohort is not None else clients
+        if number is not None and number > most and assigned(method) not in ("oracle", "one"):
+            name = "groups" if hasattr(inner, "groups") else "clusters"
+            there = "a cohort has" if of_cohort else "there is" if most == 1 else "there are"
+            among = f"{there} {counted(most, 'client')}"
+            raise UserError(f"The method {label!r} makes {number} {name}, and {among}: give {name}={most} or fewer.")

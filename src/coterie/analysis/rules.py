@@ -2,9 +2,9 @@
 
 A difference is *clear* when the widest of the intervals that decide (over draws, or over seeds of a single draw; over test clients or
 samples) leaves out 0 and, for the gain of a method under test, the p-value after Holm's correction is below 5 %: the largest of the
-deciding test's, one-sided, over draws or seeds, and of the other sources. Which test decides follows from the design alone (`deciding_test`):
-Wilcoxon's signed-rank test wherever so many draws or seeds can reach 5 % for so many methods; the paired t test for fewer, from five on. A
-difference is *none to speak of* when it is shown to lie within the margin (two one-sided
+deciding test's, one-sided, over draws or seeds, and of the other sources. Which test decides follows from the design alone
+(`deciding_test`): Wilcoxon's signed-rank test wherever so many draws or seeds can reach 5 % for so many methods; the paired t test for
+fewer, from five on. A difference is *none to speak of* when it is shown to lie within the margin (two one-sided
 tests, every source). A gain *is from similarity* when similar groups are clearly better than the control that lacks nothing else
 (random groups of the same sizes; where clients differ in size, among clients of like size) and that part is at least half of the gain.
 """

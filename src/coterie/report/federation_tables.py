@@ -78,7 +78,8 @@ def score_table(subject: Subject) -> ReportTable:
     caption = (
         f"{subject.measure.times_100} and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of "
         f"the {score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
-        f"theirs (over {findings.repetitions.unit}s by {TESTS[findings.test]}), after Holm's correction, of methods under test; d is Cohen's, of paired differences over {findings.repetitions.unit}s."
+        f"theirs (over {findings.repetitions.unit}s by {TESTS[findings.test]}), after Holm's correction, of methods under test; d is "
+        f"Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
     return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 

@@ -185,13 +185,15 @@ def _origin(finding: Finding, kind: Outcome) -> list[str]:
         case "all" if count(own.mean) == count(parts.total.mean):
             return [f"{random}: putting similar clients together makes all of the gain."]
         case "all" if own.mean > parts.total.mean:
-            return [f"{random}: putting similar clients together makes all of the gain and more, {with_sign(own.mean)} points over such groups."]
+            more = f"all of the gain and more, {with_sign(own.mean)} points over such groups"
+            return [f"{random}: putting similar clients together makes {more}."]
         case "all":
             return [f"{random}: putting similar clients together makes {count(own.mean)} of the {count(parts.total.mean)} points."]
         case "part":
             return [f"{random}: putting similar clients together makes only {count(own.mean)} of the {count(parts.total.mean)} points."]
     if own.high < 0:
-        return [f"{random}, more than similar ones: the gain comes from having groups, and choosing similar clients costs {count(own.mean)}."]
+        cost = f"the gain comes from having groups, and choosing similar clients costs {count(own.mean)}"
+        return [f"{random}, more than similar ones: {cost}."]
     return [f"{random}: the gain is not shown to come from putting similar clients together."]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.gaps import DecidingTest
-from coterie.analysis.roles import own_facts, roles_of
+from coterie.analysis.roles import check_groups, own_facts, roles_of
 from coterie.analysis.rules import deciding_test, describe_design, repetitions_advised
 from coterie.core.errors import DesignWarning, UserError
 from coterie.core.json_object import read_object
@@ -122,6 +122,7 @@ def carried_out(
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
         request.plan.check(first.seen)
+        check_groups(*zip(*entries, strict=True), first.at(request.plan.rounds).seen, request.plan.cohort)
         if first.seen < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
         metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
@@ -247,7 +248,8 @@ class _Run:
         rates = {label: sorted({*map(float, grid), *stored_rates(there, label)}) for label, _ in entries}
         evidence = self._study(grid_of(entries, rates), design, folder)
         while wider := wider_grids(evidence, entries, rates, grid, self.request.extensions):
-            _tell(self.callbacks, [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()])
+            told = [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()]
+            _tell(self.callbacks, told)
             rates = {label: sorted({*own, *([wider[label]] if label in wider else [])}) for label, own in rates.items()}
             evidence = self._study(grid_of(entries, rates), design, folder)
         found = choose_rates(evidence, entries, rates)

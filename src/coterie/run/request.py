@@ -57,9 +57,10 @@ class Request:
         if tree.get("format") != FORMAT:
             raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
         try:
-            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWS)}
+            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", "extensions", *GROWS)}
             return cls(
-                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ())), "extensions": int(tree.get("extensions", 0))},
+                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
+                **{"extensions": int(tree.get("extensions", 0))},  # earlier versions had none
                 methods=_words(tree["methods"]),
                 data=_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),

@@ -1,6 +1,7 @@
 """The same learning rates for every method, judged on clients' validation parts: same grid, same seeds, same rounds, all of it recorded.
 
-Where the best rate of a method is the edge of the grid, the grid is widened there for it, a bounded number of times. Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds of a range of their own.
+Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds of a range of their own. Where the best rate
+of a method is the edge of the grid, the grid is widened there for it, a bounded number of times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -149,7 +150,7 @@ def _at_edge(means: Doubles) -> bool:
     """Whether the best of some rates is the lowest or highest; not where its neighbour does as well."""
     best = int(np.nanargmax(means))
     inner = 1 if best == 0 else len(means) - 2
-    return len(means) > 1 and best in (0, len(means) - 1) and not means[inner] == means[best]
+    return len(means) > 1 and best in (0, len(means) - 1) and means[inner] != means[best]
 
 
 def _choose(label: str, means: Doubles, rates: Sequence[float], records: Records) -> Tuned:
