@@ -11,8 +11,9 @@ import coterie as ct
 from analysis.made_records import AVG, GROUP, by_hand, flat
 from cli.test_commands import coterie
 from coterie.analysis.comparison import compare_evidence
-from coterie.analysis.divergence import FACTOR, diverged
+from coterie.analysis.divergence import FACTOR, diverged, start_losses
 from coterie.analysis.findings import findings_of
+from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records
 from coterie.analysis.verdict import verdicts
 from coterie.report.subject import Subject
@@ -72,6 +73,20 @@ def test_a_wild_rate_is_found_and_a_good_one_is_not() -> None:
     alone = ct.study("fedavg+finetune(epochs=2)", data="heart", rounds=3, lr=1e9, execution=LOOP)
     assert set(alone.diverged) == {"fedavg+finetune(epochs=2)"}
     assert not ct.study(methods, data="heart", rounds=3, lr=0.1, execution=LOOP).diverged
+
+
+def test_what_else_is_in_a_study_does_not_matter() -> None:
+    """So that a comparison can grow: a method that fine-tunes is first scored when it has already learned."""
+    wild = ct.study("fedavg", data="heart", rounds=3, lr=10, execution=LOOP)
+    beside = ct.study(["fedavg", "fedavg+finetune(epochs=20)+rate(lr=0.1)"], data="heart", rounds=3, lr=10, execution=LOOP)
+    assert wild.diverged.get("fedavg") == beside.diverged.get("fedavg")
+    assert np.array_equal(start_losses(records_of(beside.evidence))[0], start_losses(records_of(wild.evidence))[0])
+
+
+def test_a_classifier_starts_no_better_than_guessing() -> None:
+    learned = ct.study("fedavg+finetune(epochs=20)", data="heart", rounds=1, lr=0.1, execution=LOOP)
+    records = records_of(learned.evidence)
+    assert records.loss[0, 0, 0] < np.log(2) == start_losses(records)[0, 0]
 
 
 def test_the_terminal_marks_the_score(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def test_test_samples_among_training_samples_are_refused() -> None:
         ("fesem(groups=5)+finetune", {}, "makes 5 groups, and there are 4 clients"),
         ("fedsim(clusters=3)", {"cohort": 2}, "makes 3 clusters, and a cohort has 2 clients: give clusters=2 or fewer"),
         ("fesem(groups=3,warmup_by=cohort)", {"cohort": 2}, "makes 3 groups, and a cohort has 2 clients"),
+        ("fedsim(clusters=5)", {}, "makes 5 clusters"),  # the default, and said
         *((f"{name}(groups=5)", {}, "makes 5 groups") for name in ("fedgroup", "fesem_ma", "fedex", "hypocluster", "flhc", "robust")),
     ],
 )
@@ -144,4 +145,5 @@ def test_more_groups_than_clients_are_refused_before_anything_is_run(method: str
 def test_as_many_groups_as_clients_are_run() -> None:
     assert ct.study("ifca(groups=4)", data="heart", rounds=1).table()["final"].notna().all()
     assert ct.study("ifca(groups=3)", data="heart", rounds=1, cohort=2).table()["final"].notna().all()  # over the rounds all can be taken
+    assert ct.study("fedsim", data="heart", rounds=1, cohort=2).table()["final"].notna().all()  # nobody asked for five clusters
     assert ct.study("fedgroup(groups=auto,most=9)", data="heart", rounds=1).table()["final"].notna().all()  # found, not told

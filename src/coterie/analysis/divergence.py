@@ -1,8 +1,8 @@
 """Runs whose training diverged although they came to the end: their models are finite and saturated, and their scores mean little.
 
 A model of huge weights still answers, and an argmax of huge numbers may be right more often than not. Its loss shows it. A run counts as
-diverged when its last test loss is above `FACTOR` times that of the start, or is not finite any more. The start is the lowest loss before
-the first round of all methods of the seed, which begin with the same model (one that fine-tunes is scored after it). Nothing is asked of
+diverged when its last test loss is above `FACTOR` times that of its start, or is not finite any more. The start of a classifier counts as
+no better than guessing, and as no worse than ten times that: a method that fine-tunes is first scored after it. Nothing is asked of
 clients for this: the losses are those of the evaluations.
 """
 
@@ -19,7 +19,7 @@ from coterie.core.counted import counted
 
 FACTOR = 3.0  # of the start's loss: models that overfit stay below it, those of a rate that is far too high do not
 SURELY = 30.0  # from here on nothing else explains it
-GUESSES = 10.0  # times ln(classes), the loss of guessing: no start counts as higher, since it may be fine-tuned by a wild rate
+GUESSES = 10.0  # times ln(classes), the loss of guessing: no start counts as worse
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Divergence:
 def diverged(records: Records, end: int) -> Bools:
     """(M, S) which runs diverged by an evaluated round, of those that have a score there."""
     last, scored = records.loss[:, :, end], np.isfinite(records.accuracy[:, :, end])
-    start = start_losses(records)[None, :]
+    start = start_losses(records)
     with np.errstate(invalid="ignore"):
         return np.asarray(scored & np.isfinite(start) & (start > 0) & (~np.isfinite(last) | (last > FACTOR * start)))
 
 
 def start_losses(records: Records) -> Doubles:
-    """(S,) the loss before training; nan where the study did not evaluate its start."""
+    """(M, S) the loss before the first round; nan where the study did not evaluate its start."""
     if not len(records.rounds) or records.rounds[0] != 0:
-        return np.full(records.loss.shape[1], np.nan)
-    first = np.where(np.isfinite(records.loss[:, :, 0]), records.loss[:, :, 0], np.inf).min(axis=0)
+        return np.full(records.loss.shape[:2], np.nan)
     classes = records.evidence.classes if records.evidence.rosters and records.evidence.task == "classification" else 0
-    most = GUESSES * log(classes) if classes > 1 else np.inf
-    return np.where(np.isfinite(first), np.minimum(first, most), np.nan)
+    if classes < 2:
+        return records.loss[:, :, 0]
+    return np.clip(records.loss[:, :, 0], log(classes), GUESSES * log(classes))
 
 
 def divergence_of(draws: Iterable[tuple[Records, Scope]], label: str) -> Divergence | None:
@@ -64,7 +64,7 @@ def divergence_of(draws: Iterable[tuple[Records, Scope]], label: str) -> Diverge
     for records, scope in draws:
         place, end = records.place(label), scope.rows.stop - 1
         found = diverged(records, end)[place]
-        starts.append(start_losses(records)[found])
+        starts.append(start_losses(records)[place, found])
         lasts.append(records.loss[place, found, end])
         ended += int(np.isfinite(records.accuracy[place, :, end]).sum())
     start, last = np.concatenate(starts), np.concatenate(lasts)

@@ -4,6 +4,7 @@ Roles follow from what a method declares (its class, its settings, its setting `
 labels; those of a user's own are stored in the evidence (`Settings.facts`), so that reading it imports no code.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -163,7 +164,7 @@ def groups_asked(method: Method[Any] | None) -> int | None:
 
 
 def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients: int, cohort: int | None) -> None:
-    """Refuse a method that is told to make more groups than there are clients to put into them.
+    """Refuse a method that is told to make more groups than there are clients to put into them; a default that is too many is cut by it.
 
     Args:
         labels: The methods by name.
@@ -177,8 +178,15 @@ def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients:
             inner = wrapped
         of_cohort = inner.groups_cohort and cohort is not None and cohort < clients
         most = min(clients, cohort) if of_cohort and cohort is not None else clients
-        if number is not None and number > most and assigned(method) not in ("oracle", "one"):
-            name = "groups" if hasattr(inner, "groups") else "clusters"
+        name = "groups" if hasattr(inner, "groups") else "clusters"
+        usual = any(f.name == name and f.default == number for f in fields(inner)) and not _says(label, name)
+        if number is not None and number > most and not usual and assigned(method) not in ("oracle", "one"):
             there = "a cohort has" if of_cohort else "there is" if most == 1 else "there are"
             among = f"{there} {counted(most, 'client')}"
             raise UserError(f"The method {label!r} makes {number} {name}, and {among}: give {name}={most} or fewer.")
+
+
+def _says(label: str, name: str) -> bool:
+    """Whether a label gives a setting, rather than leaving it at its default."""
+    first, *_ = split_at(label, "+")
+    return "(" in first and (re.search(rf"\b{name}\s*=", first) is not None or "=" not in first)
