@@ -1,5 +1,6 @@
 """How good groups are, on records written by hand."""
 
+from dataclasses import replace
 from math import isnan
 
 import numpy as np
@@ -12,7 +13,15 @@ from analysis.made_records import AVG, GROUP, by_hand, flat
 from coterie.analysis import groups
 from coterie.analysis.findings import findings_of
 from coterie.analysis.groups import informations, rand_indices
+from coterie.analysis.records import Records
 from coterie.analysis.scores import scope_of, scores_of
+from coterie.analysis.verdict import verdicts
+from coterie.core.arrays import Ids
+from coterie.core.notes import Choice, Notes
+from coterie.evidence import Evidence
+from coterie.evidence.record import LaneKey, RoundRecord
+from coterie.evidence.source import Memory
+from coterie.evidence.tables import tables_of
 
 
 def test_groups_are_judged() -> None:
@@ -49,6 +58,29 @@ def test_clients_that_are_in_no_group_are_left_out_of_an_index() -> None:
         found = score([(np.array([0, 1, -1]), np.array([1, 0, 1])), (np.array([-1, 0]), np.array([0, -1]))])
         assert found[0] == pytest.approx(1)
         assert isnan(found[1])
+
+
+def with_choices(label: str, lanes: Ids, chosen: list[int | None]) -> Records:
+    """Records whose evidence holds the number of groups that each seed chose."""
+    made = by_hand({AVG: flat(50, len(lanes)), label: flat(60, len(lanes))}, {label: lanes})
+    keys = [LaneKey(0, label, seed) for seed in range(len(lanes))]
+    notes = [Notes(choice=None if k is None else Choice(k, "gap")) for k in chosen]
+    tables = tables_of([RoundRecord(key, 0, notes=own) for key, own in zip(keys, notes, strict=True)], 2)
+    return replace(made, evidence=Evidence(made.settings, {}, Memory({name: [table] for name, table in tables.items()})))
+
+
+def test_one_group_that_was_found_is_no_collapse() -> None:
+    """Of four seeds with auto: one group found, two found and kept, two found and one left, no number noted (CFL never splits)."""
+    one, two = np.zeros(4, int), np.array([0, 1, 0, 1])
+    lanes = np.stack([np.stack([own] * 3) for own in (one, two, one, one)])
+    found = findings_of(with_choices("ifca(groups=auto)", lanes, [1, 2, 2, None]))
+    quality = found.methods["ifca(groups=auto)"].grouping
+    assert quality is not None
+    assert (quality.collapse_rate, quality.one_group_rate) == (0.25, 0.75)
+    said = verdicts(found)[-1]
+    assert "In 25 % of the runs groups collapse. In 75 % of the runs it found one group: one model for all clients." in said
+    always = findings_of(with_choices("ifca(groups=auto)", lanes[[0, 0]], [1, 1]))
+    assert "collapse" not in verdicts(always)[-1]
 
 
 def test_clients_in_no_group_are_not_a_group() -> None:

@@ -6,7 +6,7 @@ from scipy.stats import wilcoxon
 
 from coterie.analysis.decomposition import Decomposition, GainPart
 from coterie.analysis.gaps import Gap
-from coterie.analysis.rules import origin_of, outcome_of, repetitions_needed
+from coterie.analysis.rules import deciding_test, describe_design, origin_of, outcome_of, repetitions_advised, repetitions_needed
 from coterie.statistics import LEVEL, Equivalence, Interval, Sources, holm, paired, spread_of
 
 NOT_SHOWN = Equivalence(0.01, 1.0)
@@ -66,6 +66,53 @@ def test_seeds_needed_are_the_fewest_with_which_the_test_can_speak(tests: int) -
 
 def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
     assert repetitions_needed(0) == repetitions_needed(1) == 5
+
+
+@pytest.mark.parametrize("tests", range(1, 60))
+def test_the_design_alone_names_the_test_that_decides(tests: int) -> None:
+    decided = [deciding_test(repetitions, tests) for repetitions in range(1, 12)]
+    needed = repetitions_needed(tests)
+    assert decided == [None if n < 5 else "paired t" if n < needed else "signed-rank" for n in range(1, 12)]
+    assert deciding_test(10, tests) == "signed-rank" or tests > 51  # the usual ten draws
+
+
+def test_with_one_more_than_needed_a_single_draw_may_be_against_a_method() -> None:
+    for tests in range(1, 20):
+        n = repetitions_advised(tests)
+        least = [float(wilcoxon([-0.5, *range(1, count)], alternative="greater", method="exact").pvalue) for count in (n - 1, n)]
+        assert [tests * p < LEVEL for p in least] == [False, True]
+
+
+def test_what_a_design_cannot_show_is_said_with_the_number_that_can() -> None:
+    assert describe_design(8, "draw", 4, "--draws 8") is None
+    assert describe_design(1, "seed", 0, "--seeds 0-9") is None  # baselines only
+    said = describe_design(6, "draw", 4, "--draws 8")
+    assert said is not None
+    assert said.startswith("6 draws and 4 methods under test cannot reach significance at 5 % in the signed-rank test: the paired t test")
+    assert said.endswith("8 draws need no such assumption (--draws 8).")
+    assert describe_design(4, "draw", 1, "--draws 6") == (
+        "4 draws and 1 method under test cannot reach significance at 5 %: 6 draws can (--draws 6)."
+    )
+    assert describe_design(6, "draw", 4, "--draws 8", "signed-rank") == (  # ten were planned
+        "6 draws and 4 methods under test cannot reach significance at 5 %: 8 draws can (--draws 8)."
+    )
+
+
+def test_the_t_test_needs_five_repetitions_and_a_spread() -> None:
+    assert outcome_of(gain(1.0, 0.1), 0.001, 4, NOT_SHOWN, "paired t") == "better"
+    assert outcome_of(gain(1.0, 0.1), 0.06, 4, NOT_SHOWN, "paired t") == "unclear"
+    assert outcome_of(gain(1.0, 0.1, seeds=4), 0.001, 4, NOT_SHOWN, "paired t") == "unproven"  # not all of the design is complete
+    assert outcome_of(gain(1.0), 4 * 2.0**-6, 4, NOT_SHOWN, "paired t") == "unproven"  # equal differences
+    assert outcome_of(gain(1.0, 0.1, seeds=3), 4 * 2.0**-3, 4, NOT_SHOWN, None) == "unproven"
+
+
+def test_the_deciding_test_gives_the_p_value() -> None:
+    spread = gain(1.0, 0.1)
+    assert spread.p_by("signed-rank") == spread.p_by(None) == spread.p == 2.0**-6
+    assert spread.p_by("paired t") == spread.units.t_p < 2.0**-6
+    assert gain(1.0).p_by("paired t") == 2.0**-6  # where t is undefined
+    wide = gain(1.0, 0.1, clients=over_clients(-1.0, 3.0))
+    assert wide.p_by("paired t") == wide.p > LEVEL  # the other sources have to agree
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from math import isnan
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.made_records import ALONE, AVG, GROUP, RANDOM, by_hand, flat
 from coterie.analysis.findings import findings_of
@@ -48,9 +50,62 @@ def test_a_single_seed_cannot_test_and_says_so() -> None:
     assert "differs by +8.0 points from fedavg" in last
     assert "gain is" not in last
     few = verdicts(findings_of(by_hand({AVG: flat(50, 4), GROUP: flat(58, 4)})))
-    assert few[0].startswith("4 seeds cannot reach 5 %")
+    assert few[0].startswith("4 seeds and 1 method under test cannot reach significance at 5 %: 6 seeds can")
     assert "is 8.0 points ahead of fedavg" in few[-1]
-    assert "4 seeds are too few for Wilcoxon's test of 1 method to reach 5 %: run at least 5" in few[-1]
+    assert "4 seeds are too few for the test of 1 method; the 95 % interval excludes 0. Run 6 seeds to settle it." in few[-1]
+
+
+OTHERS = ("fedprox", "fedsim(clusters=2)", "ifca(groups=2)")  # with one more, four methods are under test
+SCATTER = np.array([0, 3, 1, 4, 2, 5])[:, None, None] / 2  # of six seeds, so that differences are not equal
+
+
+def test_with_few_seeds_the_paired_t_test_decides_as_the_design_says() -> None:
+    """Six seeds and four methods: the signed-rank test cannot reach 5 % (4 / 64), whatever the gain."""
+    right = {AVG: flat(50), GROUP: 62 + SCATTER + flat(0), **{name: flat(50) for name in OTHERS}}
+    found = findings_of(by_hand(right))
+    assert found.test == "paired t"
+    gap = found.methods[GROUP].gap
+    expected = stats.ttest_1samp(12 + SCATTER.ravel(), 0, alternative="greater").pvalue
+    assert found.methods[GROUP].corrected_p == pytest.approx(4 * expected)
+    assert (found.methods[GROUP].outcome, gap.units.wins) == ("better", 6)
+    said = " ".join(verdicts(found))
+    assert "the paired t test decides, which assumes that differences are about normal. 8 seeds need no such assumption" in said
+    assert "p < 0.001, paired t test" in said
+    assert "chance" not in said
+
+
+def test_equal_differences_are_no_proof_and_are_not_called_chance() -> None:
+    found = findings_of(by_hand({AVG: flat(50), GROUP: flat(62), **{name: flat(50) for name in OTHERS}}))
+    assert found.methods[GROUP].outcome == "unproven"  # the t test is undefined
+    said = next(sentence for sentence in verdicts(found) if sentence.startswith("fedgroup"))
+    assert "6 seeds are too few for the test of 4 methods; the 95 % interval excludes 0. Run 8 seeds to settle it." in said
+    assert "chance" not in said
+
+
+def test_a_gain_that_correction_leaves_open_is_not_called_no_difference() -> None:
+    spread = np.array([-2.2, 3.0, 1.0, 4.0, 2.0, 5.0, 3.0])[:, None, None]  # seven seeds, one against it: p = 2 / 128 by ranks
+    right = {AVG: flat(50, 7), GROUP: flat(50, 7) + spread, **{name: flat(50, 7) for name in OTHERS}}
+    found = findings_of(by_hand(right))
+    assert (found.test, found.methods[GROUP].outcome) == ("signed-rank", "unclear")
+    assert found.methods[GROUP].gap.low > 0
+    said = next(sentence for sentence in verdicts(found) if sentence.startswith("fedgroup"))
+    assert "The 95 % interval excludes 0, but after Holm's correction for 4 methods p = 0." in said
+    assert "no clear difference" not in said
+
+
+def test_seeds_that_are_planned_choose_the_test_not_those_that_are_complete() -> None:
+    right = {AVG: flat(50, 10), GROUP: flat(62, 10) + np.arange(10)[:, None, None] / 4, **{name: flat(50, 10) for name in OTHERS}}
+    right = {name: table.astype(np.float64) for name, table in right.items()}
+    for table in right.values():
+        table[6:, 1:] = np.nan  # four seeds have not run yet
+    found = findings_of(by_hand(right))
+    assert (found.test, found.methods[GROUP].gap.n, found.methods[GROUP].outcome) == ("signed-rank", 6, "unproven")
+    assert "6 seeds and 4 methods under test cannot reach significance at 5 %: 8 seeds can" in verdicts(found)[0]
+
+
+def test_a_gain_that_similarity_lowers_is_not_from_it() -> None:
+    costs = sentence({AVG: flat(50), GROUP: flat(58), RANDOM: flat(61) + np.arange(6)[:, None, None] / 10})
+    assert "gain 11.2: the gain is not from similarity, which costs (-3.2" in costs
 
 
 def test_a_method_that_always_diverges_cannot_be_judged() -> None:

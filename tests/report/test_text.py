@@ -34,10 +34,7 @@ def test_a_clear_gain_is_told_with_its_numbers_its_losers_and_its_origin() -> No
     assert card.sentences[2] == "Chance alone would rarely give this."
     assert card.sentences[3].startswith("By client, in points (test samples): client 1 +10.0 (10,000), client 2")
     assert card.sentences[3].endswith("client 0 −20.0 (10,000).")
-    assert (
-        "Groups of the same sizes drawn by lot change nothing: putting similar clients together makes 5.0 of the 5.0 points."
-        in card.sentences
-    )
+    assert "Groups of the same sizes drawn by lot change nothing: putting similar clients together makes all of the gain." in card.sentences
     assert card.sentences[-1].startswith("Clients whose first training pulls in the same direction form a group")
 
 
@@ -90,19 +87,46 @@ def test_no_difference_at_all_is_said_plainly() -> None:
 
 
 def test_too_few_seeds_are_named_with_the_number_that_would_do() -> None:
-    # Wilcoxon's least p is 2 ** -5 = 0.031; corrected for two methods 0.0625. With 6 seeds it is 0.031. Gain: 0.12 - 0.002 * 0.5.
+    # Four seeds are too few for any test. Gain: 0.12 - 0.002 * 1.
     few = {
-        label: levels[:5]
+        label: levels[:4]
         for label, levels in {"fedavg": BASE, "fedprox(mu=1)": above(0.12, 0.002), "fedsim(clusters=2)": above(0.1)}.items()
     }
     card = cards(subject(few))[0]
     assert card.outcome == "unproven"
-    assert (
-        card.sentences[1]
-        == "It did better in 5 of 5 repetitions, by 11.9 points on average. With 2 methods tested, proof takes at least 6 repetitions."
-    )
+    assert card.sentences[1].startswith("It did better in 4 of 4 repetitions, by 11.8 points on average; with 95 % confidence the")
+    assert card.sentences[1].endswith(", which excludes 0.")
+    assert card.sentences[2] == "4 repetitions are too few for the test of 2 methods: run 7."
+    assert not any("chance" in sentence for sentence in (*card.sentences, *advice(subject(few))))
+    assert advice(subject(few))[0].startswith("Run more repetitions before you decide")
+    assert "4 repetitions are too few for the test, and the 95 % confidence range excludes 0" in advice(subject(few))[1]
     assert headline(subject(few)) == "Some methods look better than FedAvg, but the study is too small to prove it."
     assert cards(subject({"fedavg": BASE, "fedprox(mu=1)": above(0.1), "fedsim(clusters=2)": above(0.1)}))[0].outcome == "better"
+
+
+@pytest.mark.parametrize(
+    ("random", "words"),
+    [
+        (-0.128, "lose 12.8 points: putting similar clients together makes all of the gain and more, +22.8 points over such groups."),
+        (0.02, "drawn by lot gain 2.0 points: putting similar clients together makes 8.0 of the 10.0 points."),
+        (0.08, "drawn by lot gain 8.0 points: putting similar clients together makes only 2.0 of the 10.0 points."),
+        (0.13, "gain 13.0 points, more than similar ones: the gain comes from having groups, and choosing similar clients costs 3.0."),
+    ],
+)
+def test_no_share_of_a_gain_is_above_the_whole(random: float, words: str) -> None:
+    found = subject({"fedavg": BASE, "fedgroup(groups=2)": above(0.1), "fedgroup(groups=2,assign=random)": above(random, 0.0011)})
+    assert any(sentence.endswith(words) for sentence in cards(found)[0].sentences)
+
+
+def test_a_range_above_zero_is_never_called_chance() -> None:
+    """Seven seeds and four methods, one seed against the best: significant but for the correction."""
+    base = [0.6 + 0.001 * i for i in range(7)]
+    ahead = [level + gain for level, gain in zip(base, (-0.022, 0.03, 0.01, 0.04, 0.02, 0.05, 0.03), strict=True)]
+    found = subject({"fedavg": base, "fedprox(mu=1)": ahead, **{f"fedprox(mu={mu})": base for mu in (2, 3, 4)}})
+    card = cards(found)[0]
+    assert (card.outcome, found.findings.methods["fedprox(mu=1)"].gap.low > 0) == ("unclear", True)
+    assert "All of that excludes 0, but it is not significant once it is counted how many methods were compared." in card.sentences
+    assert advice(found)[1].endswith("the 95 % confidence range excludes 0, but it is not significant among so many methods.")
 
 
 def test_one_seed_cannot_judge() -> None:

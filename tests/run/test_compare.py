@@ -7,17 +7,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coterie as ct
 from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
-from coterie.core.errors import UserError
+from coterie.cli.comparisons import print_comparison
+from coterie.cli.console import PlainConsole
+from coterie.core.errors import DesignWarning, UserError
 from coterie.core.local import Local
+from coterie.core.plain import json_text
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
 from coterie.evidence.record import RoundRecord
+from coterie.evidence.seals import write_sealed
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.run.budget import Budget
@@ -27,7 +32,7 @@ from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
 from coterie.run.request import Request
 from coterie.run.study import Study
-from coterie.run.tuning import at_rate, with_validation
+from coterie.run.tuning import at_rate, wider_rate, with_validation
 
 DATA = "digits/rotated(clients=8,groups=2)"
 PLAN = Plan(rounds=2, local=Local(lr=0.1, batch_size=40))
@@ -106,7 +111,9 @@ def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path
     out = tmp_path / "tuned"
     rates = (1e-6, 0.3)
     comparison = compare(
-        ["fedprox(mu=0.1)"], data=DATA, out=out, seeds=(0, 1), plan=PLAN, execution=LOOP, rates=rates, tuning_seeds=1, finetune=1
+        ["fedprox(mu=0.1)"],
+        **{"data": DATA, "out": out, "seeds": (0, 1), "plan": PLAN, "execution": LOOP, "rates": rates, "tuning_seeds": 1, "finetune": 1},
+        extensions=0,
     )
     (found,) = comparison.federations
     assert found.data == "digits/rotated(clients=8,groups=2,validation=0.1)"
@@ -123,6 +130,88 @@ def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path
     assert study.settings.seeds == (1_000_000_000,)  # none of the seeds compared, or that could be
     spent = study.frame("rounds").query("method in ['fedprox(mu=0.1)+rate(lr=1e-06)', 'fedprox(mu=0.1)+rate(lr=0.3)']")
     assert entry["passes"] == spent["passes"].sum() > 0
+
+
+TUNED: dict[str, Any] = {
+    **{"data": DATA, "seeds": (0,), "plan": PLAN, "execution": LOOP, "controls": False, "rates": (0.003, 0.01, 0.03), "tuning_seeds": 1}
+}
+
+
+def test_a_grid_is_widened_where_the_best_rate_is_its_edge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "c"
+    comparison = compare(["fedavg", "fedprox(mu=0.1)"], out=out, **TUNED)
+    (tuned,) = comparison.tuning.values()
+    assert tuned["fedavg"]["rates"] == [0.003, 0.01, 0.03, 0.1, 0.3]  # twice, and no further
+    assert tuned["fedavg"]["chosen"] == 0.3
+    assert tuned["fedavg"]["at_edge"]
+    (found,) = comparison.federations
+    assert comparison.at_edge(found) == {"fedavg+rate(lr=0.3)", "fedprox(mu=0.1)+rate(lr=0.3)"}
+    told = "The best learning rate is still the lowest or highest that was tried for fedavg (0.3 of 0.003, 0.01, 0.03, 0.1, 0.3)"
+    assert comparison.verdicts()[found.data][0].startswith(told)
+    print_comparison(comparison, PlainConsole())
+    assert "^: at the lowest or highest learning rate that was tried." in " ".join(capsys.readouterr().out.split())
+    assert json.loads((out / "compare.json").read_text())["extensions"] == 2
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+    again = compare(["fedavg", "fedprox(mu=0.1)"], out=out, resume=True, **TUNED)  # nothing is run again
+    assert again.tuning == comparison.tuning
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")} == before
+    grown = compare(["fedavg", "fedprox(mu=0.1)", "fedprox(mu=1)"], out=out, resume=True, **TUNED)
+    (more,) = grown.tuning.values()
+    assert list(more["fedprox(mu=1)"]["rates"]) == tuned["fedavg"]["rates"]
+
+
+def test_a_comparison_that_was_tuned_without_extensions_goes_on_without(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    compare(["fedavg"], out=out, extensions=0, **TUNED)
+    tree = json.loads((out / "compare.json").read_text())
+    assert tree.pop("extensions") == 0  # as an earlier version wrote it
+    write_sealed(out, "compare.json", json_text(tree))
+    (tuned,) = compare(["fedavg"], out=out, resume=True, **TUNED).tuning.values()
+    assert tuned["fedavg"]["rates"] == [0.003, 0.01, 0.03]
+
+
+def test_rates_at_which_training_diverged_are_not_chosen(tmp_path: Path) -> None:
+    rates = (0.1, 0.3, 1e7, 1e8, 1e9)
+    (tuned,) = compare(["fedavg"], out=tmp_path / "c", **{**TUNED, "rates": rates, "extensions": 0}).tuning.values()
+    assert tuned["fedavg"]["validation"][2:] == [None, None, None]
+    assert tuned["fedavg"]["chosen"] in (0.1, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("rates", "up", "down"),
+    [((0.003, 0.01, 0.03, 0.1, 0.3), 1.0, 0.001), ((0.1, 0.2, 0.4), 0.8, 0.05), ((0.3, 0.1), 0.9, 0.0333333), ((0.001, 0.1), 1.0, 0.0001)],
+)
+def test_a_grid_goes_on_in_its_own_steps(rates: tuple[float, ...], up: float, down: float) -> None:
+    assert (wider_rate(rates, upwards=True), wider_rate(rates, upwards=False)) == (up, down)
+
+
+@pytest.mark.parametrize(("draws", "test"), [(2, None), (5, "paired t"), (6, "signed-rank")])
+def test_what_a_design_can_show_is_said_before_it_runs_and_recorded(draws: int, test: str | None, tmp_path: Path) -> None:
+    class Told(ct.Callback):
+        """What is told, and when."""
+
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def on_notice(self, sentence: str) -> None:
+            self.heard.append(sentence)
+
+        def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+            self.heard.append("start")
+
+    told, out = Told(), tmp_path / "c"
+    options: dict[str, Any] = {"data": DATA, "plan": PLAN, "draws": draws, "seeds": (0,), "controls": False, "execution": LOOP}
+    found = compare(["fedavg", "fedprox(mu=0.1)", "fedprox(mu=1)"], out=out, callbacks=[told], **options)
+    if test == "signed-rank":
+        assert told.heard == ["start"]
+    else:
+        assert told.heard[0].startswith(f"{draws} draws and 2 methods under test cannot reach significance at 5 %")
+        assert told.heard[0].endswith("(--draws 7, in Python draws=7).")
+        assert told.heard[1] == "start"
+        with pytest.warns(DesignWarning, match=f"{draws} draws and 2 methods"):
+            compare(["fedavg", "fedprox(mu=0.1)", "fedprox(mu=1)"], out=out, resume=True, **options)
+    assert json.loads((out / "compare.json").read_text())["tests"] == [test] == [found.federations[0].test]
+    assert set(found.table()["test"]) == {"", test or "none"}
 
 
 class Clock(ct.Callback):
@@ -213,5 +302,5 @@ def test_a_killed_comparison_resumes(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert len({digest(Evidence.open(folder)) for folder in folders}) == 1
     assert answer["folder"] == str(cut)
     assert [row["method"] for row in answer["table"]][-1] == "fedprox(mu=0.1)"
-    assert "2 seeds cannot reach 5 %" in " ".join(text.split())
+    assert "2 seeds and 1 method under test cannot reach significance at 5 %: 6 seeds can (--seeds 0-5" in " ".join(text.split())
     assert "2 seeds, to round 12" in " ".join(text.split())

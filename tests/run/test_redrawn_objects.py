@@ -58,5 +58,5 @@ def test_known_groups_stay_with_the_clients_in_every_draw(tmp_path: Path) -> Non
     assert "fedgroup(groups=2,assign=oracle)" in set(methods)
     with pytest.raises(UserError, match="lack the client 's3'"):
         ct.Federation.from_frame(
-            frame, client="site", label="ill", groups={"s0": 0, "s1": 1, "s2": 0}, drop="id,kind", categories="onehot", impute="mean"
+            frame, client="site", label="ill", groups={"s0": 0, "s1": 1, "s2": 0}, drop=("id", "kind"), categories="onehot", impute="mean"
         )

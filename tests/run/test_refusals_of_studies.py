@@ -121,3 +121,29 @@ def test_test_samples_among_training_samples_are_refused() -> None:
     with pytest.raises(UserError, match="has test samples among"):
         later.check_apart()
     whole.with_(test=Parts.of([whole.train[1], whole.train[0]])).check_apart()  # what another trains on is no leak of one's own
+
+
+@pytest.mark.parametrize(
+    ("method", "plan", "told"),
+    [
+        ("ifca(groups=9)", {}, r"'ifca\(groups=9\)' makes 9 groups, and there are 4 clients: give groups=4 or fewer"),
+        ("fesem(groups=5)+finetune", {}, "makes 5 groups, and there are 4 clients"),
+        ("fedsim(clusters=3)", {"cohort": 2}, "makes 3 clusters, and a cohort has 2 clients: give clusters=2 or fewer"),
+        ("fesem(groups=3,warmup_by=cohort)", {"cohort": 2}, "makes 3 groups, and a cohort has 2 clients"),
+        ("fedsim(clusters=5)", {}, "makes 5 clusters"),  # the default, and said
+        *((f"{name}(groups=5)", {}, "makes 5 groups") for name in ("fedgroup", "fesem_ma", "fedex", "hypocluster", "flhc", "robust")),
+    ],
+)
+def test_more_groups_than_clients_are_refused_before_anything_is_run(method: str, plan: dict[str, int], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=told):
+        ct.study(method, data="heart", rounds=1, out=tmp_path / "s", **plan)
+    with pytest.raises(UserError, match=told):  # also where only the second federation is too small
+        ct.compare(["fedavg", method], data=["digits/iid(clients=12)", "heart"], rounds=1, out=tmp_path / "c", **plan)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_as_many_groups_as_clients_are_run() -> None:
+    assert ct.study("ifca(groups=4)", data="heart", rounds=1).table()["final"].notna().all()
+    assert ct.study("ifca(groups=3)", data="heart", rounds=1, cohort=2).table()["final"].notna().all()  # over the rounds all can be taken
+    assert ct.study("fedsim", data="heart", rounds=1, cohort=2).table()["final"].notna().all()  # nobody asked for five clusters
+    assert ct.study("fedgroup(groups=auto,most=9)", data="heart", rounds=1).table()["final"].notna().all()  # found, not told

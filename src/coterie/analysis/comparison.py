@@ -20,6 +20,7 @@ from coterie.analysis.verdict import verdicts
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import plain
+from coterie.core.specs import split_at
 from coterie.evidence.reader import Evidence
 from coterie.evidence.seals import REQUEST, broken_seals
 from coterie.evidence.wholeness import is_study
@@ -65,7 +66,24 @@ class Comparison:
 
     def verdicts(self) -> dict[str, list[str]]:
         """By federation, the findings in plain words."""
-        return {findings.data: verdicts(findings) for findings in self.federations}
+        return {findings.data: [*self.rates_at_edge(findings), *verdicts(findings)] for findings in self.federations}
+
+    def rates_at_edge(self, findings: Findings) -> list[str]:
+        """Which tuned methods run at the lowest or highest rate that was tried, in a sentence; nothing where none does."""
+        tuned = self._tuned(findings).items()
+        edges = "; ".join(f"{label} ({own['chosen']:g} of {_listed(own['rates'])})" for label, own in tuned if own["at_edge"])
+        told = f"The best learning rate is still the lowest or highest that was tried for {edges}: a rate beyond may do better."
+        return [told] if edges else []
+
+    def at_edge(self, findings: Findings) -> frozenset[str]:
+        """The labels of those methods, as the study has them."""
+        edges = {label for label, own in self._tuned(findings).items() if own["at_edge"]}
+        return frozenset(label for label in findings.methods if "+".join(split_at(label, "+")[:-1]) in edges)
+
+    def _tuned(self, findings: Findings) -> dict[str, Any]:
+        """By method, what tuning chose on one federation."""
+        folder = findings.records.evidence.folder
+        return {} if folder is None else self.tuning.get(folder.name) or {}
 
     def recommendations(self) -> dict[str, Recommendation | None]:
         """By federation, the method to use and why; None where its runs are too few to say."""
@@ -127,6 +145,10 @@ def open_comparison(folder: Path | str, *, metric: str | ValueOf | None = None, 
     chosen = [path for path in sorted((folder / "tuning").glob("*.json")) if f"tuning/{path.name}" not in broken]
     tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in chosen}
     return compare_evidence(studies, faults=faults, tuning=tuned, metric=metric, **options)
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
 
 
 def _asked_metric(name: Any, folder: Path) -> str | None:
@@ -194,6 +216,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "repetitions": str(findings.repetitions),
         "runs": int(np.isfinite(finding.scores["final"].values).sum()),
         "outcome": finding.outcome,
+        "diverged": finding.divergence.runs if finding.divergence is not None else 0,
         **{name: estimate.mean for name, estimate in finding.scores.items()},
         "sd": finding.scores[findings.score].sd,
         "gain": headline.mean,
@@ -201,6 +224,7 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "high": gap.high,
         **{f"{end}_over_{name.replace(' ', '_')}": value for name, ends in _intervals(finding).items() for end, value in ends.items()},
         "p": finding.corrected_p,
+        "test": (findings.test or "none") if finding.role == "method" else "",
         "d": headline.d,
         "rank_biserial": headline.rank_biserial,
         "worse": fairness.worse,

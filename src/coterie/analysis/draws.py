@@ -31,6 +31,11 @@ class StudyDraws:
     each: tuple[DrawRecords, ...]
     asked: int  # draws that the study is to have
 
+    @property
+    def planned(self) -> int:
+        """The repetitions of the design, complete or not: draws, or seeds where there is one draw."""
+        return self.asked if self.asked > 1 else len(self.each[0].records.settings.seeds)
+
     @cached_property
     def repetitions(self) -> Repetitions:
         seeds = len(self.each[0].records.settings.seeds)

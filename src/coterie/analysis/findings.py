@@ -7,16 +7,17 @@ from functools import cached_property, partial
 import numpy as np
 
 from coterie.analysis.decomposition import Decomposition, decomposition_of
+from coterie.analysis.divergence import Divergence, divergence_of
 from coterie.analysis.draws import StudyDraws, study_draws
 from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.fairness import Fairness, fairness_of
-from coterie.analysis.gaps import Gap
+from coterie.analysis.gaps import DecidingTest, Gap
 from coterie.analysis.grouping import Grouping, grouping_of
 from coterie.analysis.measures import Measure
 from coterie.analysis.records import Records
 from coterie.analysis.repetitions import Repetitions, by_unit
 from coterie.analysis.roles import MethodRole, Roles, label_of, roles_of
-from coterie.analysis.rules import MARGIN, Outcome, outcome_of
+from coterie.analysis.rules import MARGIN, Outcome, deciding_test, outcome_of
 from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.scores import Scope
 from coterie.analysis.spending import Spending, spending_of
@@ -47,6 +48,7 @@ class Finding:
     missing: int  # pairs of runs of which one did not reach the end
     stopped: dict[tuple[int, int], str]  # by draw and seed: why this method did not reach the end
     outcome: Outcome  # against the baseline, by the headline score
+    divergence: Divergence | None = None  # of runs that have a score all the same
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Findings:
     target: float  # the level that "rounds to" and "cost to" mean
     margin: float  # a difference that does not matter
     methods: dict[str, Finding]
+    test: DecidingTest | None = "signed-rank"  # which decides over draws or seeds, by the design; None: too few for any
     unseen: "Findings | None" = None  # the same of clients that took no part, where there are any
 
     @property
@@ -136,7 +139,7 @@ def findings_of(
         raise UserError(f"A margin of {100 * margin:g} points cannot be tested: give a number above 0.")
     study = study_draws([draws] if isinstance(draws, Records) else draws)
     labels = study.each[0].records.settings.methods
-    found = Findings(study, roles_of(labels, baseline), score, 0.0, margin, {})
+    found = Findings(study, roles_of(labels, baseline, study.each[0].records.settings.facts), score, 0.0, margin, {})
     known: tuple[Score, ...] = ("mae", "rmse", "perplexity")  # in units of their own
     errors = [name for name in known if getattr(study.each[0].records, name) is not None]
     names = list(dict.fromkeys([*scores, score, *errors]))
@@ -144,7 +147,8 @@ def findings_of(
     base = study.scores[found.roles.baseline]
     level = estimate(headline[found.roles.baseline]).mean if target is None else target
     gaps = {label: study.gap(label, found.roles.baseline, score) for label in labels}
-    corrected = dict(zip(found.roles.methods, holm([gaps[label].p for label in found.roles.methods]), strict=True))
+    test = deciding_test(study.planned, len(found.roles.methods))
+    corrected = dict(zip(found.roles.methods, holm([gaps[label].p_by(test) for label in found.roles.methods]), strict=True))
     for label in labels:
         own, tested = study.scores[label], label in corrected
         stability, p = stability_of(study, label, level), corrected.get(label, np.nan)
@@ -165,11 +169,12 @@ def findings_of(
             decomposition=decomposition_of(headline, found.roles, label, partial(_gap_over, study, score)) if tested else None,
             missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
             stopped=_stopped(study, label),
-            outcome=outcome_of(gaps[label], p, len(corrected), same),
+            outcome=outcome_of(gaps[label], p, len(corrected), same, test),
+            divergence=divergence_of([(own.records, own.scope) for own in study.each], label),
         )
     apart = [own.unseen for own in ([draws] if isinstance(draws, Records) else draws) if own.unseen is not None]
     unseen = findings_of(apart, score=score, baseline=baseline, target=target, scores=scores, margin=margin) if apart else None
-    return Findings(study, found.roles, score, level, margin, found.methods, unseen)
+    return Findings(study, found.roles, score, level, margin, found.methods, test, unseen)
 
 
 def _gap_over(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
+from typing import Literal
 
 from coterie.analysis.repetitions import Repetitions, by_unit
 from coterie.core.arrays import Doubles
 from coterie.statistics import Hits, Interval, Paired, Sources, Spread, paired, sources_of, spread_of
+
+DecidingTest = Literal["signed-rank", "paired t"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,14 @@ class Gap:
 
     @property
     def p(self) -> float:
-        """One-sided, the first better: the largest over the sources that decide."""
+        """One-sided, the first better: the largest over the sources that decide, by the signed-rank test over draws or seeds."""
         return max([self.units.wilcoxon_p, *(own.p_above() for own in self._others)])
+
+    def p_by(self, test: DecidingTest | None) -> float:
+        """The same by the test that decides in the design; where differences are equal, so that t is undefined, by the signed-rank test."""
+        if test != "paired t" or isnan(self.units.t_p):
+            return self.p
+        return max([self.units.t_p, *(own.p_above() for own in self._others)])
 
     @property
     def _others(self) -> list[Interval]:

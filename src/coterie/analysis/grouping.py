@@ -1,7 +1,8 @@
 """How good a method's groups are: agreement with the true ones, between rounds, seeds and draws; how often they collapse."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -12,8 +13,10 @@ from coterie.analysis.estimates import Estimate, estimate
 from coterie.analysis.group_agreement import GroupAgreement, group_agreement
 from coterie.analysis.groups import against_truth, informations, lanes_of_groups, rand_indices
 from coterie.analysis.records import Cluster
-from coterie.analysis.roles import assigned, groups_asked, known
+from coterie.analysis.roles import facts_in
 from coterie.core.arrays import Array, Doubles, Ints
+from coterie.evidence.reader import json_notes
+from coterie.evidence.settings import MethodFacts
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class Grouping:
     used: Estimate  # groups with members
     between_rounds: float  # mean ARI of one round's groups with the next round's; nan for groups of a single round
     again: GroupAgreement  # of the last groups of two seeds, and of two draws
-    collapse_rate: float  # share of runs that end with fewer groups than asked for (all in one, where no number was)
+    collapse_rate: float  # share of runs that end with fewer groups than were asked for, or, with `auto`, than it had found
+    one_group_rate: float = 0.0  # of a method that was told no number: share of runs that end with one group, which is no collapse
 
     @property
     def between_seeds(self) -> float:
@@ -52,6 +56,14 @@ class _DrawGroups:
         column[self.seeds] = values
         return column
 
+    @cached_property
+    def found(self) -> dict[int, int]:
+        """By the place of a seed, the number of groups that the method found itself in its last choice; none where it was told."""
+        records = self.own.records
+        notes = json_notes(records.evidence, "choice", [])
+        chosen = ((key.seed, choice["k"]) for key, _, choice in notes if key.method == self.label and isinstance(choice, dict))
+        return {records.settings.seeds.index(seed): int(k) for seed, k in chosen}
+
     @property
     def last(self) -> Array:
         """(S', N) the last groups; of groups of a single round there are none."""
@@ -64,17 +76,22 @@ def grouping_of(study: StudyDraws, label: str) -> Grouping | None:
     if not any(len(lane) for draw in draws for lane in draw.lanes):
         return None
     first = study.each[0].records
-    truth, lasting, asked = first.truth is not None, label in first.groups, _asked(label)
+    truth, lasting = first.truth is not None, label in first.groups
+    told = _told_number(label, first.settings.facts)
 
     def over(values: "list[Doubles]") -> Estimate:
         return estimate(study.in_scope(np.stack([draw.column(own) for draw, own in zip(draws, values, strict=True)])))
 
     silhouette = [draw.own.records.silhouette[draw.own.records.place(label), draw.seeds] for draw in draws]
     noted = any(np.isfinite(values).any() for values in silhouette)
+    # a lane may have placed nobody
+    ended = [(draw, seed, lane) for draw in draws for seed, lane in zip(draw.seeds, draw.lanes, strict=True) if lane]
     if lasting:
-        collapsed = [_count(lane[-1]) < asked for draw in draws for lane in draw.lanes if lane]  # a lane may have placed nobody
+        wanted = [told or draw.found.get(int(seed), 1) for draw, seed, _ in ended]
+        collapsed = [_count(lane[-1]) < number for (_, _, lane), number in zip(ended, wanted, strict=True)]
     else:
-        collapsed = [_count(cluster) == 1 for draw in draws for lane in draw.lanes for cluster in lane] if asked > 1 else []
+        collapsed = [_count(cluster) == 1 for _, _, lane in ended for cluster in lane] if told is not None and told > 1 else []
+    alone = [all(_count(cluster) == 1 for cluster in lane) for _, _, lane in ended] if told is None else []
     return Grouping(
         ari=over([against_truth(draw.own.records, draw.lanes, rand_indices) for draw in draws]) if truth else None,
         nmi=over([against_truth(draw.own.records, draw.lanes, informations) for draw in draws]) if truth else None,
@@ -83,6 +100,7 @@ def grouping_of(study: StudyDraws, label: str) -> Grouping | None:
         between_rounds=_between_rounds(draws) if lasting else float("nan"),
         again=group_agreement([draw.last for draw in draws] if lasting else [], same_clients=study.repetitions.same_clients),
         collapse_rate=float(np.mean(collapsed)) if collapsed else 0.0,
+        one_group_rate=float(np.mean(alone)) if alone else 0.0,
     )
 
 
@@ -107,9 +125,9 @@ def _mean(values: list[float] | list[int]) -> float:
     return float(metrics.mean(np.array(values, dtype=np.float64)))
 
 
-def _asked(label: str) -> int:
-    """The number of groups that a method was told to make; 2, the least that is not one group, where it finds the number itself."""
-    method = known(label)
-    if assigned(method) in ("oracle", "one"):
-        return 1  # told who is in which group, not how many there are
-    return groups_asked(method) or 2
+def _told_number(label: str, facts: Mapping[str, MethodFacts]) -> int | None:
+    """The number of groups that a method was told to make; None where it finds the number itself."""
+    own = facts_in(label, facts)
+    if own is None:
+        return None
+    return 1 if own.assign in ("oracle", "one") else own.groups  # those are told who is in which group, not how many there are

@@ -3,7 +3,7 @@
 import shlex
 
 from coterie.analysis.findings import Findings
-from coterie.analysis.rules import repetitions_needed
+from coterie.analysis.rules import OPEN, repetitions_needed
 from coterie.evidence.seals import REQUEST
 
 USUAL = 10  # what is worth running where one is at it
@@ -15,7 +15,8 @@ def more_runs(findings: Findings) -> list[str]:
     there = len(repetitions.draws) if repetitions.several_draws else repetitions.runs
     needed = repetitions_needed(len(findings.roles.methods))
     wanted = max(needed, USUAL)
-    command = _command(findings, wanted) if there < needed else None
+    settled = findings.test is not None and not any(findings.methods[label].outcome in OPEN for label in findings.roles.methods)
+    command = _command(findings, wanted) if there < needed and not settled else None
     return [] if command is None else [f"To run {wanted} {repetitions.unit}s: {command}"]
 
 

@@ -1,11 +1,19 @@
-"""What each method of a study is there for: the baseline, a control, or a method under test. Read from the specs, so any study will do."""
+"""What each method of a study is there for: the baseline, a control, or a method under test.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Roles follow from what a method declares (its class, its settings, its setting `assign`). Those of Coterie's methods are read from their
+labels; those of a user's own are stored in the evidence (`Settings.facts`), so that reading it imports no code.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from coterie.core.counted import counted
 from coterie.core.errors import UserError
 from coterie.core.method import Method
+from coterie.core.specs import Spec, split_at
+from coterie.evidence.settings import MethodFacts
 from coterie.grouping.controls import Assign
 from coterie.methods.at_rate import AtRate
 from coterie.methods.catalogue import build, spec_of
@@ -34,28 +42,32 @@ class Roles:
         return [label for label, part in self.of.items() if part == "method"]
 
 
-def roles_of(labels: Sequence[str], baseline: str | None = None) -> Roles:
-    """The roles of a study's methods; a control is one only beside the method that it is a control of."""
-    made = {label: known(label) for label in labels}
-    plain = {label: without_rate(method) for label, method in made.items() if method is not None}
-    similar = {label: method for label, method in plain.items() if assigned(method) == "similar"}
+def roles_of(labels: Sequence[str], baseline: str | None = None, facts: Mapping[str, MethodFacts] | None = None) -> Roles:
+    """The roles of a study's methods; a control is one only beside the method that it is a control of.
+
+    Args:
+        labels: The study's methods.
+        baseline: The label to compare with; FedAvg by samples unless given.
+        facts: What the evidence stores of methods that are not Coterie's own.
+    """
     if baseline is not None and baseline not in labels:
         raise UserError(f"The baseline {baseline!r} is not in the study: choose from {', '.join(labels)}.")
-    base = baseline or next((label for label, method in plain.items() if method == FedAvg()), labels[0])
+    plain = {label: facts_in(label, facts) for label in labels}
+    similar = {own.design: label for label, own in reversed(plain.items()) if own is not None and own.assign == "similar"}
+    averaged = facts_of(FedAvg())
+    base = baseline or next((label for label, own in plain.items() if own == averaged), labels[0])
     of: dict[str, MethodRole] = {}
     controls: dict[str, dict[Assign, str]] = {}
-    for label in labels:
-        method = plain.get(label)
-        how = assigned(method)
-        tested = next((other for other, own in similar.items() if method is not None and own == variant(method, "similar")), None)
+    for label, own in plain.items():
+        tested = similar.get(own.design) if own is not None else None
         if label == base:
             of[label] = "baseline"
-        elif how not in (None, "similar") and tested is not None:
+        elif own is not None and own.assign not in (None, "similar") and tested is not None:
             of[label] = "control"
-            controls.setdefault(tested, {})[how] = label
+            controls.setdefault(tested, {})[own.assign] = label
         else:
-            of[label] = _plain_role(method)
-    return Roles(of, base, controls, frozenset(label for label, method in plain.items() if method.weighs_alike))
+            of[label] = _plain_role(label) if facts is None or label not in facts else "method"
+    return Roles(of, base, controls, frozenset(label for label, own in plain.items() if own is not None and own.weighs_alike))
 
 
 def known(label: str) -> Method[Any] | None:
@@ -64,6 +76,39 @@ def known(label: str) -> Method[Any] | None:
         return build(label)
     except UserError:
         return None
+
+
+def facts_in(label: str, facts: Mapping[str, MethodFacts] | None) -> MethodFacts | None:
+    """What is known of a method: as stored, else as its label says; None for a user's own method in evidence that stores no facts."""
+    if facts and label in facts:
+        return facts[label]
+    method = known(label)
+    return None if method is None else facts_of(method)
+
+
+def facts_of(method: Method[Any]) -> MethodFacts:
+    """What an analysis has to know of a method, whoever wrote it."""
+    plain = without_rate(method)
+    return MethodFacts(_design(plain), assigned(plain), plain.weighs_alike, groups_asked(plain))
+
+
+def own_facts(labels: Sequence[str], methods: Sequence[Method[Any]]) -> dict[str, MethodFacts]:
+    """The facts of the methods that a reader of the evidence cannot make from their labels: objects, ``module:Class``, entry points."""
+    pairs = zip(labels, methods, strict=True)
+    return {label: facts_of(method) for label, method in pairs if not (_is_ours(method) and known(label) == method)}
+
+
+def _is_ours(method: Method[Any]) -> bool:
+    inner = getattr(method, "method", None)
+    return type(method).__module__.startswith("coterie.") and (not isinstance(inner, Method) or _is_ours(inner))
+
+
+def _design(method: Method[Any]) -> str:
+    """Its classes and settings, inside out, but for what decides on groups: equal for a method and its controls, and for nothing else."""
+    inner, kind = getattr(method, "method", None), type(method)
+    values = {f.name: getattr(method, f.name) for f in fields(method) if f.name not in ("method", "assign")}
+    own = str(Spec(f"{kind.__module__}:{kind.__qualname__}", (), values))
+    return f"{_design(inner)}+{own}" if isinstance(inner, Method) else own
 
 
 def assigned(method: Method[Any] | None) -> Assign | None:
@@ -91,10 +136,15 @@ def without_rate(method: Method[Any]) -> Method[Any]:
 def label_of(label: str) -> str:
     """A label without the learning rate that tuning gave it: how a method is called in text."""
     method = known(label)
+    if method is None:  # of the user's own: the rate is the last of its wrappers
+        *rest, last = split_at(label, "+")
+        return "+".join(rest) if rest and last.startswith("rate(") else label
     return spec_of(method.method) if isinstance(method, AtRate) else label
 
 
-def _plain_role(method: Method[Any] | None) -> MethodRole:
+def _plain_role(label: str) -> MethodRole:
+    made = known(label)
+    method = None if made is None else without_rate(made)
     if method == FedAvg(weighting="uniform"):
         return "uniform"
     if isinstance(method, LocalOnly):
@@ -111,3 +161,32 @@ def groups_asked(method: Method[Any] | None) -> int | None:
         return groups_asked(inner)
     number = getattr(method, "groups", getattr(method, "clusters", None))
     return number if isinstance(number, int) else None
+
+
+def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients: int, cohort: int | None) -> None:
+    """Refuse a method that is told to make more groups than there are clients to put into them; a default that is too many is cut by it.
+
+    Args:
+        labels: The methods by name.
+        methods: The methods.
+        clients: How many clients there are.
+        cohort: How many take part in a round; None: all of them.
+    """
+    for label, method in zip(labels, methods, strict=True):
+        inner, number = method, groups_asked(method)
+        while isinstance(wrapped := getattr(inner, "method", None), Method):
+            inner = wrapped
+        of_cohort = inner.groups_cohort and cohort is not None and cohort < clients
+        most = min(clients, cohort) if of_cohort and cohort is not None else clients
+        name = "groups" if hasattr(inner, "groups") else "clusters"
+        usual = any(f.name == name and f.default == number for f in fields(inner)) and not _says(label, name)
+        if number is not None and number > most and not usual and assigned(method) not in ("oracle", "one"):
+            there = "a cohort has" if of_cohort else "there is" if most == 1 else "there are"
+            among = f"{there} {counted(most, 'client')}"
+            raise UserError(f"The method {label!r} makes {number} {name}, and {among}: give {name}={most} or fewer.")
+
+
+def _says(label: str, name: str) -> bool:
+    """Whether a label gives a setting, rather than leaving it at its default."""
+    first, *_ = split_at(label, "+")
+    return "(" in first and (re.search(rf"\b{name}\s*=", first) is not None or "=" not in first)

@@ -7,7 +7,7 @@ from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.more_runs import more_runs
 from coterie.analysis.records import honest_only
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.rules import origin_of, repetitions_needed
+from coterie.analysis.rules import describe_design, origin_of, repetitions_advised
 from coterie.analysis.sampled import sampled_only
 from coterie.analysis.wording import in_points, losers, p_value, score_name, signed, told_spans, unknowns, widest
 from coterie.core.counted import counted
@@ -25,7 +25,7 @@ def verdict(findings: Findings, finding: Finding) -> str:
     name = findings.called(finding.label)
     if not finding.gap.n:
         return f"{name} cannot be judged: in no run did both it and {findings.called(findings.roles.baseline)} reach the last round."
-    sentences = [_gain(findings, finding), *_final(findings, finding)]
+    sentences = [_gain(findings, finding), *_diverged(finding), *_final(findings, finding)]
     if finding.gap.testable and finding.decomposition is not None:
         sentences.append(_origin(finding.decomposition, gained=finding.outcome == "better"))
     sentences += [*_oracle(findings, finding), *_others(findings, finding), *_groups(finding), *_early(findings, finding)]
@@ -39,10 +39,8 @@ def caveats(findings: Findings) -> list[str]:
         n, unit = findings.repetitions.runs, "seed"
     if n == 1:
         sentences.append("One seed cannot test: every difference below may be chance. Run at least 5, better 10 draws of the data.")
-    elif n < 5:
-        sentences.append(
-            f"{counted(n, unit)} cannot reach 5 % in Wilcoxon's test (the least p is {2.0**-n:.3g}): run at least 5, better 10."
-        )
+    elif (told := describe_design(n, unit, len(findings.roles.methods), "better 10", findings.test)) is not None:
+        sentences.append(told)
     return sentences + unfinished(findings) + unknowns(findings)
 
 
@@ -57,6 +55,8 @@ def unfinished(findings: Findings) -> list[str]:
     if findings.scope.last < settings.plan.rounds:
         sentences.append(f"The study stands at round {findings.scope.last} of {settings.plan.rounds}: this is no final result.")
     sentences += [told for told in (honest_only(findings.records), sampled_only(findings.records)) if told is not None]
+    others = [finding for finding in findings.methods.values() if finding.role != "method" and finding.divergence is not None]
+    sentences += [f"{findings.called(finding.label)}: {finding.divergence}." for finding in others]
     if findings.score == "max":
         sentences.append("The score is the highest of all rounds on test data, as a paper reports it: too high, and not to be relied on.")
     return sentences
@@ -64,19 +64,15 @@ def unfinished(findings: Findings) -> list[str]:
 
 def _gain(findings: Findings, finding: Finding) -> str:
     name, base, score = findings.called(finding.label), findings.called(findings.roles.baseline), score_name(findings)
-    gap, lose, tested = finding.gap, f"; {losers(finding)}" if losers(finding) else "", len(findings.roles.methods)
+    gap, lose = finding.gap, f"; {losers(finding)}" if losers(finding) else ""
     if not gap.testable:
         return f"{name} differs by {signed(gap.mean)} points from {base} in {score}, in one run{lose}."
     detail = told_spans(gap, findings)
     match finding.outcome:
         case "better":
-            return f"{name} gains {in_points(gap.mean)} points over {base} in {score} ({detail}; {p_value(finding.corrected_p)}){lose}."
-        case "unproven":
-            return (
-                f"{name} is {in_points(gap.mean)} points ahead of {base} in {score} ({detail}){lose}. "
-                f"{counted(gap.n, findings.repetitions.unit)} are too few for Wilcoxon's test of {counted(tested, 'method')} to reach 5 %: "
-                f"run at least {repetitions_needed(tested)} to settle it."
-            )
+            return f"{name} gains {in_points(gap.mean)} points over {base} in {score} ({detail}; {_tested(findings, finding)}){lose}."
+        case "unproven" | "unclear" if gap.low > 0:
+            return f"{name} is {in_points(gap.mean)} points ahead of {base} in {score} ({detail}){lose}. {_undecided(findings, finding)}"
         case "worse":
             return f"{name} loses {in_points(-gap.mean)} points to {base} in {score} ({detail}){lose}."
         case "same":
@@ -85,6 +81,25 @@ def _gain(findings: Findings, finding: Finding) -> str:
                 f"equivalence {p_value(finding.same.p)}){lose}."
             )
     return f"{name} shows no clear difference from {base} in {score}: {signed(gap.mean)} points ({detail}){lose}."
+
+
+def _tested(findings: Findings, finding: Finding) -> str:
+    """The p-value, and the test where it is not the usual one."""
+    return f"{p_value(finding.corrected_p)}{', paired t test' if findings.test == 'paired t' else ''}"
+
+
+def _undecided(findings: Findings, finding: Finding) -> str:
+    """Why a gain whose interval lies above 0 is not called one."""
+    gap, tested, unit = finding.gap, counted(len(findings.roles.methods), "method"), findings.repetitions.unit
+    if finding.outcome == "unproven":
+        few = f"{counted(gap.n, unit)} {'is' if gap.n == 1 else 'are'} too few for the test of {tested}; the 95 % interval excludes 0."
+        return f"{few} Run {repetitions_advised(len(findings.roles.methods))} {unit}s to settle it."
+    return f"The 95 % interval excludes 0, but after Holm's correction for {tested} {_tested(findings, finding)}: inconclusive."
+
+
+def _diverged(finding: Finding) -> list[str]:
+    """That a score is of models that training ruined."""
+    return [] if finding.divergence is None else [f"Do not rely on its score, since {finding.divergence}."]
 
 
 def _final(findings: Findings, finding: Finding) -> list[str]:
@@ -111,7 +126,8 @@ def _origin(parts: Decomposition, gained: bool) -> str:
             return f"{sentence}: the gain is from similarity ({signed(similarity.gain.mean)}, {widest(similarity.gain)})."
         case "part":
             return f"{sentence}: only {in_points(similarity.gain.mean)} of the {in_points(parts.total.mean)} points are from similarity."
-    return f"{sentence}: the gain is not shown to be from similarity ({signed(similarity.gain.mean)}, {widest(similarity.gain)})."
+    shown = "not from similarity, which costs" if similarity.gain.high < 0 else "not shown to be from similarity"
+    return f"{sentence}: the gain is {shown} ({signed(similarity.gain.mean)}, {widest(similarity.gain)})."
 
 
 def _oracle(findings: Findings, finding: Finding) -> list[str]:
@@ -144,6 +160,8 @@ def _groups(finding: Finding) -> list[str]:
         sentences.append(f"{'They' if sentences else 'Its groups'} agree with those of another run to {' and '.join(again)}.")
     if quality.collapse_rate > 0:
         sentences.append(f"In {100 * quality.collapse_rate:.0f} % of the runs groups collapse.")
+    if quality.one_group_rate > 0:
+        sentences.append(f"In {100 * quality.one_group_rate:.0f} % of the runs it found one group: one model for all clients.")
     return sentences
 
 

@@ -3,10 +3,16 @@
 from math import isnan
 
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.gaps import Gap
+from coterie.analysis.gaps import DecidingTest, Gap
 from coterie.analysis.score_names import SCORES
 from coterie.core.counted import counted
 from coterie.statistics import Interval
+
+TESTS: dict[DecidingTest | None, str] = {  # what decides over draws or seeds, in words
+    "signed-rank": "Wilcoxon's signed-rank test",
+    "paired t": "the paired t test, since they are too few for Wilcoxon's",
+    None: "Wilcoxon's signed-rank test, for which they are too few",
+}
 
 
 def in_points(value: float) -> str:

@@ -25,6 +25,7 @@ CAPTION = (
     "{} on every client's own test part, with the model it is served: after the last round (± over seeds), {}, and of the "
     "worst-served client."
 )
+DIVERGED = " !"  # beside a score of models that training ruined
 UNSEEN = "Unseen: after the last round, of the clients that took no part; they are in no other column."
 
 
@@ -53,13 +54,15 @@ def result_table(result: Result) -> Table:
     means = "mean of all rounds" if short else f"mean of the last {LAST} rounds and of all rounds"
     caption = CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100, means)
     told = f"{caption} {UNSEEN}" if "unseen" in frame else caption
+    told += f" {DIVERGED.strip()}: training diverged." if result.diverged else ""
     table = Table(header_style="bold", box=None, pad_edge=False, caption=told, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=12)
     for name in frame.columns:
         table.add_column((PERCENT | PLAIN)[name], justify="right", no_wrap=True)
     best = frame["final"].idxmax() if frame["final"].notna().any() else None
     for method, row in frame.iterrows():
-        cells = [_cell(name, value) for name, value in row.items()]
+        mark = DIVERGED if method in result.diverged else ""
+        cells = [_cell(name, value) + (mark if name == "final" else "") for name, value in row.items()]
         table.add_row(str(method), *cells, style="bold" if method == best and len(frame) > 1 else None)
     return table
 

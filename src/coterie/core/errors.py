@@ -40,6 +40,10 @@ def _as_argument(found: "re.Match[str]") -> str:
     return f"{name}={'True' if flag in _SWITCHES and not value else value.rstrip('.')}{trailing}"
 
 
+class DesignWarning(UserWarning):
+    """What a comparison cannot show, said before it runs."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the names that were probably meant, or all there are."""
     names = sorted(known)

@@ -187,6 +187,11 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
+    def groups_cohort(self) -> bool:
+        """Whether its groups are made of one round's cohort, and not of all clients: their number is then bounded by the cohort."""
+        return False
+
+    @property
     def trains_once(self) -> bool:
         """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
         an earlier round can then count in it, which is what asynchronous rounds need."""

@@ -2,16 +2,36 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
 
 from coterie.core.errors import UserError
 from coterie.core.plan import Plan
+from coterie.grouping.controls import Assign
 
 LARGEST = 1 << 63  # above every seed: tables hold them in 64 bits
 MOST_SEEDS = 100_000
 FORMAT = 3  # of the evidence on disk
 UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What an analysis has to know of a method. Those of a user's own methods are stored, so that no reader needs their code."""
+
+    design: str  # classes and settings, except how groups are assigned and a tuned rate: a control has the design of its method
+    assign: Assign | None = None  # what decides on its groups; None for a method without such a setting
+    weighs_alike: bool = False  # it counts clients alike where FedAvg counts samples
+    groups: int | None = None  # the number that it was told; None where it was told none
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "MethodFacts":
+        facts = cls(**tree)
+        if not isinstance(facts.design, str) or facts.assign not in (None, *get_args(Assign)):
+            raise TypeError("a method's design should be a word, and how it assigns groups one of the known ways")
+        if not isinstance(facts.weighs_alike, bool) or type(facts.groups) not in (int, type(None)):
+            raise TypeError("a method's weights should be true or false, and its groups a whole number")
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +45,8 @@ class Settings:
     draws: tuple[int, ...] = (0,)  # data seeds: which draws of the partition, or of synthetic data
     own_seeds: bool = False  # seed 1 of one draw is another than seed 1 of the next, so that draws are independent repetitions
     plan: Plan = field(default_factory=Plan)
+    # by label, of methods that are not Coterie's own; they follow from the methods, so two studies do not differ in them
+    facts: Mapping[str, MethodFacts] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -40,7 +62,8 @@ class Settings:
             raise UserError(f"A study cannot use the seed {str(wrong[0])[:30]}: seeds lie below 2^63.")
 
     def as_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        tree = {"format": FORMAT, **asdict(self)}
+        return tree if self.facts else {name: value for name, value in tree.items() if name != "facts"}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
@@ -54,14 +77,15 @@ class Settings:
             )
         try:
             plan = Plan.from_json(tree["plan"])
-            rest = {name: value for name, value in tree.items() if name not in ("format", "plan")}
+            rest = {name: value for name, value in tree.items() if name not in ("format", "plan", "facts")}
+            facts = {str(label): MethodFacts.from_json(own) for label, own in tree.get("facts", {}).items()}
             tuples = {name: _tuple_of(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
             if not all(isinstance(rest.get(name, ""), str) for name in ("data", "model")):
                 raise TypeError("data and model should be words")
             if not isinstance(rest.get("own_seeds", False), bool):
                 raise TypeError("own_seeds should be true or false")
-            return cls(**{**rest, **tuples}, plan=plan)
-        except (TypeError, KeyError, ValueError) as error:
+            return cls(**{**rest, **tuples}, plan=plan, facts=facts)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(
@@ -70,7 +94,7 @@ class Settings:
 
     def differences(self, other: "Settings") -> list[str]:
         """The settings in which two studies differ, by name."""
-        mine, theirs = _flat(self.as_json()), _flat(other.as_json())
+        mine, theirs = (_flat(asdict(replace(own, facts={}))) for own in (self, other))
         return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
 
     def identity(self) -> dict[str, Any]:
@@ -79,7 +103,7 @@ class Settings:
         So neither a setting that a later version adds nor the order in which a study grew changes the digest.
         """
         usual = _flat(asdict(Settings(methods=self.methods, data=self.data)))
-        own = {name: value for name, value in _flat(asdict(self)).items() if value != usual.get(name)}
+        own = {name: value for name, value in _flat(asdict(replace(self, facts={}))).items() if value != usual.get(name)}
         return own | {"methods": sorted(self.methods), "data": self.data, "seeds": sorted(self.seeds), "draws": sorted(self.draws)}
 
 

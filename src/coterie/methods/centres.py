@@ -56,6 +56,10 @@ class WarmStart(Sketching[Centres], GroupedMethod[Centres], ChoosesGroups, ABC):
         gathered = self.tried_on(self.groups)
         return Holdings(everybody=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
 
+    @property
+    def groups_cohort(self) -> bool:
+        return self.warmup_by == "cohort"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sketch is not None and self.assign_on != "sketch":

@@ -93,6 +93,10 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         return np.asarray(within * share)
 
     @property
+    def groups_cohort(self) -> bool:
+        return True
+
+    @property
     def weighs_alike(self) -> bool:
         return self.across == "uniform"
 

@@ -3,7 +3,7 @@
 from math import ceil
 
 from coterie.analysis.recommendation import recommend
-from coterie.analysis.rules import repetitions_needed
+from coterie.analysis.rules import OPEN, repetitions_advised, repetitions_needed
 from coterie.report.plain import and_listed, between_ends, with_sign
 from coterie.report.subject import Subject
 
@@ -12,7 +12,7 @@ def advice(subject: Subject) -> list[str]:
     """Sentences to act on, from the same rules as the verdict."""
     chosen = recommend(subject.findings)
     if chosen is None or chosen.label == subject.findings.roles.baseline:
-        return [f"Do nothing new yet: nothing is shown to do better than {subject.baseline.name}.", *_highest(subject), *_next(subject)]
+        return [_wait(subject), *_highest(subject), *_next(subject)]
     if chosen.label != chosen.best:
         return [_begin_simple(subject, chosen.best, chosen.label), *_next(subject)]
     return [_use(subject, chosen.label), *_spared(subject, chosen.label), *_next(subject)]
@@ -36,6 +36,14 @@ def _begin_simple(subject: Subject, best: str, first: str) -> str:
     )
 
 
+def _wait(subject: Subject) -> str:
+    """Where nothing is shown: whether the study is too small, or the methods are."""
+    base, outcomes = subject.baseline.name, {finding.outcome for finding in subject.methods.values()}
+    if "unproven" in outcomes:
+        return f"Run more repetitions before you decide: these are too few for the test, and something looks better than {base}."
+    return f"Do nothing new yet: nothing is shown to do better than {base}."
+
+
 def _highest(subject: Subject) -> list[str]:
     """What scores highest although it is not shown to."""
     findings = subject.findings
@@ -45,7 +53,16 @@ def _highest(subject: Subject) -> list[str]:
         return []
     gap = findings.methods[best].gap
     name = and_listed([subject.name(best)])
-    return [f"Highest is {name} ({with_sign(gap.mean)} points, {between_ends(gap.low, gap.high)}): it may be chance."]
+    return [f"Highest is {name} ({with_sign(gap.mean)} points, {between_ends(gap.low, gap.high)}): {_why_open(subject, best)}."]
+
+
+def _why_open(subject: Subject, label: str) -> str:
+    gap, kind = subject.findings.methods[label].gap, subject.findings.methods[label].outcome
+    if gap.low <= 0:
+        return "it may be chance"
+    if kind == "unproven":
+        return f"{gap.n} repetitions are too few for the test, and the 95 % confidence range excludes 0"
+    return "the 95 % confidence range excludes 0, but it is not significant among so many methods"
 
 
 def _use(subject: Subject, best: str) -> str:
@@ -75,15 +92,15 @@ def _spared(subject: Subject, best: str) -> list[str]:
 def _next(subject: Subject) -> list[str]:
     """What would settle what is open."""
     findings, said = subject.findings, []
-    open_ = [label for label in findings.roles.methods if findings.methods[label].outcome in ("unclear", "unproven", "unjudged")]
-    needed = repetitions_needed(len(findings.roles.methods))
+    open_ = [label for label in findings.roles.methods if findings.methods[label].outcome in OPEN]
+    tested = len(findings.roles.methods)
     if not findings.repetitions.several_draws:
         said.append(
             "Repeat it over other splits of the data: this study has one, and cannot tell what another would show. For your analyst: "
             "coterie resume DIR --draws 10."
         )
-    elif len(findings.repetitions.draws) < needed and open_:
-        said.append(f"Repeat it over at least {needed} splits: with fewer nothing can be proven of so many methods.")
+    elif len(findings.repetitions.draws) < repetitions_needed(tested) and open_:
+        said.append(f"Repeat it over {repetitions_advised(tested)} splits: these are too few for the usual test of so many methods.")
     enough = [count for label in open_ if (count := _samples_needed(subject, label)) is not None]
     if enough:
         tested = int(findings.records.test.sum())

@@ -39,7 +39,7 @@ def settings_blocks(subject: Subject, comparison: Comparison) -> tuple[list[Bloc
 
 
 def _chosen(found: dict[str, Any]) -> str:
-    edge = "; at the edge of what was tried, a wider grid might do better" if found["at_edge"] else ""
+    edge = "; the edge of what was tried, a rate beyond may do better" if found["at_edge"] else ""
     return f"{found['chosen']:g} of {', '.join(f'{rate:g}' for rate in found['rates'])}{edge}"
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.measures import ACCURACY
 from coterie.analysis.score_names import SCORES
-from coterie.analysis.wording import score_name
+from coterie.analysis.wording import TESTS, score_name
 from coterie.report.charts.gains import STEPS, TOTAL
 from coterie.report.spread_table import spread_tables
 from coterie.report.subject import Subject
@@ -78,7 +78,8 @@ def score_table(subject: Subject) -> ReportTable:
     caption = (
         f"{subject.measure.times_100} and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of "
         f"the {score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
-        f"theirs, after Holm's correction, of methods under test; d is Cohen's, of paired differences over {findings.repetitions.unit}s."
+        f"theirs (over {findings.repetitions.unit}s by {TESTS[findings.test]}), after Holm's correction, of methods under test; d is "
+        f"Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
     return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 
@@ -98,7 +99,7 @@ def decomposition_tables(subject: Subject) -> list[ReportTable]:
                 "gain": gain.mean,
                 "low": gain.low,
                 "high": gain.high,
-                "p": gain.p,
+                "p": gain.p_by(subject.findings.test),
             }
             for name, gain in steps
         ]
@@ -180,7 +181,7 @@ def grouping(subject: Subject) -> list[ReportTable]:
     caption = (
         "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
         "one round with the next, of two seeds and, where clients are the same in all of them, of two draws (adjusted Rand index), and the "
-        "share of runs that end with fewer groups than asked for."
+        "share of runs that end with fewer groups than were asked for or found."
     )
     return [ReportTable(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
 

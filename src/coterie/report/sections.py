@@ -82,7 +82,7 @@ def _verdict(comparison: Comparison, subjects: Sequence[Subject], faults: Sequen
         if len(subjects) > 1:
             blocks.append(Html(f"<h3>{escape(subject.findings.data)}</h3>"))
         blocks.append(paragraph(headline(subject), "answer"))
-        blocks += [paragraph(sentence) for sentence in unfinished(subject.findings)]
+        blocks += [paragraph(sentence) for sentence in (*unfinished(subject.findings), *comparison.rates_at_edge(subject.findings))]
         blocks += _advised(subject)
         blocks.append(Html(f'<div class="cards">{"".join(map(_card, cards(subject)))}</div>'))
         blocks += [paragraph(sentence, "note") for sentence in (*unknowns(subject.findings), _limits(subject))]

@@ -10,7 +10,7 @@ from coterie.analysis.findings import Finding
 from coterie.analysis.gaps import Gap
 from coterie.analysis.measures import ACCURACY, Measure
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.rules import Outcome, origin_of, repetitions_needed
+from coterie.analysis.rules import Outcome, origin_of, repetitions_advised
 from coterie.report.about import about
 from coterie.report.plain import and_listed, between_ends, count, gain_or_lose, repeated, sources_in_words, with_sign
 from coterie.report.subject import Subject
@@ -89,8 +89,9 @@ def _card(subject: Subject, finding: Finding) -> Card:
             if not gap.n
             else f"It differs by {with_sign(gap.mean)} points in a single repetition, which may be chance."
         )
-        return Card(name, kind, TAGS[kind], (why, "Run at least 5 repetitions, better 10 draws of the data.", *does))
-    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *_simpler(subject, finding)]
+        return Card(name, kind, TAGS[kind], (why, *_diverged(finding), "Run at least 5 repetitions, better 10 draws of the data.", *does))
+    said = [*_level(subject, finding), *_diverged(finding), *_certainty(subject, kind, gap), *who_gains(subject, finding)]
+    said += _simpler(subject, finding)
     said += [*two_class_words(subject, finding), *_origin(finding, kind), *who_is_together(subject, finding), *_room(subject, finding)]
     return Card(name, kind, _tag(subject, kind, gap), (*said, *_early(subject, finding), *does))
 
@@ -100,9 +101,10 @@ def _simple_card(subject: Subject, label: str) -> Card:
     finding = subject.findings.methods[label]
     gap, name, does = finding.gap, subject.name(label), [about(label)]
     if not gap.testable:
-        return Card(name, "unjudged", "Simpler, for comparison", tuple(does))
+        return Card(name, "unjudged", "Simpler, for comparison", (*_diverged(finding), *does))
     kind: Outcome = "better" if gap.low > 0 else "worse" if gap.high < 0 else "same" if finding.same.shown else "unclear"
-    said = [*_level(subject, finding), *_certainty(subject, kind, gap), *who_gains(subject, finding), *two_class_words(subject, finding)]
+    said = [*_level(subject, finding), *_diverged(finding), *_certainty(subject, kind, gap), *who_gains(subject, finding)]
+    said += two_class_words(subject, finding)
     return Card(name, kind, f"Simpler, for comparison. {_tag(subject, kind, gap)}", (*said, *does))
 
 
@@ -127,6 +129,10 @@ def _level(subject: Subject, finding: Finding) -> list[str]:
     return [f"{said} That is the mean of rounds {tail[0]} to {tail[-1]}; after the last, {now} and {then}."]
 
 
+def _diverged(finding: Finding) -> list[str]:
+    return [] if finding.divergence is None else [f"Do not rely on that, since {finding.divergence}."]
+
+
 def _plain(measure: Measure, value: float) -> str:
     return f"{100 * value:.1f}" if measure is ACCURACY else measure.level(value)
 
@@ -136,8 +142,9 @@ def _certainty(subject: Subject, kind: Outcome, gap: Gap) -> list[str]:
     tested = len(subject.findings.roles.methods)
     if kind == "unproven":
         return [
-            f"It did better in {gap.units.wins} of {gap.n} repetitions, by {count(gap.mean)} points on average. With {_methods(tested)} "
-            f"tested, proof takes at least {repetitions_needed(tested)} repetitions."
+            f"It did better in {gap.units.wins} of {gap.n} repetitions, by {count(gap.mean)} points on average; with 95 % confidence the "
+            f"difference lies between {with_sign(gap.low)} and {with_sign(gap.high)}, which excludes 0.",
+            f"{gap.n} repetitions are too few for the test of {_methods(tested)}: run {repetitions_advised(tested)}.",
         ]
     if max(abs(gap.low), abs(gap.high)) < 0.0005:
         return ["The difference is less than 0.1 points."]
@@ -157,7 +164,9 @@ def _undecided(subject: Subject, gap: Gap) -> str:
         return (
             f"With {tested:,} test samples of {len(subject.findings.records.ids):,} clients a difference of this size can still be chance."
         )
-    return "It is not shown once it is counted how many methods were tried."
+    if gap.low <= 0 <= gap.high:
+        return "The difference may be chance."
+    return "All of that excludes 0, but it is not significant once it is counted how many methods were compared."
 
 
 def _origin(finding: Finding, kind: Outcome) -> list[str]:
@@ -172,12 +181,19 @@ def _origin(finding: Finding, kind: Outcome) -> list[str]:
         if own.low > 0:
             return [f"{random}: choosing similar clients helps, but not enough."]
         return [f"{random}: choosing similar clients {'does harm' if own.high < 0 else 'is not shown to make a difference'}."]
-    share = f"{count(own.mean)} of the {count(parts.total.mean)} points"
     match origin_of(parts):
+        case "all" if count(own.mean) == count(parts.total.mean):
+            return [f"{random}: putting similar clients together makes all of the gain."]
+        case "all" if own.mean > parts.total.mean:
+            more = f"all of the gain and more, {with_sign(own.mean)} points over such groups"
+            return [f"{random}: putting similar clients together makes {more}."]
         case "all":
-            return [f"{random}: putting similar clients together makes {share}."]
+            return [f"{random}: putting similar clients together makes {count(own.mean)} of the {count(parts.total.mean)} points."]
         case "part":
-            return [f"{random}: putting similar clients together makes only {share}."]
+            return [f"{random}: putting similar clients together makes only {count(own.mean)} of the {count(parts.total.mean)} points."]
+    if own.high < 0:
+        cost = f"the gain comes from having groups, and choosing similar clients costs {count(own.mean)}"
+        return [f"{random}, more than similar ones: {cost}."]
     return [f"{random}: the gain is not shown to come from putting similar clients together."]
 
 

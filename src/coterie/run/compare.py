@@ -1,5 +1,6 @@
 """`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -8,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.analysis.choosing import ValueOf, metric_of
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.core.errors import UserError
+from coterie.analysis.gaps import DecidingTest
+from coterie.analysis.roles import check_groups, own_facts, roles_of
+from coterie.analysis.rules import deciding_test, describe_design, repetitions_advised
+from coterie.core.errors import DesignWarning, UserError
 from coterie.core.json_object import read_object
 from coterie.core.local import Local
 from coterie.core.locks import Hold
@@ -40,7 +44,7 @@ from coterie.run.options import plan_of
 from coterie.run.progress import watchers_of
 from coterie.run.request import Request
 from coterie.run.study import Study
-from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, with_validation
+from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, stored_rates, wider_grids, with_validation
 
 if TYPE_CHECKING:
     from coterie.run.study_file import FileStudy  # which needs pydantic
@@ -123,17 +127,32 @@ def carried_out(
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
         request.plan.check(first.seen)
+        check_groups(*zip(*entries, strict=True), first.at(request.plan.rounds).seen, request.plan.cohort)
         if first.seen < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
         metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
+    if resume and (out / NAME).is_file():  # a grid that was not widened when it was run stays as it is
+        request = replace(request, extensions=_stored_extensions(out / NAME, request.extensions))
     runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
     for run in runs:
         run.check_tuning()
+    request = replace(request, tests=tuple(run.test(entries) for run in runs))
+    said = list(dict.fromkeys(told for run in runs if (told := run.shortfall(entries)) is not None))
+    _tell(callbacks, said)
+    for sentence in said if not callbacks else ():
+        warnings.warn(sentence, DesignWarning, stacklevel=3)
     with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _carry_out(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
+
+
+def _stored_extensions(path: Path, wanted: int) -> int:
+    try:
+        return int(read_object(path).get("extensions", 0))
+    except UserError:  # it is damaged, and told of where it is opened
+        return wanted
 
 
 def _spelt(metric: str | ValueOf | None) -> str | None:
@@ -188,6 +207,25 @@ class _Run:
         differ = bool(like_sized(federation.train.sizes[: federation.seen]).any())
         return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
+    def tested(self, entries: Sequence[Labelled]) -> int:
+        """The number of methods under test."""
+        labels, methods = zip(*self.completed(entries), strict=True)
+        return len(roles_of(labels, facts=own_facts(labels, methods)).methods)
+
+    def test(self, entries: Sequence[Labelled]) -> DecidingTest | None:
+        """The test that decides in this design."""
+        return deciding_test(self.design.repetitions, self.tested(entries))
+
+    def shortfall(self, entries: Sequence[Labelled]) -> str | None:
+        """What this design cannot show, and what to ask for instead."""
+        tests, design = self.tested(entries), self.design
+        enough = repetitions_advised(tests)
+        option = f"--draws {enough}, in Python draws={enough}"
+        if len(design.draws) == 1:
+            option = f"--seeds 0-{enough - 1}, in Python seeds=range({enough})"
+        told = describe_design(design.repetitions, "draw" if len(design.draws) > 1 else "seed", tests, option)
+        return told if told is None or len(self.request.designs) == 1 else f"{self.name}: {told}"
+
     def check_tuning(self) -> None:
         """Refuse to compare seeds by which the learning rates were chosen."""
         both = sorted({*self._tuning_seeds} & {*self.design.seeds}) if self.request.rates else []
@@ -197,17 +235,29 @@ class _Run:
     @property
     def _tuning_seeds(self) -> tuple[int, ...]:
         """Of a range of their own, so that the seeds compared can grow; a tuning that an earlier version began keeps its own."""
+        there = self._tuning_settings
+        return there.seeds if there is not None else tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+
+    @property
+    def _tuning_settings(self) -> Settings | None:
         try:
-            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json")).seeds
+            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json"))
         except UserError:  # it is not there yet, or is made again
-            return tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+            return None
 
     def _tuned(self, entries: Sequence[Labelled]) -> list[Labelled]:
         """Every method at the rate that does best on validation parts of the first draw."""
         folder = self.out / "tuning" / self.name
-        design = Design(self.design.draws[:1], self._tuning_seeds)
-        evidence = self._study(grid_of(entries, self.request.rates), design, folder)
-        found = choose_rates(evidence, entries, self.request.rates)
+        design, grid = Design(self.design.draws[:1], self._tuning_seeds), self.request.rates
+        there = self._tuning_settings.methods if self._tuning_settings is not None else ()
+        rates = {label: sorted({*map(float, grid), *stored_rates(there, label)}) for label, _ in entries}
+        evidence = self._study(grid_of(entries, rates), design, folder)
+        while wider := wider_grids(evidence, entries, rates, grid, self.request.extensions):
+            told = [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()]
+            _tell(self.callbacks, told)
+            rates = {label: sorted({*own, *([wider[label]] if label in wider else [])}) for label, own in rates.items()}
+            evidence = self._study(grid_of(entries, rates), design, folder)
+        found = choose_rates(evidence, entries, rates)
         _tell(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", json_text(found)))
         return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
 

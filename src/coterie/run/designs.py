@@ -22,6 +22,11 @@ class Design:
     seeds: tuple[int, ...]
 
     @property
+    def repetitions(self) -> int:
+        """What a test counts: draws, or seeds where there is one draw."""
+        return len(self.draws) if len(self.draws) > 1 else len(self.seeds)
+
+    @property
     def runs(self) -> int:
         return len(self.draws) * len(self.seeds)
 

@@ -10,10 +10,11 @@ from coterie.core.plain import plain
 from coterie.core.plan import Plan
 from coterie.evidence.growth import left_out, plan_obstacles
 from coterie.run.designs import Design
+from coterie.run.tuning import EXTENSIONS
 
 FORMAT = 3  # with designs, and sealed
 GROWS = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
-READ = ("metric",)  # but for what concerns reading alone
+READ = ("metric", "tests", "extensions")  # but for what concerns reading alone, or stays as the comparison began
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,16 @@ class Request:
     finetune: int = 5  # epochs of the fine-tuned FedAvg among the controls
     rates: tuple[float, ...] = ()  # of --tune; none: every method at the plan's rate
     tuning_seeds: int = 2
+    extensions: int = EXTENSIONS  # times that the grid is widened on each side for a method whose best rate is its edge
+    tests: tuple[str | None, ...] = ()  # of each federation, the test that decides; it follows from the design and is stated before the run
     metric: str | None = None  # what is compared; the task's own unless given. It changes how evidence is read, not the evidence
 
     def __post_init__(self) -> None:
         for name, count in (("finetune", self.finetune), ("tuning_seeds", self.tuning_seeds)):
             if count < 1:
                 raise UserError(f"A comparison cannot use {name}={count}: give 1 or more.")
+        if self.extensions < 0:
+            raise UserError(f"A comparison cannot use extensions={self.extensions}: give 0 or more.")
 
     @property
     def folders(self) -> list[str]:
@@ -52,9 +57,10 @@ class Request:
         if tree.get("format") != FORMAT:
             raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
         try:
-            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWS)}
+            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", "extensions", *GROWS)}
             return cls(
-                **{**rest, "rates": tuple(map(float, tree["rates"]))},
+                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
+                **{"extensions": int(tree.get("extensions", 0))},  # earlier versions had none
                 methods=_words(tree["methods"]),
                 data=_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.analysis import metrics
+from coterie.analysis.divergence import Divergence, divergence_of
 from coterie.analysis.measures import Measure
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, honest_only
@@ -192,7 +193,14 @@ class Result:
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
         found = (told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)))
-        return [told for told in found if told is not None] + times_told([records for records, _ in self._draws])
+        ruined = [f"{label}: {own}." for label, own in self.diverged.items()]
+        return [told for told in found if told is not None] + ruined + times_told([records for records, _ in self._draws])
+
+    @cached_property
+    def diverged(self) -> dict[str, Divergence]:
+        """By method, the runs that reached the end although training diverged: their scores are of saturated models."""
+        found = {label: divergence_of(self._draws, label) for label in self.evidence.settings.methods}
+        return {label: own for label, own in found.items() if own is not None}
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
         """The one object that `coterie run --json` prints."""
@@ -202,6 +210,7 @@ class Result:
             str(name): {
                 **{score: lanes[score].mean() for score in ("final", "last10", "mean", "ari", "unseen") if score in lanes},
                 "seeds": int(lanes["final"].count()),
+                **({"diverged": str(self.diverged[str(name)])} if str(name) in self.diverged else {}),
                 **({} if self.spread is None else {"tenths": list(self.spread.loc[str(name)])}),
             }
             for name, lanes in scores

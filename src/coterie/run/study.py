@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from coterie.analysis.roles import check_groups, own_facts
 from coterie.core.attacks import attack_of
 from coterie.core.errors import UserError
 from coterie.core.local import Local
@@ -76,6 +77,11 @@ class Study:
 
     def __post_init__(self) -> None:
         check_methods(self.settings.plan, self.settings.methods, self.methods)
+        for problem in self.problems.values():
+            clients = len(problem.roster_at(self.settings.plan.rounds))
+            check_groups(self.settings.methods, self.methods, clients, self.settings.plan.cohort)
+        facts = {**self.settings.facts, **own_facts(self.settings.methods, self.methods)}
+        object.__setattr__(self, "settings", replace(self.settings, facts=facts))
 
     @classmethod
     def prepare(

@@ -1,28 +1,35 @@
 """The same learning rates for every method, judged on clients' validation parts: same grid, same seeds, same rounds, all of it recorded.
 
-Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds of a range of their own.
+Each method at each rate is a method of an ordinary study (``fedavg+rate(lr=0.1)``), with seeds of a range of their own. Where the best rate
+of a method is the edge of the grid, the grid is widened there for it, a bounded number of times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from coterie.analysis.divergence import diverged
 from coterie.analysis.reading import records_of
 from coterie.analysis.records import Records, checked
 from coterie.analysis.scores import curve_scores
+from coterie.core.arrays import Doubles
 from coterie.core.errors import UserError
 from coterie.core.method import Method
-from coterie.core.specs import Spec, parse_path
+from coterie.core.specs import Spec, parse, parse_path, split_at
 from coterie.data.catalogue import describe_data
 from coterie.evidence.reader import Evidence
 from coterie.methods.at_rate import AtRate
+from coterie.methods.fedavg import FedAvg
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
+EXTENSIONS = 2  # times that a grid is widened on each side where a method's best rate is its edge
+SLACK = 1e-6  # rates that differ by less are the same: 10 * 0.03 is not 0.3
 SHARE = 0.1  # of each client's samples, for validation, where the spec does not say
 
 Labelled = tuple[str, Method[Any]]  # a label and the method it names
+Rates = Sequence[float] | Mapping[str, Sequence[float]]  # of all methods, or of each by label
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Tuned:
     rates: tuple[float, ...]
     validation: tuple[float | None, ...]  # mean accuracy over the last ten rounds and the seeds; None for a rate at which a run diverged
     chosen: float
-    at_edge: bool  # the best rate is the lowest or highest tried: a wider grid might do better
+    at_edge: bool  # the best rate is the lowest or highest tried, extensions included: a rate beyond might do better
     bytes_: float  # over all rates and seeds
     passes: float
 
@@ -61,9 +68,9 @@ def with_validation(data: str) -> str:
     return "/".join(map(str, steps))
 
 
-def grid_of(entries: Sequence[Labelled], rates: Sequence[float]) -> list[Labelled]:
+def grid_of(entries: Sequence[Labelled], rates: Rates) -> list[Labelled]:
     """Every method at every rate, method by method."""
-    return [at_rate(entry, rate) for entry in entries for rate in rates]
+    return [at_rate(entry, rate) for entry in entries for rate in _rates_of(rates, entry[0])]
 
 
 def at_rate(entry: Labelled, rate: float) -> Labelled:
@@ -72,27 +79,91 @@ def at_rate(entry: Labelled, rate: float) -> Labelled:
     return f"{label}+{Spec('rate', (), {'lr': float(rate)})}", AtRate(method=method, lr=float(rate))
 
 
-def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Sequence[float]) -> dict[str, Tuned]:
-    """The best rate for each method, from the evidence of the grid."""
+def stored_rates(methods: Sequence[str], label: str) -> set[float]:
+    """The rates at which a method is among those of a grid."""
+    pieces = [split_at(method, "+") for method in methods]
+    own = [parse(last) for *rest, last in pieces if "+".join(rest) == label]
+    return {float(spec.kwargs["lr"]) for spec in own if spec.name == "rate" and "lr" in spec.kwargs}
+
+
+def wider_rate(rates: Sequence[float], upwards: bool) -> float:
+    """The next rate beyond a grid: its own steps, one power of ten further; of a grid within a power of ten, its last step once more.
+
+    >>> wider_rate((0.003, 0.01, 0.03, 0.1, 0.3), upwards=True), wider_rate((0.003, 0.01, 0.03, 0.1, 0.3), upwards=False)
+    (1.0, 0.001)
+    >>> wider_rate((0.1, 0.2, 0.4), upwards=True)
+    0.8
+    """
+    ordered = sorted(rates)
+    if ordered[-1] < 10 * ordered[0] * (1 - SLACK):
+        edge, inner = (ordered[-1], ordered[-2]) if upwards else (ordered[0], ordered[1])
+        return float(f"{edge * edge / inner:.6g}")
+    if upwards:
+        return float(f"{min(10 * rate for rate in ordered if 10 * rate > ordered[-1] * (1 + SLACK)):.6g}")
+    return float(f"{max(rate / 10 for rate in ordered if rate / 10 < ordered[0] * (1 - SLACK)):.6g}")
+
+
+def wider_grids(evidence: Evidence, entries: Sequence[Labelled], rates: Rates, grid: Sequence[float], extensions: int) -> dict[str, float]:
+    """By method whose best rate is the edge of its grid, the rate to try next; each side is widened at most so many times.
+
+    A method that diverges at every rate is tried at lower ones.
+    """
+    means, found = validation_of(evidence, entries, rates), {}
+    for label, _ in entries:
+        own, tried = means[label], _rates_of(rates, label)
+        if len(grid) < 2:
+            continue
+        upwards = bool(np.isfinite(own).any()) and int(np.nanargmax(own)) == len(tried) - 1
+        added = sum(rate > max(grid) if upwards else rate < min(grid) for rate in tried)
+        if added < extensions and (not np.isfinite(own).any() or _at_edge(own)):
+            found[label] = wider_rate(tried, upwards)
+    return found
+
+
+def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Rates) -> dict[str, Tuned]:
+    """The best rate for each method, from the evidence of the grid: the same rates for all, or each method's own."""
+    means, records = validation_of(evidence, entries, rates), records_of(evidence)
+    return {label: _choose(label, means[label], _rates_of(rates, label), records) for label, _ in entries}
+
+
+def validation_of(evidence: Evidence, entries: Sequence[Labelled], rates: Rates) -> dict[str, Doubles]:
+    """By method, the mean validation score at each of its rates, ascending; nan where a run did not reach the end, or diverged all the
+    same (unless all rates did)."""
     records = checked(records_of(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
         raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
-    table = np.stack([curve_scores(curves)["last10"] for curves in records.validation])  # (M x rates, S); nan for a run that diverged
-    means = table.mean(axis=1).reshape(len(entries), len(rates))  # nan where any seed diverged
-    return {label: _choose(label, means[i], rates, records, i) for i, (label, _) in enumerate(entries)}
+    table = np.stack([curve_scores(curves)["last10"] for curves in records.validation]).mean(axis=1)  # (methods,) nan where any diverged
+    ruined = diverged(records, len(records.rounds) - 1).any(axis=1)
+    found = {}
+    for label, _ in entries:
+        places = [records.place(at_rate((label, FedAvg()), rate)[0]) for rate in _rates_of(rates, label)]
+        good = np.where(ruined[places], np.nan, table[places])
+        found[label] = good if np.isfinite(good).any() else table[places]
+    return found
 
 
-def _choose(label: str, means: Any, rates: Sequence[float], records: Records, place: int) -> Tuned:
+def _rates_of(rates: Rates, label: str) -> list[float]:
+    return sorted(map(float, rates[label] if isinstance(rates, Mapping) else rates))
+
+
+def _at_edge(means: Doubles) -> bool:
+    """Whether the best of some rates is the lowest or highest; not where its neighbour does as well."""
+    best = int(np.nanargmax(means))
+    inner = 1 if best == 0 else len(means) - 2
+    return len(means) > 1 and best in (0, len(means) - 1) and means[inner] != means[best]
+
+
+def _choose(label: str, means: Doubles, rates: Sequence[float], records: Records) -> Tuned:
     if not np.isfinite(means).any():
         raise UserError(f"{label!r} diverged at every rate of the grid ({', '.join(f'{rate:g}' for rate in rates)}): try lower ones.")
     best = int(np.nanargmax(means))  # of equals the first
-    own = slice(place * len(rates), (place + 1) * len(rates))
+    own = [records.place(at_rate((label, FedAvg()), rate)[0]) for rate in rates]
     costs = {name: float(np.nansum(records.costs[name][own])) for name in ("bytes_up", "bytes_down", "passes")}
     return Tuned(
-        tuple(map(float, rates)),
+        tuple(rates),
         tuple(float(value) if np.isfinite(value) else None for value in means),
-        float(rates[best]),
-        len(rates) > 1 and best in (0, len(rates) - 1),
+        rates[best],
+        _at_edge(means),
         costs["bytes_up"] + costs["bytes_down"],
         costs["passes"],
     )
