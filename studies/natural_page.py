@@ -94,6 +94,7 @@ itself brings. Bold where the interval leaves out 0.
 class Judged:
     """One method on one federation."""
 
+    label: str
     gap: Gap  # over FedAvg
     outcome: Outcome
     beyond: Gap | None  # over random groups of the same sizes, among clients of like size where sizes differ
@@ -133,12 +134,17 @@ class Tables:
         table = self.accuracies(federation)
         labels = [label for label in table.columns if "assign" not in label and label != "fedavg"]
         known = set(self.gains[(self.gains["federation"] == federation) & (self.gains["against"] == "fedavg")]["method"])
-        lows = {
-            label: self.gap(federation, label, "fedavg").low if label in known else paired((table[label] - table["fedavg"]).to_numpy()).low
-            for label in labels
-        }
-        ahead = {label: float(table[label].mean()) for label, low in lows.items() if low > 0}
-        return choose_ahead(ahead, roles_of(list(table.columns)).of)[0] if ahead else "fedavg"
+        roles, judged = roles_of(list(table.columns)).of, {own.label: own for own in self.judged(federation).values()}
+        ahead = {}
+        for label in labels:
+            if label in judged and roles[label] == "method":
+                better = judged[label].outcome == "better"
+            elif label in known:
+                better = self.gap(federation, label, "fedavg").low > 0
+            else:
+                better = paired((table[label] - table["fedavg"]).to_numpy()).low > 0
+            ahead |= {label: float(table[label].mean())} if better else {}
+        return choose_ahead(ahead, roles)[0] if ahead else "fedavg"
 
     def judged(self, federation: str) -> dict[str, Judged]:
         """The five methods, by their short names."""
@@ -151,7 +157,7 @@ class Tables:
             controls = [against for against in own[own["method"] == label]["against"] if against != "fedavg"]
             beyond = self.gap(federation, label, controls[0]) if controls else None
             same = equivalence(gaps[short].sources, MARGIN)
-            made[short] = Judged(gaps[short], outcome_of(gaps[short], corrected[short], len(gaps), same), beyond)
+            made[short] = Judged(label, gaps[short], outcome_of(gaps[short], corrected[short], len(gaps), same), beyond)
         return made
 
 

@@ -1,7 +1,8 @@
 """Which model to use, from a comparison: one method out of those compared, and why.
 
 Controls (random groups, true groups) are never recommended: they exist to judge others. A method is recommended only where its gain over
-the baseline is significant by the interval that decides; of methods within half a point of the best, the simplest is taken.
+the baseline is significant (a method under test: after Holm's correction); of methods within half a point of the best, the simplest is
+taken.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from coterie.analysis.findings import Findings
 from coterie.analysis.gaps import Gap
 from coterie.analysis.roles import MethodRole
+from coterie.analysis.rules import Outcome
 from coterie.analysis.wording import in_points, signed
 from coterie.core.errors import UserError
 
@@ -59,7 +61,9 @@ def recommend(findings: Findings) -> Recommendation | None:
     if base not in means or not any(found.gap.testable for label, found in findings.methods.items() if label != base):
         return None
     gaps = {label: findings.methods[label].gap for label in means if label != base}
-    ahead = {label: means[label] for label, gap in gaps.items() if gap.testable and gap.low > 0}
+    ahead = {
+        label: means[label] for label, gap in gaps.items() if is_ahead(findings.methods[label].role, findings.methods[label].outcome, gap)
+    }
     if not ahead:
         return _recommendation(findings, base, f"No other method is significantly ahead of it{_closest(findings, gaps)}.")
     label, best = choose_ahead(ahead, findings.roles.of)
@@ -68,6 +72,11 @@ def recommend(findings: Findings) -> Recommendation | None:
     if label != best:
         reason += f"; {findings.called(best)} is {in_points(ahead[best] - ahead[label])} points ahead of it, too little to matter"
     return _recommendation(findings, label, f"{reason}.", best)
+
+
+def is_ahead(role: MethodRole, outcome: Outcome, gap: Gap) -> bool:
+    """Whether a method is significantly ahead of the baseline: simpler ways are no hypotheses, and are not corrected for."""
+    return outcome == "better" if role == "method" else gap.testable and gap.low > 0
 
 
 def choose_ahead(ahead: Mapping[str, float], roles: Mapping[str, MethodRole]) -> tuple[str, str]:
