@@ -133,7 +133,7 @@ def test_what_no_honest_server_sends() -> None:
     assert "not here" in reason(Policy(), Train(np.array([6]), INITIAL, Local()))
     assert "not here" in reason(Policy(), Gradient(np.array([-1]), INITIAL))
     assert "asked twice" in reason(Policy(), Train(np.array([1, 1]), INITIAL, Local()))
-    assert "18 numbers here" in reason(Policy(), Gradient(CLIENTS, INITIAL[:-1]))
+    assert "of shape (1, 18)" in reason(Policy(), Gradient(CLIENTS, INITIAL[:-1]))
     assert "a site has one" in reason(Policy(), Gradient(CLIENTS, INITIAL), draw=1)
     assert "does not hold it" in reason(Policy(), Evaluate(Serving.one(CLIENTS, INITIAL), part="central"))
 
