@@ -262,7 +262,7 @@ def _fault(record: Any, sizes: Sizes) -> str | None:
         value = getattr(record, f.name)
         wanted = table[f.name](value, sizes) if table is not None else _plain(value)
         if wanted:
-            return f"{type(record).__name__} with {f.name}={_shown(value)} is not answered: {f.name} should be {wanted}."
+            return f"{type(record).__name__} with {f.name}={shown(value)} is not answered: {f.name} should be {wanted}."
         if is_dataclass(value) and not isinstance(value, type):
             inner = _fault(value, sizes)
             if inner is not None:
@@ -317,7 +317,8 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, np.ndarray) and value.ndim else 0
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value from the wire in a few characters."""
     if isinstance(value, np.ndarray):
         return f"<{value.dtype} {value.shape}>"
     plain = isinstance(value, (bool, float, str, type(None))) or (isinstance(value, int) and value.bit_length() <= SHOWN * 3)

@@ -1,9 +1,9 @@
 """What a reply tells beside models and gradients: numbers of samples and steps, losses, errors and counts of evaluations.
 
 Without a privacy mechanism they are rounded at random, as official statistics are: to multiples of what `rounding` samples can change, up
-or down by a chance that leaves the mean right. The chance is drawn from a secret of the site, the client's data and the model asked about: the
-same question has the same answer, and whoever asks about many models that are nearly alike gains by the root of their number only. With
-plain rounding a few models would find the place where an answer jumps, and with it the exact number.
+or down by a chance that leaves the mean right. The chance is drawn from a secret of the site, the client's data and the model asked about:
+the same question has the same answer, and whoever asks about many models that are nearly alike gains by the root of their number only.
+With plain rounding a few models would find the place where an answer jumps, and with it the exact number.
 """
 
 from collections.abc import Sequence
