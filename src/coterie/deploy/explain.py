@@ -45,8 +45,8 @@ def leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
             elif noised:
                 yield "An honest-but-curious server sees the update through noise: the more rounds it sees, the more clearly."
             else:
-                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, which classes are"
-                yield "common here, and, after few steps on few samples, what samples looked like."
+                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, in which shares classes"
+                yield "are here (exactly, after one step on all samples), and, after few steps on few samples, what samples looked like."
         case "Gradient":
             yield f"Leaves: each client's mean gradient ({numbers}), its mean loss{count}."
             if noised:
