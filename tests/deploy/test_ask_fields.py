@@ -61,7 +61,7 @@ def wrong_asks() -> Iterator[tuple[str, Any]]:
     yield "anchors", replace(TRAIN, anchors=np.zeros((2, D), np.float32))
     yield "anchors", replace(TRAIN, anchors=np.full((N, D), NAN))
     yield "linear", replace(TRAIN, linear=np.zeros((N, D - 1), np.float32))
-    yield "linear", replace(TRAIN, linear=np.zeros((N, D)))
+    yield "linear", replace(TRAIN, linear=cast(Any, np.zeros((N, D))))
     yield "mus", replace(TRAIN, mus=np.array([-1.0, 0.0, 0.0]))
     yield "mus", replace(TRAIN, mus=np.array([np.inf, 0.0, 0.0]))
     yield "mus", replace(TRAIN, mus=np.array([0.0]))
@@ -133,7 +133,7 @@ def test_stamps_are_checked_too(stamp: dict[str, Any]) -> None:
 
 def test_honest_asks_have_no_fault() -> None:
     mixed = serving(rows=np.array([0, COMBINED, COMBINED]), combiner=Mixture(np.ones((N, 1))))
-    honest = [
+    honest: list[Any] = [
         replace(TRAIN, epochs=np.array([1, 2, 3]), mus=np.zeros(N), anchors=np.zeros((N, D), np.float32)),
         replace(TRAIN, linear=np.ones((N, D), np.float32), purpose="probe", partial=True),
         rule(Beside, OWN, lam=1.0, own_epochs=2),

@@ -103,7 +103,7 @@ def test_a_machine_that_stops_while_the_ledger_is_written_loses_nothing(
     def stopped(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(*((Path, "replace") if sealed else (Audit, "append")), stopped)
+    monkeypatch.setattr(Path if sealed else Audit, "replace" if sealed else "append", stopped)
     with pytest.raises(KeyboardInterrupt):
         ask(worker)
     monkeypatch.undo()

@@ -58,7 +58,7 @@ def made_up(weights: Any = 0.0, bias: float = 0.0) -> Any:
 
 def counts(part: str = "train") -> tuple[Any, Any]:
     own = HEART.train if part == "train" else HEART.test
-    return np.array([(HEART.y[own[i]] == 1).sum() for i in BOTH]), own.sizes
+    return np.array([(HEART.y[own[i]] == 1).sum() for i in range(2)]), own.sizes
 
 
 def recovered_shares(reply: Any, model: Any) -> Any:
@@ -263,10 +263,10 @@ def test_test_samples_have_a_budget_of_their_own_under_dp_sgd(tmp_path: Path) ->
 @pytest.mark.parametrize("engine", [LoopEngine, BatchedEngine])
 def test_every_engine_cuts_the_loss_of_each_sample(engine: Any) -> None:
     model = made_up(np.full(FEATURES, 50.0))
-    asks = [Losses(BOTH, np.stack([model, made_up()]), loss_limit=2.0), Evaluate(Serving.one(BOTH, model), loss_limit=2.0)]
+    asks: list[Any] = [Losses(BOTH, np.stack([model, made_up()]), loss_limit=2.0), Evaluate(Serving.one(BOTH, model), loss_limit=2.0)]
     plain = [replace(ask, loss_limit=None) for ask in asks]
     cut, whole = (engine(W).run([Stamped(ask, 0, 1) for ask in each]) for each in (asks, plain))
-    for i in BOTH:
+    for i in range(2):
         with np.errstate(over="ignore"):
             margins = 50.0 * HEART.x[HEART.train[i]].sum(1) * np.where(HEART.y[HEART.train[i]] == 1, 1, -1)
             losses = np.logaddexp(0, -margins)

@@ -28,8 +28,8 @@ READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
-_IMAGE = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
-_TRAINED = {"train": ("head", "lora", "all")}
+_IMAGE: dict[str, tuple[str, ...]] = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
+_TRAINED: dict[str, tuple[str, ...]] = {"train": ("head", "lora", "all")}
 MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cnn": {"variant": ("mcmahan", "fedsim", "fedsim_table")},
     "resnet18": _IMAGE,

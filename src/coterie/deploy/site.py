@@ -200,7 +200,7 @@ class SiteWorker:
     def _keep(self, case: _Case, keep: Sequence[bool]) -> None:
         """Go on with these clients alone: whatever was decided about each is cut alike."""
         case.stamped = self._to(case.stamped, np.array(keep, dtype=np.bool_))
-        case.plans, case.digests = (tuple(compress(rows, keep)) for rows in (case.plans, case.digests))
+        case.plans, case.digests = tuple(compress(case.plans, keep)), tuple(compress(case.digests, keep))
 
     def _carry_out(self, cases: Sequence[_Case]) -> None:
         """The asks that may be answered: all at once, and one by one where that fails, so that one that fails costs no other its answer."""
@@ -254,8 +254,8 @@ class SiteWorker:
         case.outcome = self.discloser.disclosed(reply, _part(case.stamped), self._question(case, reply), noised=noised)
         sizes = Sizes.of(case.bytes_in, case.stamped.ask, case.outcome, self.pack(case.outcome), self.world.federation.ids)
         if sizes.bytes_out > self.policy.message_megabytes * MEGABYTE:
-            limit = f"{self.policy.message_megabytes:g} MB"
-            case.outcome = Denied(f"The reply has {sizes.bytes_out / MEGABYTE:.1f} MB: the site's policy lets {limit} out.")
+            most = f"{self.policy.message_megabytes:g} MB"
+            case.outcome = Denied(f"The reply has {sizes.bytes_out / MEGABYTE:.1f} MB: the site's policy lets {most} out.")
             return Sizes(case.bytes_in)
         return sizes
 
