@@ -286,6 +286,7 @@ def test_news_of_a_site(federation: FederationFolder) -> None:
     kit = federation.kit("south")
     news = SiteNews(kit)
     with (kit / "audit.jsonl").open("a") as audit:
+        audit.write(json.dumps({"run": "r", "event": "ledger sealed"}) + "\n")
         audit.write(json.dumps({"run": "r", "ask": "Train", "denied": None}) + "\n")
         audit.write(json.dumps({"run": "r", "ask": "Evaluate", "denied": "Not this."}) + "\n" + '{"run": "r2"')
     (kit / "bundles" / "r" / "fedavg").mkdir(parents=True)
