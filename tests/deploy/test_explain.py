@@ -24,11 +24,15 @@ def words(policy: Policy, ledger: Ledger | None = None) -> str:
 
 
 def test_the_unit_of_protection_and_the_limit_are_said() -> None:
-    assert "one training sample of this site" in words(Policy(privacy=DP))
+    assert "one sample of this site" in words(Policy(privacy=DP))
     assert "at most 8" in words(Policy(privacy=DP))
-    assert "the site's whole update per round" in words(Policy(privacy=NOISE))
+    assert "all data of a client, in each answer it sends" in words(Policy(privacy=NOISE))
     assert "counted but not limited" in words(Policy(privacy=NOISE))
-    assert "not noised" in words(Policy(privacy=NOISE))
+    assert "each client's mean loss under every model sent, noised and charged" in words(Policy(privacy=NOISE))
+    assert "without its number of samples" in words(Policy(privacy=NOISE))
+    assert "rounded to what 3 samples can change" in words(Policy())
+    assert "charged to a budget of their own" in words(Policy(privacy=DP))
+    assert "not protected by dp-sgd here" in words(Policy(privacy=DP.model_copy(update={"protect_tests": False})))
     assert "No mechanism" in words(Policy())
 
 

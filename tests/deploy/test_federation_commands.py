@@ -287,6 +287,7 @@ def test_news_of_a_site(federation: FederationFolder) -> None:
     kit = federation.kit("south")
     news = SiteNews(kit)
     with (kit / "audit.jsonl").open("a") as audit:
+        audit.write(json.dumps({"run": "r", "event": "ledger sealed"}) + "\n")
         audit.write(json.dumps({"run": "r", "ask": "Train", "denied": None}) + "\n")
         audit.write(json.dumps({"run": "r", "ask": "Evaluate", "denied": "Not this."}) + "\n" + '{"run": "r2"')
     (kit / "bundles" / "r" / "fedavg").mkdir(parents=True)
@@ -309,7 +310,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     kits = {site: tmp_path / site for site in HOSPITALS}
     for site, kit in kits.items():
         kit.mkdir()
-        (kit / "policy.toml").write_text(DEFAULT_POLICY)
+        (kit / "policy.toml").write_text(DEFAULT_POLICY.replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
         SiteSettings("heart", (site,), engine="loop").write(kit)
     run = RunFolder(tmp_path / "inspect")
 
@@ -346,6 +347,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         server = processes.enter_context(running_server(found))
         for site in HOSPITALS:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(found.kit(site))
+            policy = found.kit(site) / "policy.toml"  # to the digit as in simulation: IFCA chooses by losses, and Switzerland has 9 to test
+            policy.write_text(policy.read_text().replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
         kits = {site: found.kit(site) for site in HOSPITALS}
         processes.enter_context(running_sites(kits, f"{found.host}:{found.port}", 90.0))
         attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, told.append, 0.3))
@@ -438,7 +441,7 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     absences = CliRunner().invoke(app, ["federation", "status", folder, "--json"])
     assert json.loads(absences.stdout.splitlines()[-1])["removed"] == ["va"]
     audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]
-    assert max(line["round"] for line in audit if line["run"] == "second") < 12
+    assert max(line["round"] for line in audit if line["run"] == "second" and "round" in line) < 12
     assert run.status == "complete"
     assert "Run second is complete already." in invoke("launch", "--federation", folder, "--resume", "--name", "second", "--detach")
     assert not (federation.kit("va") / "bundles" / "second").exists()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -13,8 +13,10 @@ from coterie.core.local import Local
 from coterie.core.rules import LocalRule
 from coterie.core.serving import Serving
 from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.messages import PROTOCOL, Hello, MessageError, to_message
 from coterie.deploy.permission import rule_name
-from coterie.deploy.policy import ASKS, OWN_MODELS, OWN_RULES, Policy, policy_of, read_policy
+from coterie.deploy.policy import ASKS, MODEL_WORDS, OWN_MODELS, OWN_RULES, POSITIONS, Policy, policy_of, read_policy
+from coterie.deploy.site_process import Site, SiteSettings
 from coterie.engines.engine import Stamped
 from coterie.methods.ditto import Beside
 from coterie.methods.moon import Contrast
@@ -129,11 +131,70 @@ def test_a_foreign_model_runs_only_where_it_is_named() -> None:
     assert Policy().model_permitted("mlp(8)") is None
 
 
+NAMING_FILES = [
+    "lstm(vocabulary=9,embeddings='/etc/passwd')",
+    "rnn(embeddings=policy.toml)",
+    "lstm(100,2,30,false,true,none,300,'startup/client.key')",
+    "lstm(embeddings=('/etc/passwd',))",
+    "resnet18(stem='/etc/passwd')",
+    "resnet18(norm=cifar)",
+    "cnn(http://example.org/x)",
+    "mlp('8')",
+    "text('/root/.cache')",
+    "text(bert-tiny,layers='a+b')",
+    "lm(some/hub-name)",
+    "efficientnet_lite0(weights=/etc/passwd)",
+    "fusion(image='efficientnet_lite0(weights=/etc/passwd)')",
+    "my.package:Net(folder=data)",
+    "mlp(8" + ",8" * 1000 + ")",
+    "mlp((((",
+]
+
+
+@pytest.mark.parametrize("spec", NAMING_FILES)
+def test_a_spec_from_a_server_names_nothing_of_the_site(spec: str) -> None:
+    policy = Policy(models=(*OWN_MODELS, "my.package:Net"))
+    assert policy.model_permitted(spec) is not None
+    assert policy.model_permitted("efficientnet_lite0(imagenet,train=all)") is None
+    assert policy.model_permitted("resnet18(imagenet,group)") is None
+    assert policy.model_permitted("my.package:Net(width=8)") is None
+
+
+def test_files_are_the_sites_own() -> None:
+    policy = policy_of('models = ["lstm", "text"]\n[model_files]\nglove = "/data/glove.npz"\n"bert-tiny" = "/models/bert"\n')
+    assert policy.model_permitted("lstm(embeddings=glove)") is None
+    assert policy.local_model("lstm(hidden=4,embeddings=glove)") == "lstm(hidden=4,embeddings='/data/glove.npz')"
+    assert policy.local_model("text(bert-tiny,train=head)") == "text('/models/bert',train=head)"
+    assert policy.local_model("lstm(hidden=4)") == "lstm(hidden=4)"
+    for spec in ("lstm(embeddings='/data/glove.npz')", "lstm(embeddings=other)"):
+        assert policy.model_permitted(spec) is not None
+
+
+def test_a_server_cannot_ask_whether_a_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("")
+    SiteSettings("heart", ("va",), engine="loop").write(tmp_path)
+    site, told = Site(tmp_path), set()
+    for path in (tmp_path / "policy.toml", tmp_path / "missing.npz"):
+        with pytest.raises(MessageError) as refused:
+            site.answer(to_message(Hello(PROTOCOL, "r", "n", f"lstm(vocabulary=9,embeddings={str(path)!r})", "source")))
+        told.add(str(refused.value).replace(str(path)[:40], ""))
+    assert len(told) == 1
+    assert "names no file" in told.pop()
+
+
+def test_the_words_that_models_know_are_their_own_choices() -> None:
+    for name in OWN_MODELS:
+        settings = models.settings(name)
+        choices = {key: get_args(p.annotation) for key, p in settings.items() if get_origin(p.annotation) is Literal}
+        assert MODEL_WORDS.get(name, {}) == choices, name
+        assert list(settings)[: len(POSITIONS.get(name, ()))] == list(POSITIONS.get(name, ()))
+
+
 def test_what_no_honest_server_sends() -> None:
     assert "not here" in reason(Policy(), Train(np.array([6]), INITIAL, Local()))
     assert "not here" in reason(Policy(), Gradient(np.array([-1]), INITIAL))
     assert "asked twice" in reason(Policy(), Train(np.array([1, 1]), INITIAL, Local()))
-    assert "18 numbers here" in reason(Policy(), Gradient(CLIENTS, INITIAL[:-1]))
+    assert "of shape (1, 18)" in reason(Policy(), Gradient(CLIENTS, INITIAL[:-1]))
     assert "a site has one" in reason(Policy(), Gradient(CLIENTS, INITIAL), draw=1)
     assert "does not hold it" in reason(Policy(), Evaluate(Serving.one(CLIENTS, INITIAL), part="central"))
 

@@ -88,7 +88,7 @@ def test_gradient_and_loss_are_clipped_together() -> None:
     made = private(ask, reply, FAINT, w.model.layout)
     assert np.hypot(np.linalg.norm(made.vectors, axis=1), made.losses) == pytest.approx(0.01, rel=1e-3)
     assert releases(ask) == 1
-    assert releases(Losses(CLIENTS, w.model.initial(0)(0))) == 0
+    assert releases(Losses(CLIENTS, w.model.initial(0)(0))) == 1
 
 
 def test_every_loop_of_a_rule_is_noised() -> None:

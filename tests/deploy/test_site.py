@@ -42,14 +42,16 @@ def everything() -> list[Stamped]:
 
 
 def worker(folder: Path, engine: Engine | None = None, **said: Any) -> SiteWorker:
-    return SiteWorker(
-        world(), engine or LoopEngine(world()), Policy(**said), Audit(folder / "audit.jsonl"), Ledger(folder / "privacy.json"), run="r1"
-    )
+    """By a policy that answers from few samples, and exactly."""
+    policy = Policy(**{"minimum_samples": 1, "rounding": 1, **said})
+    audit = Audit(folder / "audit.jsonl")
+    return SiteWorker(world(), engine or LoopEngine(world()), policy, audit, Ledger(folder / "privacy.json", audit), run="r1")
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
     assert verify_audit(folder / "audit.jsonl").faults == ()
-    return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    entries = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if "ask" in entry]  # the others seal the ledger
 
 
 def same(one: Any, other: Any) -> bool:
@@ -57,7 +59,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and all(np.array_equal(getattr(one, n), getattr(other, n), equal_nan=True) for n in names)
 
 
-def test_with_the_default_policy_answers_are_the_engines(tmp_path: Path) -> None:
+def test_with_an_exact_policy_answers_are_the_engines(tmp_path: Path) -> None:
     replies = worker(tmp_path).answer(everything())
     for mine, engines in zip(replies, LoopEngine(world()).run(everything()), strict=True):
         assert same(mine, engines)
@@ -160,6 +162,7 @@ def test_a_full_gpu_is_told_without_commands_that_a_site_does_not_have(tmp_path:
 
 def test_nothing_leaves_that_cannot_be_logged(tmp_path: Path) -> None:
     made = worker(tmp_path)
+    (tmp_path / "audit.jsonl").unlink(missing_ok=True)
     (tmp_path / "audit.jsonl").mkdir()
     (reply,) = made.answer(asks(TRAIN))
     assert isinstance(reply, Denied)
@@ -168,16 +171,20 @@ def test_nothing_leaves_that_cannot_be_logged(tmp_path: Path) -> None:
 
 def test_clip_and_noise(tmp_path: Path) -> None:
     made = worker(tmp_path, privacy=NOISE)
-    trained, gradients, losses, _, evaluated = made.answer(everything())
+    trained, gradients, losses, errors, evaluated = cast(Any, made.answer(everything()))
     plain = LoopEngine(world()).run(everything())
     assert not np.isclose(cast(Any, trained).vectors, plain[0].vectors).all(axis=1).any()
     assert not np.isclose(cast(Any, gradients).losses, plain[1].losses).any()
-    assert same(losses, plain[2])  # not noised, and counted as such
-    assert same(evaluated, plain[4])
+    assert not np.isclose(losses.losses, plain[2].losses).any()
+    assert not np.isclose(errors.probabilities, plain[3].probabilities).any()
+    assert not np.isclose(evaluated.loss, plain[4].loss).any()
+    assert evaluated.actual.tolist() == [[100, 0, 0]] * 6
+    for reply in (trained, gradients, losses, errors):
+        assert reply.sizes.tolist() == [1] * 6  # how many samples there are is protected, too
     charges = Ledger(tmp_path / "privacy.json").charges()["client-0"]
-    assert {(c.mechanism, c.noise, c.steps) for c in charges} == {("clip+noise", 1.0, 2), ("exact", 0.0, 2)}
+    assert {(c.mechanism, c.noise, c.steps) for c in charges} == {("clip+noise", 1.0, 5)}  # each answer, and nothing is exact
     privacy = log(tmp_path)[0]["privacy"]
-    assert (privacy["mechanism"], privacy["unit"]) == ("clip+noise", "the site's whole update per round")
+    assert (privacy["mechanism"], privacy["unit"]) == ("clip+noise", "all data of a client, in each answer it sends")
     assert privacy["epsilon"]["client-0"] > 0
     limited = worker(tmp_path, privacy=NOISE.model_copy(update={"epsilon_limit": 1.0}))
     (over,) = limited.answer(asks(TRAIN))
@@ -197,9 +204,14 @@ def test_dp_sgd_until_the_budget_is_spent(tmp_path: Path) -> None:
     assert counts[0] == 6
     assert counts == sorted(counts, reverse=True)  # one client after the other has spent its budget
     assert max(Ledger(tmp_path / "privacy.json").spent(DP).values()) <= 6.0
-    evaluated, gradient = worker(tmp_path, privacy=DP).answer(asks(Evaluate(Serving.one(CLIENTS, INITIAL)), Gradient(CLIENTS, INITIAL)))
-    assert isinstance(evaluated, Reply)  # what touches no training sample goes on
+    evaluate = Evaluate(Serving.one(CLIENTS, INITIAL))
+    evaluated, gradient = worker(tmp_path, privacy=DP).answer(asks(evaluate, Gradient(CLIENTS, INITIAL)))
+    assert isinstance(evaluated, Reply)  # what touches no training sample goes on, until the test samples' own budget is spent
     assert isinstance(gradient, Denied)
+    for _ in range(40):
+        (reply,) = worker(tmp_path, privacy=DP).answer(asks(evaluate))
+    assert cast(Denied, reply).cause == "budget"
+    assert isinstance(worker(tmp_path, privacy=DP.model_copy(update={"protect_tests": False})).answer(asks(evaluate))[0], Reply)
 
 
 def test_one_seed_twice_differs_under_privacy(tmp_path: Path) -> None:

@@ -257,6 +257,7 @@ class Losses(ModelAsk[LossTable]):
     every_model = True
 
     part: DataPart = field(default="train", kw_only=True)
+    loss_limit: float | None = field(default=None, kw_only=True)  # what one sample's loss counts at most; a site sets it
 
     def row_shapes(self) -> Shapes:
         return {"losses": (len(self.models),), "sizes": ()}
@@ -287,6 +288,7 @@ class Evaluate(Ask[Evaluated]):
     part: Literal["train", "validation", "test", "central", "marked"] = "test"
     share: Share | None = None  # None: all samples of the part
     alone: bool = False  # the client evaluates for itself: nothing is sent
+    loss_limit: float | None = None  # what one sample's loss counts at most; a site sets it
     answers: bool = False  # a simulation may keep which samples were right; no message of a real federation has a place for it
 
     @property

@@ -40,6 +40,11 @@ class Audit:
             finally:
                 os.close(handle)
 
+    def last_value(self, key: str) -> Any:
+        """What the last line that has this key says; None where no line has it."""
+        mark = json.dumps(key).encode()
+        return next((entry[key] for line in _from_end(self.path) if mark in line and (entry := _entry(line)) and key in entry), None)
+
 
 @dataclass(frozen=True)
 class AuditCheck:
@@ -98,6 +103,24 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     except (ValueError, KeyError):
         return None
     return entry if whole and line.endswith(b"\n") else None
+
+
+def _from_end(path: Path, block: int = 1 << 16) -> Iterator[bytes]:
+    """The lines of a file, the last one first."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        begin = file.seek(0, os.SEEK_END)
+        rest = b""
+        while begin > 0:
+            size = min(block, begin)
+            begin -= size
+            file.seek(begin)
+            lines = (file.read(size) + rest).splitlines(keepends=True)
+            rest = lines[0]  # it may begin further up
+            yield from reversed(lines[1:])
+        if rest:
+            yield rest
 
 
 def _end(path: Path) -> tuple[int, str, bool]:

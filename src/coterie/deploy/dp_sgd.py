@@ -5,7 +5,7 @@ system's secret generator: the keyed shuffles of the study would give no amplifi
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,10 @@ class PoissonSteps:
         """As many steps as ordinary training takes, on batches that are as large on average."""
         epochs = ask.local.epochs if ask.epochs is None else int(ask.epochs[row])
         batch = min(ask.local.batch_size or samples, samples)
-        return cls(samples, batch / samples, count_steps(samples, batch, epochs, ask.local.max_steps))
+        steps = count_steps(samples, batch, epochs, ask.local.max_steps)
+        if steps < 1 or not 0 < batch <= samples:
+            raise ValueError(f"a training of {steps} steps on batches of {batch}")
+        return cls(samples, batch / samples, steps)
 
 
 class PrivateTrainer:
@@ -58,13 +61,19 @@ class PrivateTrainer:
         return [PoissonSteps.of(ask, row, int(sizes[client])) for row, client in enumerate(ask.clients)]
 
     def costs(self, ask: Train) -> list[Charge]:
-        """For each client of the ask, what the training costs: its sampler's own rate and steps."""
-        return [Charge("dp-sgd", self.privacy.noise_multiplier, plan.rate, plan.steps) for plan in self.steps(ask)]
+        """For each client of the ask, what the training costs."""
+        return [self.cost(plan) for plan in self.steps(ask)]
+
+    def cost(self, plan: PoissonSteps) -> Charge:
+        """What a training costs: its sampler's own rate and steps."""
+        return Charge("dp-sgd", self.privacy.noise_multiplier, plan.rate, plan.steps)
 
     @device_faults_told()
-    def train(self, ask: Train) -> Trained:
-        """Train every client of the ask. The accountant must have been told: see `costs`."""
-        plans = self.steps(ask)
+    def train(self, ask: Train, plans: Sequence[PoissonSteps] | None = None) -> Trained:
+        """Train every client of the ask, exactly as planned: these plans are what was charged (see `cost`)."""
+        plans = self.steps(ask) if plans is None else plans
+        if len(plans) != len(ask.clients):
+            raise ValueError("a training needs one plan for each client")
         vectors = np.empty((len(plans), ask.models.shape[1]), dtype=np.float32)
         with torch_seeded(int(secret_words(1)[0])):  # dropout
             for row, plan in enumerate(plans):

@@ -34,18 +34,19 @@ def explain(policy: Policy, ledger: Ledger | None = None, numbers: str = "as man
 def leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
     """What leaves with an answer, and what a server that thinks about it could learn."""
     noised = isinstance(policy.privacy, ClipNoise)
-    count = " and its number of samples" if policy.sample_counts else ", without its number of samples"
-    exactly = count + (", without noise" if noised else "")
+    count = " and its number of samples" if policy.tells_sizes else ", without its number of samples"
+    rounded = policy.rounding > 1 and not noised
+    how = ", noised and charged" if noised else f", rounded to what {policy.rounding} samples can change" if rounded else ", exactly"
     match name:
         case "Train":
-            yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.sample_counts else ''}."
+            yield f"Leaves: the trained model of each client ({numbers}){count}{' and steps' if policy.tells_sizes else ''}."
             if isinstance(policy.privacy, DpSgd):
                 yield "An honest-but-curious server learns little of any one training sample: each step of the training is noised."
             elif noised:
                 yield "An honest-but-curious server sees the update through noise: the more rounds it sees, the more clearly."
             else:
-                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, which classes are"
-                yield "common here, and, after few steps on few samples, what samples looked like."
+                yield "An honest-but-curious server may tell from the update whether a known sample was trained on, in which shares classes"
+                yield "are here (exactly, after one step on all samples), and, after few steps on few samples, what samples looked like."
         case "Gradient":
             yield f"Leaves: each client's mean gradient ({numbers}), its mean loss{count}."
             if noised:
@@ -55,29 +56,35 @@ def leaves(name: AskName, policy: Policy, numbers: str) -> Iterator[str]:
         case "SketchedTrain" | "SketchedGradient":
             what = "update" if name == "SketchedTrain" else "mean gradient"
             yield f"Leaves: in place of each client's {what}, a few random projections of it{count}."
-            yield f"In one run they show {policy.sketch_numbers} directions at most, of {numbers} ('sketch_numbers')."
+            yield f"In all runs together they show {policy.sketch_numbers} directions at most, of {numbers} ('sketch_numbers')."
             if noised:
                 yield "They are clipped and noised, like an update: in fewer numbers there is less noise."
             else:
                 yield "An honest-but-curious server cannot undo the projection, but still learns which clients are alike and, from clients"
                 yield "whose labels it knows, to guess at label proportions (docs/leaks.md has by how much)."
         case "Losses":
-            yield f"Leaves: each client's mean loss under every model sent{exactly}."
-            yield "An honest-but-curious server may tell which model suits the client, and test guesses with models of its choice."
+            yield f"Leaves: each client's mean loss under every model sent{how}{count}."
+            yield "An honest-but-curious server may tell which model suits the client."
+            if not noised:
+                yield f"A curious server that makes models up may ask {policy.models_per_run:,} yes-or-no questions a run about the data."
         case "Error":
-            yield f"Leaves: how wrong every model sent is on the client's training part{exactly}."
+            yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":
-            told = "right answers, predictions and samples by class" if policy.class_counts else "accuracy"
-            exact = "" if policy.sample_counts else " in hundredths"
-            bare = ", without noise" if noised else ""
-            parts = "test part" if isinstance(policy.privacy, DpSgd) else "train, validation or test part"
-            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{bare}."
-            if policy.class_counts:
+            told = "right answers, predictions and samples by class" if policy.tells_classes else "accuracy"
+            exact = "" if policy.tells_sizes else " in hundredths"
+            private = isinstance(policy.privacy, DpSgd)
+            parts = "test part" if private else "train, validation or test part"
+            if private and policy.protects_tests:
+                yield f"Leaves: of each client's {parts}, {told}{exact} and the mean loss, noised and charged to a budget of their own."
+                return
+            yield f"Leaves: of each client's {parts}, {told}{exact}, the mean loss and (of two classes) the AUROC{how}."
+            if policy.tells_classes:
                 parts = "training and test" if policy.label_shares else "test"
-                yield f"An honest-but-curious server learns how many {parts} samples of each class there are."
-            if isinstance(policy.privacy, DpSgd):
-                yield "Test samples are not protected by dp-sgd: it is about training samples."
+                near = f", to {policy.rounding} or so" if rounded else ""
+                yield f"An honest-but-curious server learns how many {parts} samples of each class there are{near}."
+            if private:
+                yield "Test samples are not protected by dp-sgd here ('protect_tests'): it is about training samples."
 
 
 def _always(policy: Policy) -> Iterator[str]:
@@ -93,18 +100,21 @@ def _always(policy: Policy) -> Iterator[str]:
 
 def _guarantee(privacy: NoPrivacy | ClipNoise | DpSgd) -> Iterator[str]:
     if isinstance(privacy, NoPrivacy):
-        yield "No mechanism: answers leave as they are. Data do not leave, but see above what can be told from answers."
+        yield "No mechanism: models and gradients leave as they are. Data do not leave, but see above what can be told from answers."
         return
     yield f"What is protected: {privacy.unit}."
     if isinstance(privacy, ClipNoise):
         deviation = f"{privacy.noise * privacy.clip:g}"
         yield f"Updates and gradients are cut to a length of {privacy.clip:g}; each number gets noise of deviation {deviation}."
-        yield "Counts, losses, errors and evaluations are not noised, and are in no epsilon: take out of 'asks' what should not leave."
+        yield "Losses, errors and evaluations get noise as loud for their range, and each answer is charged as an update is."
+        yield "Numbers of samples and steps and counts by class do not leave."
     else:
         times = f"{privacy.noise_multiplier:g}"
         yield f"Every sample's gradient is cut to {privacy.max_grad_norm:g}; every step gets noise of deviation {times} times that."
         yield "Whether a sample was there changes the chance of anything the server sees by a factor of e^epsilon at most (and delta)."
-        yield "The number of samples is taken as known, and evaluations of test parts are not noised."
+        yield "The number of samples is taken as known."
+        if not privacy.protect_tests:
+            yield "Evaluations of test parts are not noised ('protect_tests')."
     limit = f"at most {privacy.epsilon_limit:g}" if privacy.epsilon_limit is not None else "counted but not limited"
     yield f"Epsilon at delta {privacy.delta:g}, over all rounds and runs together: {limit}."
 
@@ -130,6 +140,10 @@ def _refused(policy: Policy, allowed: list[AskName]) -> Iterator[str]:
     if isinstance(policy.privacy, DpSgd):
         yield "Training on shares or by local rules, evaluations of train and validation parts, and training that would pass the limit."
     yield f"Rounds after {policy.maximum_rounds}; asks and replies above {policy.message_megabytes:g} MB."
+    yield f"More than {policy.maximum_epochs:,} epochs or {policy.maximum_steps:,} steps in one ask; {policy.asks_per_run:,} asks of a run."
+    yield f"Evaluations of a client on more than {policy.models_per_run:,} models in a run, {policy.models_in_all:,} in all."
+    names = f" but what 'model_files' names: {', '.join(policy.model_files)}" if policy.model_files else ""
+    yield f"Models that name a file, folder or address{names}."
     yield f"Models but {', '.join(policy.models) or 'none'}{_foreign(policy.models, OWN_MODELS)}."
     yield f"Local rules but {', '.join(policy.rules) or 'none'}{_foreign(policy.rules, OWN_RULES)}."
 

@@ -26,9 +26,9 @@ class NoPrivacy(PolicyTable):
 
 
 class ClipNoise(PolicyTable):
-    """Updates and gradients are clipped and noised before they leave."""
+    """Whatever is made of a client's data is clipped and noised before it leaves: updates, gradients, losses, errors, evaluations."""
 
-    unit: ClassVar[str] = "the site's whole update per round"
+    unit: ClassVar[str] = "all data of a client, in each answer it sends"
 
     mechanism: Literal["clip+noise"]
     clip: Positive  # the longest update (L2 norm) that leaves
@@ -45,13 +45,14 @@ class ClipNoise(PolicyTable):
 class DpSgd(PolicyTable):
     """Every step of local training is private, sample by sample."""
 
-    unit: ClassVar[str] = "one training sample of this site"
+    unit: ClassVar[str] = "one sample of this site"
 
     mechanism: Literal["dp-sgd"]
     noise_multiplier: Positive  # deviation of the noise on a step's sum of gradients, in max_grad_norms
     max_grad_norm: Positive  # the longest gradient (L2 norm) of one sample
     delta: Delta
     epsilon_limit: Positive
+    protect_tests: bool = True  # whether evaluations of test parts are noised and charged, too, to a budget of the test samples' own
 
 
 Mechanism = Annotated[NoPrivacy | ClipNoise | DpSgd, Field(discriminator="mechanism")]

@@ -7,8 +7,10 @@ import numpy as np
 
 from coterie.core.asks import Ask, Evaluate, Train
 from coterie.core.rules import LocalRule
+from coterie.deploy.ask_fields import find_fault
 from coterie.deploy.denied import Denied
-from coterie.deploy.mechanisms import DpSgd
+from coterie.deploy.ledger import Book
+from coterie.deploy.mechanisms import ClipNoise, DpSgd
 from coterie.engines.sketching import sketch_in
 
 if TYPE_CHECKING:
@@ -29,13 +31,51 @@ def rule_name(rule: LocalRule) -> str:
     return kind.__qualname__ if kind.__module__.startswith("coterie.methods.") else f"{kind.__module__}:{kind.__qualname__}"
 
 
+def count_ask(policy: "Policy", stamped: "Stamped", world: "World", book: Book, run: str) -> Denied | None:
+    """Count an ask, and what sketches it would show, in the ledger; why it is not answered, where that is too much."""
+    asked = book.count_ask(run)
+    if asked > policy.asks_per_run:
+        return Denied(f"This run has asked {asked:,} times: the site's policy answers {policy.asks_per_run:,} ('asks_per_run').", "budget")
+    sketch = sketch_in(stamped.ask)
+    if sketch is None or type(stamped.ask).__name__ in policy.asks:  # who may have the whole may have any sketch of it
+        return None
+    key = str(sketch.key)
+    if book.sketches.get(key, 0) >= sketch.size:
+        return None  # the same projection again shows no new direction
+    shown = sum(book.sketches.values()) - book.sketches.get(key, 0) + sketch.size
+    half = int(world.model.layout.compared.sum()) // 2
+    most = min(policy.sketch_numbers, half)
+    if shown > most:
+        limit = "lets {:,} out ('sketch_numbers')" if most == policy.sketch_numbers else "lets {:,} out, half of what the model has"
+        return Denied(f"Sketches would have shown {shown:,} directions in all runs: the site's policy {limit.format(most)}.", "budget")
+    book.sketches[key] = sketch.size
+    return None
+
+
+def models_denied(policy: "Policy", run: int, in_all: int) -> Denied | None:
+    """Why a client is not evaluated on more models; the counts include those asked about."""
+    for count, most, where, key in (
+        (run, policy.models_per_run, "in this run", "models_per_run"),
+        (in_all, policy.models_in_all, "in all runs on these data", "models_in_all"),
+    ):
+        if count > most:
+            return Denied(
+                f"A client would be evaluated on {count:,} models {where}: the site's policy allows {most:,} ({key!r}).", "budget"
+            )
+    return None
+
+
 def _reasons(policy: "Policy", stamped: "Stamped", world: "World") -> Iterator[str]:
+    fault = find_fault(stamped, world, policy)
+    if fault is not None:
+        yield fault
+        return
     ask, kind = stamped.ask, stamped.ask.kind
     if kind not in policy.asks and type(ask).__name__ not in policy.asks:  # who may have the whole may have a sketch of it
         yield f"{kind} is not answered here: the site's policy names {', '.join(policy.asks) or 'no ask'}."
-    model = policy.model_permitted(world.model.text)
-    if model is not None:
-        yield model.reason
+    name = policy.name_permitted(world.model.text)  # what it names was checked before it was built
+    if name is not None:
+        yield name.reason
     yield from _misfits(stamped, world)
     if stamped.round_ > policy.maximum_rounds:
         yield f"Round {stamped.round_} is not answered: the site's policy ends with round {policy.maximum_rounds}."
@@ -44,8 +84,12 @@ def _reasons(policy: "Policy", stamped: "Stamped", world: "World") -> Iterator[s
         yield f"{kind} about one class is not answered: the site's policy keeps label counts ('label_shares' is false)."
     if isinstance(ask, Train) and ask.local.rule is not None and rule_name(ask.local.rule) not in policy.rules:
         yield f"The local rule {rule_name(ask.local.rule)!r} may not run here: the site's policy names {', '.join(policy.rules) or 'none'}."
+    if isinstance(policy.privacy, ClipNoise) and share is not None and share.label is not None:
+        yield f"{kind} about one class is not answered under clip+noise: who answers would tell who has samples of it."
     if isinstance(policy.privacy, DpSgd):
         yield from _not_private(ask)
+    if policy.protects_tests and isinstance(ask, Evaluate) and not world.federation.task.counts_classes:
+        yield f"Evaluate of a {world.federation.task} is not answered under a privacy mechanism: its errors have no bound."
 
 
 def _misfits(stamped: "Stamped", world: "World") -> Iterator[str]:
@@ -63,9 +107,6 @@ def _misfits(stamped: "Stamped", world: "World") -> Iterator[str]:
     sketch, most = sketch_in(ask), int(world.model.layout.compared.sum())
     if sketch is not None and sketch.size > most:
         yield f"A sketch of {sketch.size} numbers is asked for: {world.model.text!r} has only {most} that may be compared."
-    models, length = (ask.serving.models if isinstance(ask, Evaluate) else ask.models), world.model.layout.size
-    if np.ndim(models) != 2 or models.shape[1] != length:
-        yield f"Models of shape {np.shape(models)} were sent: {world.model.text!r} has {length} numbers here."
 
 
 def _not_private(ask: Ask[Any]) -> Iterator[str]:
@@ -74,6 +115,8 @@ def _not_private(ask: Ask[Any]) -> Iterator[str]:
     if isinstance(ask, Evaluate):
         if ask.part != "test":
             yield f"Evaluate on {ask.part} parts is not answered under dp-sgd, which does not protect it: ask about test parts."
+        elif ask.share is not None:
+            yield "Evaluate on a share is not answered under dp-sgd: which samples are in it depends on all the others."
         return
     if not isinstance(ask, Train):
         yield f"{kind} is not answered under dp-sgd, which protects only Train: use a method that needs no {kind}."

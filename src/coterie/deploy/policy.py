@@ -1,6 +1,8 @@
 """A site's policy: a TOML file that the site owns, and that no message of the server can change."""
 
 import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,9 +10,9 @@ from pydantic import Field, ValidationError
 
 from coterie.core.arrays import Ints
 from coterie.core.errors import UserError, suggestion
-from coterie.core.specs import parse
+from coterie.core.specs import Spec, parse
 from coterie.deploy.denied import Denied
-from coterie.deploy.mechanisms import MECHANISMS, Mechanism, NoPrivacy, PolicyTable
+from coterie.deploy.mechanisms import MECHANISMS, ClipNoise, DpSgd, Mechanism, NoPrivacy, PolicyTable
 
 if TYPE_CHECKING:
     from coterie.engines.engine import Stamped
@@ -25,6 +27,31 @@ BUILT_MODELS = ("cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet
 READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
+# Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
+_IMAGE: dict[str, tuple[str, ...]] = {"stem": ("cifar", "imagenet"), "norm": ("batch", "group")}
+_TRAINED: dict[str, tuple[str, ...]] = {"train": ("head", "lora", "all")}
+MODEL_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "cnn": {"variant": ("mcmahan", "fedsim", "fedsim_table")},
+    "resnet18": _IMAGE,
+    "resnet50": _IMAGE,
+    "densenet121": _IMAGE,
+    "efficientnet_lite0": {"stem": _IMAGE["stem"], "train": ("head", "all")},
+    "text": {**_TRAINED, "pool": ("mean", "first")},
+    "lm": _TRAINED,
+    "fusion": _TRAINED,
+}
+POSITIONS: dict[str, tuple[str, ...]] = {  # the settings of those models, in the order in which they may stand without a name
+    "cnn": ("variant",),
+    "resnet18": ("stem", "norm"),
+    "resnet50": ("stem", "norm"),
+    "densenet121": ("stem", "norm"),
+    "efficientnet_lite0": ("stem", "weights", "train"),
+    "text": ("encoder", "head", "train", "pool"),
+    "lm": ("folder", "train"),
+    "fusion": ("text", "image", "train"),
+}
+SPEC_LENGTH = 1000  # characters of a model's spec
+SHOWN = 40  # of a word in it
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists
 
@@ -36,13 +63,20 @@ class Policy(PolicyTable):
     models: Names = BUILT_MODELS  # by name; somebody's own as package.module:Class
     rules: Names = OWN_RULES  # local rules, likewise
     maximum_rounds: Annotated[int, Field(ge=0)] = 1000
-    minimum_samples: Annotated[int, Field(ge=1)] = 1  # a client that would answer from fewer is silent
+    maximum_epochs: Annotated[int, Field(ge=1)] = 1000  # of one ask
+    maximum_steps: Annotated[int, Field(ge=1)] = 100_000  # of one client, in one ask
+    asks_per_run: Annotated[int, Field(ge=0)] = 100_000
+    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, Error, Evaluate
+    models_in_all: Annotated[int, Field(ge=0)] = 500_000  # the same over all runs on a client's data
+    minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer is silent
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
+    rounding: Annotated[int, Field(ge=1)] = 3  # samples that losses and counts of evaluations are rounded to; 1: exact
     sample_counts: bool = True  # whether the server learns how many samples a client has
     class_counts: bool = True  # whether it learns of evaluations class by class
-    sketch_numbers: Annotated[int, Field(ge=1)] = 256  # directions that a run's sketches may show, where the whole may not leave
+    sketch_numbers: Annotated[int, Field(ge=1)] = 256  # directions that all sketches together may show, where the whole may not leave
     label_shares: bool = False  # whether it may ask about the samples of one class
     error_messages: bool = True  # whether it is told the text of an error, which may quote a value
+    model_files: dict[str, str] = Field(default_factory=dict)  # what a model's spec may name, and the file, folder or hub model meant
     privacy: Mechanism = NoPrivacy()
 
     def permitted(self, stamped: "Stamped", world: "World") -> Denied | None:
@@ -53,14 +87,60 @@ class Policy(PolicyTable):
 
     def model_permitted(self, spec: str) -> Denied | None:
         """The same of a model, by its spec: to be asked before it is built, for building it imports and runs its code."""
+        if len(spec) > SPEC_LENGTH:
+            return Denied(f"A model of {len(spec):,} characters is not built here: at most {SPEC_LENGTH:,} are read.")
+        try:
+            parsed = parse(spec)
+        except UserError:
+            return Denied("The model's spec cannot be read.")
+        if (denied := self.name_permitted(spec)) is not None:
+            return denied
+        for place, value in _words_of(parsed):
+            if value not in self.model_files and value not in MODEL_WORDS.get(parsed.name, {}).get(place, ()):
+                return Denied(
+                    f"The model {parsed.name!r} may not name {value[:SHOWN]!r} here: a server names no file, folder, module or address; "
+                    "the site lists what a model may use in its policy ('model_files')."
+                )
+        return None
+
+    def name_permitted(self, spec: str) -> Denied | None:
+        """Why a model may not run, whatever its settings; None where it may."""
         name = parse(spec).name
         if name in self.models:
             return None
         return Denied(f"The model {name!r} may not run here: the site's policy names {', '.join(self.models) or 'none'}.")
 
+    def local_model(self, spec: str) -> str:
+        """A permitted model's spec with the site's own files in place of the names that the server uses for them."""
+        parsed = parse(spec)
+        if not any(value in self.model_files for _, value in _words_of(parsed)):
+            return spec
+
+        def own(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(own(item) for item in value)
+            return self.model_files.get(value, value) if isinstance(value, str) else value
+
+        return str(replace(parsed, args=own(parsed.args), kwargs={name: own(value) for name, value in parsed.kwargs.items()}))
+
     def told_sizes(self, sizes: Ints) -> Ints:
         """Sample counts as the server may know them: all one where they are not told."""
-        return sizes if self.sample_counts else sizes.clip(0, 1)
+        return sizes if self.tells_sizes else sizes.clip(0, 1)
+
+    @property
+    def tells_sizes(self) -> bool:
+        """Under clip+noise never: how many samples a client has is part of what is protected."""
+        return self.sample_counts and not isinstance(self.privacy, ClipNoise)
+
+    @property
+    def tells_classes(self) -> bool:
+        """Whether counts by class leave; noise is added to their sum alone."""
+        return self.class_counts and self.tells_sizes and not self.protects_tests
+
+    @property
+    def protects_tests(self) -> bool:
+        """Whether a mechanism covers evaluations of test parts."""
+        return isinstance(self.privacy, ClipNoise) or (isinstance(self.privacy, DpSgd) and self.privacy.protect_tests)
 
     @property
     def tells_errors(self) -> bool:
@@ -99,6 +179,22 @@ def policy_of(text: str, name: str = "policy") -> Policy:
             f"The policy file {name} tells counts by class but not their sum: set 'class_counts' to false, or 'sample_counts' to true."
         )
     return made
+
+
+def _words_of(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Every text among a spec's settings, with the name of its setting where that is known."""
+    names = POSITIONS.get(spec.name, ())
+    placed = [*((names[i] if i < len(names) else "", value) for i, value in enumerate(spec.args)), *spec.kwargs.items()]
+    while placed:
+        place, value = placed.pop(0)
+        if isinstance(value, str):
+            yield place, value
+        elif isinstance(value, (tuple, list, set, frozenset)):
+            placed += [(place, item) for item in value]
+        elif isinstance(value, dict):
+            placed += [(place, item) for pair in value.items() for item in pair]
+        elif isinstance(value, bytes):
+            yield place, repr(value)
 
 
 def _sentence(fault: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core import trees
-from coterie.core.asks import Ask, Reply, Train, Trained
+from coterie.core.asks import Ask, Reply, Share, Train, Trained
+from coterie.deploy.ask_fields import NAME_LENGTH, shown
 from coterie.deploy.denied import Denied
 from coterie.engines.engine import Stamped
 
@@ -33,15 +34,16 @@ def entry_of(asked: Stamped, ids: Sequence[str], silent: Sequence[str], sizes: S
     """A line of the log."""
     ask: Any = asked.ask
     share = getattr(ask, "share", None)
+    said = {name: getattr(ask, name, None) for name in ("purpose", "part")}
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "round": asked.round_,
-        "seed": asked.seed,
-        "lane": asked.lane,
+        "round": _loggable(asked.round_),
+        "seed": _loggable(asked.seed),
+        "lane": _loggable(asked.lane),
         "ask": ask.kind,
-        "purpose": getattr(ask, "purpose", None),
-        "part": getattr(ask, "part", "train"),
-        "share": None if share is None else {"half": share.half, "label": share.label},
+        "purpose": _loggable(said["purpose"]),
+        "part": _loggable(said["part"] or "train"),
+        "share": {"half": _loggable(share.half), "label": _loggable(share.label)} if isinstance(share, Share) else _loggable(share),
         "clients": list(ids),
         "silent": list(silent),
         "bytes_in": sizes.bytes_in,
@@ -51,6 +53,13 @@ def entry_of(asked: Stamped, ids: Sequence[str], silent: Sequence[str], sizes: S
         "denied": outcome.reason if isinstance(outcome, Denied) else None,
         "cause": outcome.cause if isinstance(outcome, Denied) else None,
     }
+
+
+def _loggable(value: Any) -> int | str | None:
+    """A field as the wire had it: what is refused is logged, too, and may be anything, and of any length."""
+    small = type(value) is int and value.bit_length() <= 64
+    word = isinstance(value, str) and len(value) <= NAME_LENGTH
+    return value if value is None or small or word else shown(value)
 
 
 def norms_of(ask: Ask[Any], reply: Reply) -> list[float]:

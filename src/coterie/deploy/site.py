@@ -2,27 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from coterie.core.acceptance import nobody
-from coterie.core.asks import DataPart, Reply, Train
+from coterie.core.arrays import Ints
+from coterie.core.asks import DataPart, Evaluate, Evaluated, Losses, Reply, Train
 from coterie.core.errors import UserError
+from coterie.data.federation import Federation
 from coterie.deploy.accountant import Charge
 from coterie.deploy.audit import Audit
 from coterie.deploy.denied import Denied
-from coterie.deploy.disclosure import disclosed
-from coterie.deploy.dp_sgd import PrivateTrainer
+from coterie.deploy.disclosure import Discloser, Question, digests_of
+from coterie.deploy.dp_sgd import PoissonSteps, PrivateTrainer
 from coterie.deploy.files import kit_files
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import ClipNoise, DpSgd
+from coterie.deploy.ledger import Book, Ledger
+from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
+from coterie.deploy.messages import SiteCard
+from coterie.deploy.permission import count_ask, models_denied
 from coterie.deploy.policy import Policy, read_policy
-from coterie.deploy.privacy import mechanism_for, privatised, releases, without_noise
+from coterie.deploy.privacy import mechanism_for, noised_tests, privatised, releases, without_noise
 from coterie.deploy.record import Sizes, entry_of, packed, weight_of
-from coterie.deploy.sketch_limit import FILE, SketchLimit
 from coterie.engines.device_faults import DeviceError
 from coterie.engines.engine import Engine, Stamped
 from coterie.engines.local_engine import Work
@@ -31,6 +36,7 @@ from coterie.engines.world import World
 
 MEGABYTE = 1_000_000
 SHOWN = 300  # characters of an error's text
+TESTS = " (test samples)"  # after a client's id: the budget of its test samples under dp-sgd
 
 
 @dataclass(eq=False)  # it holds arrays
@@ -41,6 +47,8 @@ class _Case:
     bytes_in: int
     stamped: Stamped  # with the clients that answer
     outcome: Reply | Denied | None = None
+    plans: tuple[PoissonSteps, ...] = ()  # for each client that answers, the private training that was charged
+    digests: tuple[Sequence[bytes], ...] = ()  # likewise, hashes of the models on which it is evaluated
     error: str = ""  # what went wrong, in full: for the log, not for the server
 
 
@@ -62,8 +70,10 @@ class SiteWorker:
         """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
         self.run, self.pack, self.device = run, pack, device
-        self.sketches = SketchLimit(policy, privacy_state.path.with_name(FILE), run)
-        denied = policy.model_permitted(world.model.text)
+        self._seen: set[tuple[str, str, bytes]] = set()  # of what clients were evaluated on by this process: client, part, model
+        if privacy_state.audit is None:
+            self.ledger = Ledger(privacy_state.path, audit)  # whoever answers checks the seal
+        denied = policy.name_permitted(world.model.text)
         if denied is not None:
             raise UserError(denied.reason)
         largest = int(world.federation.train.sizes.max())
@@ -76,8 +86,7 @@ class SiteWorker:
         """One reply, or why there is none, for each ask, in their order. `bytes_in` are the weights of the messages, if known."""
         weights = [weight_of(s.ask) for s in stampeds] if bytes_in is None else bytes_in
         cases = [_Case(s, weight, s) for s, weight in zip(stampeds, weights, strict=True)]
-        for case in cases:
-            self._guarded(case, self._admit)
+        self._admit_all(cases)
         self._carry_out([case for case in cases if case.outcome is None])
         return [self._sent(case) for case in cases]
 
@@ -87,17 +96,53 @@ class SiteWorker:
         assert isinstance(self.policy.privacy, DpSgd)
         return PrivateTrainer(self.world, self.policy.privacy, self.device)
 
-    def _admit(self, case: _Case) -> None:
+    def disclosed_card(self, card: SiteCard) -> SiteCard:
+        """A site's card as it may leave."""
+        actual = self.discloser.tests(card.actual, [self.data[name] for name in card.ids])
+        return replace(card, sizes=self.policy.told_sizes(card.sizes), actual=actual)
+
+    @cached_property
+    def data(self) -> dict[str, str]:
+        """By client, a hash of its samples, in whatever order and part: another name for the same data is known by it."""
+        federation = self.world.federation
+        parts = [part for part in (federation.train, federation.validation, federation.test) if part is not None]
+        return {name: _hash_of(federation, np.concatenate([part[i] for part in parts])) for i, name in enumerate(federation.ids)}
+
+    @cached_property
+    def discloser(self) -> Discloser:
+        """Rounds and withholds what replies tell beside models."""
+        with self.ledger.spending(self.run) as book:  # which keeps the secret of the rounding from the first answer on
+            return Discloser(self.policy, book.secret, len(self.world.federation.classes))
+
+    def _admit_all(self, cases: Sequence[_Case]) -> None:
+        """Decide about all asks, and write down what they cost at once: nothing is worked on that is not in the ledger."""
+        try:
+            with self.ledger.spending(self.run) as book:
+                for case in cases:
+                    self._guarded(case, partial(self._admit, book=book))
+        except (UserError, OSError) as error:
+            self._seen.clear()  # what was counted is not in the ledger
+            for case in cases:
+                case.error = case.error or str(error)
+                case.outcome = Denied(
+                    "The site's privacy ledger or its log cannot be used, and it answers nothing without them: tell its operator.",
+                    "failure",
+                )
+
+    def _admit(self, case: _Case, book: Book) -> None:
         """Permission, then the clients that may answer, then what their answers cost."""
         if case.bytes_in > self.policy.message_megabytes * MEGABYTE:
             limit = f"{self.policy.message_megabytes:g} MB"
             case.outcome = Denied(f"The ask has {case.bytes_in / MEGABYTE:.1f} MB: the site's policy takes {limit}.")
             return
-        case.outcome = self.policy.permitted(case.asked, self.world) or self.sketches.denied(case.asked.ask)
+        case.outcome = self.policy.permitted(case.asked, self.world)
+        if case.outcome is None:
+            case.outcome = count_ask(self.policy, case.asked, self.world, book, self.run)
         if case.outcome is None:
             case.stamped = self._to(case.stamped, self._large_enough(case.stamped))
+            case.digests = tuple(digests_of(case.stamped.ask))
         if case.outcome is None and len(_clients(case.stamped)):
-            case.outcome = self._charge(case)
+            case.outcome = self._count_models(case, book) or self._charge(case, book)
         if case.outcome is None and not len(_clients(case.stamped)):
             case.outcome = nobody(case.stamped.ask)
 
@@ -108,26 +153,54 @@ class SiteWorker:
         holds = self.world.federation.train.sizes[clients] >= least
         return holds & ((asked_about >= least) | (asked_about == 0))  # of no samples an answer tells nothing; the engine knows what to do
 
-    def _charge(self, case: _Case) -> Denied | None:
+    def _count_models(self, case: _Case, book: Book) -> Denied | None:
+        """Count the models on which clients are evaluated. One that was asked about before in this process, in the same way, tells nothing
+        new. Clients that would pass a limit drop out; where all would, the ask is denied."""
+        if not case.digests:
+            return None
+        ids, about = self._ids(case.stamped), _about(case.stamped)
+        denied: dict[str, Denied] = {}
+        for name, models in zip(ids, case.digests, strict=True):
+            new = {(name, about, model) for model in models} - self._seen
+            counts = book.count_models(self.run, name, len(new), self.data)
+            over = models_denied(self.policy, *counts) if new else None
+            if over is not None:
+                book.count_models(self.run, name, -len(new), self.data)
+                denied[name] = over
+            else:
+                self._seen |= new
+        self._keep(case, [name not in denied for name in ids])
+        return None if len(denied) < len(ids) else next(iter(denied.values()))
+
+    def _charge(self, case: _Case, book: Book) -> Denied | None:
         """Write down what the answer will cost. Clients that cannot afford it drop out; where none can, the ask is denied."""
-        ask = case.stamped.ask
-        privacy = mechanism_for(ask, self.policy.privacy)
-        if isinstance(privacy, DpSgd):
-            costs = self.trainer.costs(ask) if isinstance(ask, Train) else []
-        elif isinstance(privacy, ClipNoise) and releases(ask):
-            costs = [Charge("clip+noise", privacy.multiplier, 1.0, releases(ask))] * len(_clients(case.stamped))
+        ask, ids = case.stamped.ask, self._ids(case.stamped)
+        privacy, names = mechanism_for(ask, self.policy.privacy), ids
+        if isinstance(privacy, DpSgd) and isinstance(ask, Train):
+            case.plans = tuple(self.trainer.steps(ask))
+            costs = [self.trainer.cost(plan) for plan in case.plans]
+        elif isinstance(privacy, DpSgd):  # an evaluation of test parts, whose samples have a budget of their own
+            costs = [Charge("dp-sgd", privacy.noise_multiplier, 1.0, 1)] * len(ids) if privacy.protect_tests else []
+            names = [f"{name}{TESTS}" for name in ids]
+        elif isinstance(privacy, ClipNoise):
+            costs = [Charge("clip+noise", privacy.multiplier, 1.0, releases(ask))] * len(ids)
         else:
-            costs = [Charge("exact", 0.0, 1.0, 1)] * len(_clients(case.stamped)) if _part(case.stamped) == "train" else []
+            costs = [Charge("exact", 0.0, 1.0, 1)] * len(ids) if _part(case.stamped) == "train" else []
         if not costs:
             return None
-        ids = self._ids(case.stamped)
-        over = self.ledger.charge(dict(zip(ids, costs, strict=True)), privacy)
-        case.stamped = self._to(case.stamped, np.array([name not in over for name in ids], dtype=np.bool_))
+        data = {name: self.data[client] + name.removeprefix(client) for name, client in zip(names, ids, strict=True)}
+        over = book.charge(dict(zip(names, costs, strict=True)), privacy, data)
+        self._keep(case, [name not in over for name in names])
         if len(over) < len(ids):
             return None
         limit = cast(ClipNoise | DpSgd, privacy).epsilon_limit
         least = min(over.values())
         return Denied(f"The privacy budget does not suffice: epsilon would be {least:.3g}, and the site's limit is {limit:g}.", "budget")
+
+    def _keep(self, case: _Case, keep: Sequence[bool]) -> None:
+        """Go on with these clients alone: whatever was decided about each is cut alike."""
+        case.stamped = self._to(case.stamped, np.array(keep, dtype=np.bool_))
+        case.plans, case.digests = tuple(compress(case.plans, keep)), tuple(compress(case.digests, keep))
 
     def _carry_out(self, cases: Sequence[_Case]) -> None:
         """The asks that may be answered: all at once, and one by one where that fails, so that one that fails costs no other its answer."""
@@ -136,7 +209,7 @@ class SiteWorker:
             self._guarded(case, self._train)
         plain = [case for case in cases if case not in private]
         try:
-            for case, reply in zip(plain, self.engine.run([_for_engine(case) for case in plain]) if plain else [], strict=True):
+            for case, reply in zip(plain, self.engine.run([self._for_engine(case) for case in plain]) if plain else [], strict=True):
                 case.outcome = reply
         except Exception:  # whatever a module, a driver or the memory has
             for case in plain:
@@ -144,10 +217,18 @@ class SiteWorker:
 
     def _train(self, case: _Case) -> None:
         ask = case.stamped.ask  # what is made of a private model is private, too: sketches cost nothing more
-        case.outcome = sketched(ask, self.trainer.train(cast(Train, in_full(ask))), self.world.model.layout)
+        case.outcome = sketched(ask, self.trainer.train(cast(Train, in_full(ask)), case.plans), self.world.model.layout)
 
     def _run(self, case: _Case) -> None:
-        (case.outcome,) = self.engine.run([_for_engine(case)])
+        (case.outcome,) = self.engine.run([self._for_engine(case)])
+
+    def _for_engine(self, case: _Case) -> Stamped:
+        """The ask as the engine gets it: without keyed noise, and with losses that have a bound unless exact ones may leave."""
+        ask = without_noise(case.stamped.ask)
+        if isinstance(ask, (Losses, Evaluate)):
+            bounded = self.discloser.rounds or not isinstance(self.policy.privacy, NoPrivacy)
+            ask = replace(ask, loss_limit=self.discloser.limit if bounded else None)
+        return replace(case.stamped, ask=ask)
 
     def _sent(self, case: _Case) -> Reply | Denied:
         """The outcome as it leaves: private, with the counts that may be told, and in the log. What cannot be logged does not leave."""
@@ -164,22 +245,37 @@ class SiteWorker:
 
     def _prepared(self, case: _Case) -> Sizes:
         reply, privacy = cast(Reply, case.outcome), mechanism_for(case.stamped.ask, self.policy.privacy)
+        limit, classes = self.discloser.limit, len(self.world.federation.classes)
+        noised = isinstance(privacy, ClipNoise)
         if isinstance(privacy, ClipNoise):
-            reply = privatised(case.stamped.ask, reply, privacy, self.world.model.layout)
-        case.outcome = disclosed(reply, self.policy, _part(case.stamped))
+            reply = privatised(case.stamped.ask, reply, privacy, self.world.model.layout, limit, classes)
+        elif isinstance(privacy, DpSgd) and privacy.protect_tests and isinstance(reply, Evaluated):
+            reply, noised = noised_tests(reply, privacy.noise_multiplier, limit), True
+        case.outcome = self.discloser.disclosed(reply, _part(case.stamped), self._question(case, reply), noised=noised)
         sizes = Sizes.of(case.bytes_in, case.stamped.ask, case.outcome, self.pack(case.outcome), self.world.federation.ids)
         if sizes.bytes_out > self.policy.message_megabytes * MEGABYTE:
-            limit = f"{self.policy.message_megabytes:g} MB"
-            case.outcome = Denied(f"The reply has {sizes.bytes_out / MEGABYTE:.1f} MB: the site's policy lets {limit} out.")
+            most = f"{self.policy.message_megabytes:g} MB"
+            case.outcome = Denied(f"The reply has {sizes.bytes_out / MEGABYTE:.1f} MB: the site's policy lets {most} out.")
             return Sizes(case.bytes_in)
         return sizes
+
+    def _question(self, case: _Case, reply: Reply) -> Question:
+        """What the answer is rounded by, row by row of the reply."""
+        place = {int(client): row for row, client in enumerate(_clients(case.stamped))}
+        rows = [place[int(client)] for client in reply.clients]
+        ids = self.world.federation.ids
+        samples = Work(case.stamped, self.world.at(case.stamped.round_)).parts(_part(case.stamped)).sizes[reply.clients]
+        models = [case.digests[row] for row in rows] if case.digests else [()] * len(rows)
+        return Question(_about(case.stamped), [self.data[ids[client]] for client in reply.clients.tolist()], samples, models)
 
     def _entry(self, case: _Case, sizes: Sizes) -> dict[str, Any]:
         privacy, ids = self.policy.privacy, self._ids(case.stamped)
         silent = [name for name in self._ids(case.asked) if name not in ids]
         spent: dict[str, Any] = {"mechanism": privacy.mechanism}
         if isinstance(privacy, (ClipNoise, DpSgd)):
-            epsilons = self.ledger.spent(privacy, ids)
+            tests = TESTS if isinstance(privacy, DpSgd) and _part(case.stamped) == "test" else ""
+            data = {f"{name}{tests}": f"{self.data[name]}{tests}" for name in ids if name in self.data}
+            epsilons = self.ledger.book.spent(privacy, data, data)
             spent |= {"unit": privacy.unit, "delta": privacy.delta, "epsilon": epsilons}
         return {"run": self.run, **entry_of(case.asked, ids, silent, sizes, case.outcome), "error": case.error or None, "privacy": spent}
 
@@ -207,7 +303,8 @@ class SiteWorker:
 def open_site(kit: Path, world: World, engine: Engine, **options: Any) -> SiteWorker:
     """The worker of a kit folder: with its policy, its ledger and its log."""
     files = kit_files(kit)
-    return SiteWorker(world, engine, read_policy(files.policy), Audit(files.audit), Ledger(files.ledger), **options)
+    audit = Audit(files.audit)
+    return SiteWorker(world, engine, read_policy(files.policy), audit, Ledger(files.ledger, audit), **options)
 
 
 def _clients(stamped: Stamped) -> Any:
@@ -215,8 +312,17 @@ def _clients(stamped: Stamped) -> Any:
     return np.asarray(ask.clients)
 
 
-def _for_engine(case: _Case) -> Stamped:
-    return replace(case.stamped, ask=without_noise(case.stamped.ask))
+def _about(stamped: Stamped) -> str:
+    """What beside the model an evaluation depends on."""
+    ask, share = stamped.ask, getattr(stamped.ask, "share", None)
+    half = "" if share is None else f" {share.half} {share.label} {stamped.seed if share.half is not None else ''}"
+    return f"{type(ask).__name__} {_part(stamped)}{half}"
+
+
+def _hash_of(federation: Federation, samples: Ints) -> str:
+    """A hash of samples that does not depend on their order."""
+    each = sorted(blake2b(federation.x[i].tobytes() + federation.y[i].tobytes(), digest_size=16).digest() for i in samples.tolist())
+    return blake2b(b"".join(each), digest_size=16).hexdigest()
 
 
 def _part(stamped: Stamped) -> DataPart:

@@ -25,6 +25,8 @@ class SiteNews:
     def _news(self) -> Iterator[str]:
         for line in self.audit.lines():
             entry = json.loads(line)
+            if "ask" not in entry:  # a seal of the ledger, say
+                continue
             if entry["run"] != self._run:
                 self._run, self._denied = entry["run"], set()
                 yield f"Run {self._run} asks: {entry['ask']}."

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -71,11 +71,10 @@ class Site:
         denied = self.policy.model_permitted(hello.model)  # before the model is built: building it runs its code
         if denied is not None:
             raise MessageError(denied.reason)
-        self.world = World.of(self.federation, hello.model)
+        self.world = World.of(self.federation, self.policy.local_model(hello.model))  # with the site's own files, if it names any
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         self.worker = open_site(self.kit, self.world, engine, run=hello.run)
-        card = site_card(hello, self.world, tells_tests=self.policy.class_counts)
-        return to_message(replace(card, sizes=self.policy.told_sizes(card.sizes)))
+        return to_message(self.worker.disclosed_card(site_card(hello, self.world)))
 
     def _parcel(self, data: bytes) -> bytes:
         if self.worker is None or self.world is None:

@@ -12,7 +12,7 @@ from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
 from coterie.engines.combined import combined
 from coterie.engines.own_models import Each, blocks_of, by_model
-from coterie.engines.tallies import ErrorTally, LabelTally, SumTally, TokenTally
+from coterie.engines.tallies import ErrorTally, LabelTally, SumTally, TokenTally, limited
 
 # (model, sample numbers or None for the central test set) -> probabilities or numbers (m, C), losses (m,)
 Predict = Callable[[Floats, Ints | None], tuple[Doubles, Doubles]]
@@ -39,6 +39,7 @@ def evaluate(
     serving, n, task = ask.serving, len(ask.serving.clients), federation.task
     judge = judge if len(federation.classes) > 2 and task.counts_classes else None
     tally = _tally(n, task, len(federation.classes))
+    tally.limit = ask.loss_limit
     if ask.answers and parts is not None:
         tally.keep_answers(parts.sizes[serving.clients])
     rows = serving.rows
@@ -139,6 +140,7 @@ class _Tally:
         self.loss = np.zeros(n)
         self.auroc = np.full(n, np.nan)
         self.answers: Bools | None = None
+        self.limit: float | None = None  # of one sample's loss
 
     def keep_answers(self, sizes: Ints) -> None:
         """Keep which of a client's samples were answered rightly, in the order of its part: a client's are given in one block."""
@@ -154,7 +156,7 @@ class _Tally:
         right = guess == y
         for table, classes, who in ((self.hits, y[right], owners[right]), (self.predicted, guess, owners), (self.actual, y, owners)):
             table += np.bincount(who * self.classes + classes, minlength=table.size).reshape(table.shape)
-        self.loss += np.bincount(owners, weights=losses, minlength=self.n)
+        self.loss += np.bincount(owners, weights=limited(losses, self.limit), minlength=self.n)
         if self.answers is not None and len(owners):
             begins = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
             place = np.arange(len(owners)) - np.repeat(begins, np.diff(np.r_[begins, len(owners)]))

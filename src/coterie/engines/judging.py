@@ -12,6 +12,7 @@ from coterie.engines.dense_arrays import Judged
 from coterie.engines.evaluate import evaluate, only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.panels import Panel, Panels
+from coterie.engines.tallies import limited
 from coterie.engines.world import World
 
 MOST = 1 << 25  # answers at a time: sixteen bytes each
@@ -29,13 +30,13 @@ class Jury(NamedTuple):
 def judged_together(works: Sequence[Work], juries: Mapping[World, Jury], spread: Spread) -> dict[int, Evaluated]:
     """By number, the answers to those of the works whose world has a jury and whose samples another asks about as well; one work by
     itself needs no other."""
-    groups: dict[tuple[int, str, bytes], list[tuple[int, Floats]]] = {}
+    groups: dict[tuple[int, str, bytes, float | None], list[tuple[int, Floats]]] = {}
     for number, work in enumerate(works):
         ask = work.ask
         if isinstance(ask, Evaluate) and ask.share is None and work.world in juries:  # the samples of a share are each seed's own
             model = only_model(ask, work.world.federation, work.judged())
             if model is not None:
-                groups.setdefault((id(work.world), ask.part, ask.clients.tobytes()), []).append((number, model))
+                groups.setdefault((id(work.world), ask.part, ask.clients.tobytes(), ask.loss_limit), []).append((number, model))
     found: dict[int, Evaluated] = {}
     for members in groups.values():
         first = works[members[0][0]]
@@ -55,6 +56,7 @@ def _counted(works: Sequence[Work], judged: Sequence[Judged], panel: Panel, spre
     """The counts of each of these works, a few of them at a time; to the bit what `evaluate` says of each by itself."""
     n, classes = panel.actual.shape
     undefined = np.full(n, np.nan)
+    limit: float | None = getattr(works[0].ask, "loss_limit", None)  # the same for all
 
     def block(begin: int) -> list[Evaluated]:
         asks, some = [work.ask for work in works[begin : begin + together]], judged[begin : begin + together]
@@ -64,7 +66,7 @@ def _counted(works: Sequence[Work], judged: Sequence[Judged], panel: Panel, spre
             np.bincount(where.ravel(), minlength=len(some) * n * classes).reshape(-1, n, classes)
             for where in (truths[guesses == panel.y], owners * classes + guesses)
         )
-        sums = np.bincount(owners.ravel(), weights=losses.ravel(), minlength=len(some) * n).reshape(-1, n)
+        sums = np.bincount(owners.ravel(), weights=limited(losses, limit).ravel(), minlength=len(some) * n).reshape(-1, n)
         means = np.divide(sums, panel.sizes, out=np.full(sums.shape, np.nan), where=panel.sizes > 0)
         return [
             _with_answers(ask, works[begin + i], some[i])

@@ -21,6 +21,7 @@ from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.losses import squares_of
 from coterie.engines.pool import Pool
 from coterie.engines.precision import Precision, products_in
+from coterie.engines.tallies import limited
 from coterie.engines.tensors import fetched
 from coterie.engines.torch_threads import torch_threads
 from coterie.engines.workspace import Workspace
@@ -122,7 +123,8 @@ def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
 
 
 def _losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:
-    table = [[space.predict(model, parts[client])[1].mean() for model in ask.models] for client in ask.clients]
+    limit = ask.loss_limit
+    table = [[limited(space.predict(model, parts[client])[1], limit).mean() for model in ask.models] for client in ask.clients]
     return LossTable(ask.clients, np.array(table).reshape(len(ask.clients), len(ask.models)), parts.sizes[ask.clients])
 
 

@@ -9,7 +9,7 @@ from coterie.core.asks import Error, Errors, Losses, LossTable
 from coterie.core.tasks import Task
 from coterie.data.federation import Parts
 from coterie.engines.evaluate import Predict
-from coterie.engines.tallies import THRESHOLD
+from coterie.engines.tallies import THRESHOLD, limited
 
 LossesOf = Callable[[Floats, Ints], Doubles]  # (models (k, d), samples) -> losses (k, m): where no probabilities are wanted
 
@@ -18,7 +18,7 @@ def loss_table(ask: Losses, parts: Parts, predict: Predict, losses_of: LossesOf 
     """The mean loss of every model on every client's part; by `losses_of` where an engine has a shorter way to losses alone."""
     samples, owners = _samples(parts, ask.clients)
     found = losses_of(ask.models, samples) if losses_of is not None else (predict(model, samples)[1] for model in ask.models)
-    losses = np.stack([_means(of_model, owners, len(ask.clients)) for of_model in found], axis=1)
+    losses = np.stack([_means(limited(of_model, ask.loss_limit), owners, len(ask.clients)) for of_model in found], axis=1)
     return LossTable(ask.clients, losses, parts.sizes[ask.clients])
 
 

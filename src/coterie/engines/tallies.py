@@ -11,6 +11,11 @@ from coterie.core.tasks import LEAST_LIKELY, Task
 THRESHOLD = 0.5  # the probability from which on a label is said
 
 
+def limited(losses: Doubles, limit: float | None) -> Doubles:
+    """Losses of samples, each cut to the limit; one that is no number counts as the limit."""
+    return losses if limit is None else np.fmin(np.maximum(losses, 0.0), limit)
+
+
 class SumTally(ABC):
     """Sums by client, the number of samples first."""
 
@@ -20,6 +25,7 @@ class SumTally(ABC):
         self.sums = np.zeros((n, len(task.sums)))
         self.loss = np.zeros(n)
         self.answers: Floats | None = None
+        self.limit: float | None = None  # of one sample's loss
 
     def keep_answers(self, sizes: Ints) -> None:
         """Keep a number for each of a client's samples, in the order of its part: a client's are given in one block."""
@@ -27,7 +33,7 @@ class SumTally(ABC):
 
     def add(self, owners: Ints, scores: Doubles, losses: Doubles, y: Array) -> None:
         """A block of samples: whose each is, what the model says, its loss, and what is true."""
-        self.loss += self._by_owner(owners, losses)
+        self.loss += self._by_owner(owners, limited(losses, self.limit))
         self.sums[:, 0] += self._by_owner(owners, np.ones(len(owners)))
         kept = self.take(owners, scores, y)
         if self.answers is not None and len(owners):
