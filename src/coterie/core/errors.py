@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 COMPARED, LONGEST = 200, 100  # names, and letters of a name, that a suggestion looks at: a file may hold any number of any length
 
 

@@ -51,10 +51,10 @@ def csv(
 ) -> Samples:
     """Your CSV file: a row a sample, with a label column, a client column and columns (or one of texts) to learn from.
 
-    `site` names a column that says at which site each client is. `split` names a column of the words train, validation and test, `drop` columns to leave out. All others are features: numbers, or, with
-    categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and deviation 1, both by the training parts
-    of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens makes numbers for lstm and rnn,
-    or, with a tokenizer, for text.
+    `split` names a column of the words train, validation and test, `site` one of where each client is, `drop` columns to leave out. All
+    others are features: numbers, or, with categories=onehot, words. impute=mean fills gaps, scale=standard brings numbers to mean 0 and
+    deviation 1, both by the training parts of all clients together or, with statistics=client, of each by itself. Of texts, features=tokens
+    makes numbers for lstm and rnn, or, with a tokenizer, for text.
     `task` is read off the label (words: classes; fractions: a regression; several columns of 0 and 1: as many labels), or said.
     """
     wishes = Wishes(scale=scale, impute=impute, categories=categories, drop=listed(drop), statistics=statistics)
