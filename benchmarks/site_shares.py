@@ -7,12 +7,13 @@ Prints the table; with a page, puts it between its marks.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import coterie as ct
 from coterie.evidence.settings import parse_seeds
 
 METHODS = ["fedavg", "fedavg+guard", "fedavg+guard(rule=median)", "fedavg+guard(rule=krum)", "robust(groups=1,trim=0.3)", "fesem(groups=2)"]
-STUDY = {"data": "digits/iid(clients=40)/sites(11,first=30)", "epochs": 2, "lr": 0.1, "rounds": 15, "evaluate_every": 15}
+STUDY: dict[str, Any] = {"data": "digits/iid(clients=40)/sites(11,first=30)", "epochs": 2, "lr": 0.1, "rounds": 15, "evaluate_every": 15}
 ATTACKS = {
     "signflip": "signflip(site='site-0')",
     "scale": "scale(site='site-0',factor=-3)",

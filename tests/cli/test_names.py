@@ -128,7 +128,7 @@ def test_a_line_of_very_many_names_is_refused_without_reading_the_table(
 
 def test_equal_names_are_found_in_one_pass() -> None:
     class Once(list[str]):
-        def count(self, name: str) -> int:  # type: ignore[override]
+        def count(self, name: str) -> int:
             raise AssertionError("every name was compared with all others")
 
     with pytest.raises(UserError, match="two columns called 'c9'"):
@@ -144,7 +144,7 @@ def test_a_suggestion_is_short_whatever_is_known() -> None:
 
 def read_users(names: list[str]) -> None:
     class Once(list[str]):
-        def count(self, name: str) -> int:  # type: ignore[override]
+        def count(self, name: str) -> int:
             raise AssertionError("every name was compared with all others")
 
     content = {"users": Once(names), "num_samples": [1] * len(names), "user_data": {name: {"x": [[1]], "y": [0]} for name in names}}

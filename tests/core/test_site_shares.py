@@ -106,9 +106,9 @@ def test_mix_applies_it_and_notes_whom_it_limits() -> None:
     assert ctx.notes.named["limited_sites"] == "big"
 
 
-@pytest.mark.parametrize("change", [{"most_share": None}, {"most_share": 1.0}])
-def test_without_a_bound_nothing_is_noted(change: dict[str, float | None]) -> None:
-    ctx = by_hand.context([10, 10], plan=Plan(**change))
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_without_a_bound_nothing_is_noted(share: float | None) -> None:
+    ctx = by_hand.context([10, 10], plan=Plan(most_share=share))
     ctx = replace(ctx, roster=replace(ctx.roster, sites=("a", "a")))
     mixing = Mixing.average(np.arange(2), np.ones(2))
     assert ctx.bound_mixing(mixing) is mixing

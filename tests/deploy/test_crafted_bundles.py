@@ -18,6 +18,7 @@ from coterie.core.serving import COMBINED
 from coterie.deploy import bundle_files, bundle_head
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_files import read_bundle, write_bundle
+from coterie.deploy.combining import COMBINERS
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, OwnExpert
 from coterie.models.catalogue import MOST_TENSORS, build_model
 
@@ -96,7 +97,7 @@ def test_a_combiner_is_not_asked_for_every_client(tmp_path: Path, monkeypatch: p
             return super().combine(probabilities, client)
 
     folder = crafted(tmp_path / "many", nothing, clients=3000)
-    monkeypatch.setitem(bundle_files.COMBINERS, "Mean", Counting)
+    monkeypatch.setitem(COMBINERS, "Mean", Counting)
     assert len(read_bundle(folder).clients) == 3000
     assert len(asked) <= 1
 

@@ -1,6 +1,7 @@
 """One malicious site with most of the clients, in a simulation whose data name sites."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from coterie.methods.held_out import set_apart
 from coterie.methods.robust_rules import krum
 
 DATA = "digits/iid(clients=40)/sites(11,first=30)"
-PLAN = {"rounds": 6, "epochs": 2, "lr": 0.1, "evaluate_every": 6}
+PLAN: dict[str, Any] = {"rounds": 6, "epochs": 2, "lr": 0.1, "evaluate_every": 6}
 GROUP_STEPS = ("fedgroup", "fedgrouprox", "rcc", "rac")
 ONE_MODEL = [
     "fedavg",

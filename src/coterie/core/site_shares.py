@@ -108,8 +108,8 @@ def bound_shares(weights: Doubles, sites: Ints, most: float) -> Doubles:
 
 def _site_shares(magnitudes: Doubles, sites: Ints) -> tuple[Ints, Doubles]:
     """The sites that have any weight, and the share of each."""
-    sums = np.bincount(sites, weights=magnitudes) if len(sites) else np.zeros(0)
-    own = np.flatnonzero(sums)
+    sums = np.asarray(np.bincount(sites, weights=magnitudes) if len(sites) else np.zeros(0), dtype=np.float64)
+    own = np.flatnonzero(sums).astype(np.int64)
     return own, sums[own] / sums.sum() if len(own) else sums[own]
 
 

@@ -49,7 +49,7 @@ def csv_text(frame: "pd.DataFrame") -> str:
     made = frame.rename(columns=escape_csv)
     for place, kind in enumerate(made.dtypes):
         if kind.kind not in "biufcmM":  # words, categories, objects
-            made.isetitem(place, made.iloc[:, place].astype(object).map(escape_csv))
+            made.isetitem(place, made.iloc[:, place].astype(object).map(escape_csv).to_numpy(object))
     text: str = made.to_csv(index=False)
     return text
 

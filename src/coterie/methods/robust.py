@@ -53,7 +53,8 @@ class Robust(ClusteredOnce):
         each client counted, and is marked as no average.
         """
         plain = ctx.bound_mixing(Mixing.within(trained.clients, groups, np.ones(len(trained)), len(state.models), models))
-        shares, means = plain.replies.copy(), {}
+        shares = plain.replies.copy()
+        means: dict[int, Floats | Doubles] = {}
         for j in range(models):
             members = np.flatnonzero(groups == j)
             cut, votes = int(self.trim * len(members)), ctx.votes(trained.clients[members])

@@ -75,7 +75,7 @@ def krum(vectors: Floats, weights: Doubles, hostile: int, sites: Ints | None = N
 
 def _krum_of_sites(vectors: Floats, weights: Doubles, hostile: int, sites: Ints) -> tuple[Doubles, Doubles]:
     _, own = np.unique(sites, return_inverse=True)
-    shares = np.bincount(own, weights=weights)
+    shares = np.asarray(np.bincount(own, weights=weights), dtype=np.float64)
     means = np.stack([_average(vectors[own == site], weights[own == site] / shares[site]) for site in range(len(shares))])
     _, kept = krum(means.astype(np.float32), shares, hostile)
     rows = weights * (kept / shares)[own]
