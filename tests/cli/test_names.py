@@ -109,7 +109,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, coterie: Commands) 
 
 def test_a_cell_that_is_empty_has_no_value(tmp_path: Path, coterie: Commands) -> None:
     (tmp_path / "hole.csv").write_text("who,label,a\nx,1,2\n,0,3\n")
-    with pytest.raises(UserError, match="row 1 has no value in the client column 'who'"):
+    with pytest.raises(UserError, match=r"line 3 of hole\.csv has no value in the client column 'who'"):
         load("csv('hole.csv',label=label,client=who)/natural")
 
 
