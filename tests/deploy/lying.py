@@ -205,10 +205,27 @@ def _over_the_wire(how: str | None, told: list[bytes]) -> bytes:
         return told[-2]
     if how.endswith(" bytes"):
         return told[-1] + bytes(int(how.split()[0]))
+    if how.startswith("flood of "):
+        flood(int(how.split()[2]))
+        return told[-1]
     if how == "nonsense in FLARE's own form":
         spoil_next_submission()
         return told[-1]
     return tell_lie(how, told[-1])
+
+
+def flood(frames: int, size: int = 1 << 20) -> None:
+    """Send the frames of a result that never ends, as fast as they go, whatever the other side says."""
+    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+    from nvflare.fuel.f3.message import Message
+    from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
+
+    (own,) = CoreCell.ALL_CELLS.values()
+    target = f"server.{own.my_info.fqcn.partition('.')[2]}"
+    about = {StreamHeaderKey.STREAM_ID: 77, StreamHeaderKey.CHANNEL: "server_command", StreamHeaderKey.TOPIC: "submit_update"}
+    for number in range(frames):
+        headers = {**about, StreamHeaderKey.DATA_TYPE: StreamDataType.CHUNK, StreamHeaderKey.SEQUENCE: number}
+        own.fire_and_forget(STREAM_CHANNEL, STREAM_DATA_TOPIC, target, Message(headers, bytes(size)))
 
 
 def spoil_next_submission() -> None:
