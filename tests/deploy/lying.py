@@ -3,8 +3,8 @@
 `CARDS`, `REPLIES` and `ANSWERS` are tables: by name, what is made of an honest message. `tell_lie` applies one of them to the bytes that an
 honest site would send.
 
-A whole site lies that is started with `lying_site` on its path, whose `sitecustomize` calls `install`: whoever has a site can run there what
-they like. What it does to which of its messages stands in the file `lies.json` of its kit.
+A whole site lies that is started with `lying_site` on its path, whose `sitecustomize` calls `install`: whoever has a site can run there
+what they like. What it does to which of its messages stands in the file `lies.json` of its kit.
 """
 
 import json
@@ -113,7 +113,9 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
         ),
         "negative samples": (_set("actual", -1), Refusal.INVALID),
         "more classes": (
-            lambda reply: replace(reply, **{name: np.pad(getattr(reply, name), ((0, 0), (0, 1))) for name in ("hits", "predicted", "actual")}),
+            lambda reply: replace(
+                reply, **{name: np.pad(getattr(reply, name), ((0, 0), (0, 1))) for name in ("hits", "predicted", "actual")}
+            ),
             Refusal.INVALID,
         ),
         "a negative loss": (_set("loss", -1.0), Refusal.INVALID),
@@ -237,9 +239,9 @@ def spoil_next_submission() -> None:
 
     def spoiled(self: Cell, channel: str, target: str, topic: str, request: Any, *rest: Any, **more: Any) -> Any:
         if topic == "submit_update":
-            Cell._send_one_request = send  # type: ignore[method-assign]
+            Cell._send_one_request = send
             request.payload = b"\xc1 nothing that msgpack knows"
         return send(self, channel, target, topic, request, *rest, **more)
 
     assert cells.Cell is Cell
-    Cell._send_one_request = spoiled  # type: ignore[method-assign]
+    Cell._send_one_request = spoiled

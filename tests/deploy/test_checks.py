@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
+from coterie.cli.app import app
 from coterie.core.acceptance import accept
 from coterie.core.asks import Error, Errors, Evaluated, Losses, LossTable, Reply, Trained
 from coterie.core.errors import UserError
@@ -16,7 +18,7 @@ from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.deploy.checks import BASE_BYTES, REPLIES, most_bytes
 from coterie.deploy.engine import FederatedEngine
-from coterie.deploy.federation import Claim, read_roster, write_roster
+from coterie.deploy.federation import Claim, FederationFolder, read_roster, write_roster
 from coterie.deploy.messages import KINDS, Answers, Parcel, Received, SiteCard, from_message, is_kind, to_message
 from coterie.deploy.server_run import UNDELIVERED, Order, carry_out_order, introductions
 from coterie.engines.engine import Stamped
@@ -114,7 +116,9 @@ def test_losses_and_errors_are_checked_too(kind: type[Reply], ask: type[Losses] 
     owner = {site: site for site in HOSPITALS}
     everybody = np.arange(4, dtype=np.int64)
     for how, (_, why) in lying.REPLIES[kind].items():
-        engine = FederatedEngine(InProcess(federation, {site: [site] for site in HOSPITALS}, tamper=lie(kind, how)), owner, HOSPITALS, "a run")
+        engine = FederatedEngine(
+            InProcess(federation, {site: [site] for site in HOSPITALS}, tamper=lie(kind, how)), owner, HOSPITALS, "a run"
+        )
         question = ask(everybody, np.zeros((2, 28), dtype=np.float32))
         reply = accept(question, engine.run([Stamped(question, 0, 1)])[0])
         assert {HOSPITALS[c]: refused.why for c, refused in reply.refused.items()} == {LIAR: why}
@@ -205,6 +209,22 @@ def test_a_roster_is_kept_and_checked(tmp_path: Path) -> None:
         read_roster(tmp_path)
 
 
+def test_the_roster_is_set_by_a_command(tmp_path: Path) -> None:
+    FederationFolder(tmp_path, "127.0.0.1", 8102, ("a", "b")).write()
+
+    def roster(*words: str) -> Result:
+        return CliRunner().invoke(app, ["federation", "roster", str(tmp_path), *words])
+
+    assert roster("a", "--clients", "3", "--samples", "2000").output == "a: at most 3 clients, at most 2,000 training samples\n"
+    assert roster("b", "--ids", "x, y").exit_code == 0
+    assert read_roster(tmp_path) == {"a": Claim(3, 2000), "b": Claim(ids=("x", "y"))}
+    assert roster().output.splitlines()[1] == "b: the clients x, y"
+    assert roster("a", "--clear").exit_code == 0
+    assert list(read_roster(tmp_path)) == ["b"]
+    for words in (["c", "--clients", "1"], ["a"], ["a", "--clients", "0"]):
+        assert isinstance(roster(*words).exception, UserError)
+
+
 def test_a_receipt_that_cannot_be_right_is_none(tmp_path: Path) -> None:
     def tamper(site: str, data: bytes) -> bytes:
         receipt = is_kind(data, Received) and site == LIAR
@@ -239,5 +259,3 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     assert carry_out_order(order, carrier, ["a", "b"], tmp_path, clock=Budget(60.0), tell=pytest.fail)
     assert sizes
     assert all(said <= most <= said + BASE_BYTES + 64_000 for said, most in sizes)
-
-

@@ -50,9 +50,7 @@ class _Answer:
 class Letters:
     """What is on its way for all lanes of a run."""
 
-    def __init__(
-        self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read, limit: Callable[[str, Parcel], None]
-    ) -> None:
+    def __init__(self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read, limit: Callable[[str, Parcel], None]) -> None:
         """`read` takes over what a site says, as `FederatedEngine` reads it; `limit` tells the carrier how large an answer can be."""
         self.carrier, self.ids, self.site_of, self.run, self.read, self.limit = post, ids, site_of, run, read, limit
         self.posted: dict[str, _Letter] = {}

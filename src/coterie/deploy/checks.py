@@ -3,7 +3,7 @@
 `CARD`, `RECEIPT`, `DENIAL` and `REPLIES` are tables: by field, the rules that its value must keep. A message that breaks one costs its site
 the round, or, where it is the site's card, its part in the job; nobody else notices.
 
-What depends on other clients or on the model's layout is checked by `core.acceptance`, client by client: lengths of vectors, finite numbers,
+`core.acceptance` checks, client by client, what depends on other clients or on the model's layout: lengths of vectors, finite numbers,
 sample counts that are not the roster's, models that moved too far.
 """
 
@@ -29,7 +29,11 @@ MOST_CLASSES = 100_000
 NAME, REASON, SHOWN = 200, 500, 300  # characters of a name, of a reason for a refusal, and of what is shown of any text from a site
 HUNDRED = 100  # test samples that a site says it has where it does not tell how many
 CARD_BYTES, RECEIPT_BYTES = 16 << 20, 16 << 10
-BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = 64 << 10, 8 << 10, 16  # of a reply beside its numbers: at most, for each ask, for each character of an id
+BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = (
+    64 << 10,
+    8 << 10,
+    16,
+)  # of a reply beside its numbers: at most, for each ask, for each character of an id
 
 T = TypeVar("T", Answers, SiteCard, Received)
 
@@ -282,7 +286,7 @@ def read_receipt(data: Said, run: str, number: str, limit: int) -> Received:
 
 
 def _answering(found: T, run: str, number: str, rules: Rules) -> T:
-    if (found.run, found.number) != (run, number):  # type: ignore[union-attr]
+    if (found.run, found.number) != (run, number):
         raise MessageError("an answer to another question")
     check_fields(found, rules)
     return found

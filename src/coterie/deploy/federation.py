@@ -28,6 +28,14 @@ class Claim:
         if self.ids is not None and (not self.ids or not all(isinstance(name, str) and name for name in self.ids)):
             raise UserError("List a site's clients by their ids: a,b,c.")
 
+    def __str__(self) -> str:
+        most = [
+            f"at most {count:,} {what}"
+            for what, count in (("clients", self.clients), ("training samples", self.samples))
+            if count is not None
+        ]
+        return ", ".join([*most, *([f"the clients {', '.join(self.ids)}"] if self.ids is not None else [])])
+
 
 @dataclass(frozen=True)
 class FederationFolder:
@@ -85,12 +93,13 @@ def read_roster(folder: Path) -> dict[str, Claim]:
     if not path.exists():
         return {}
     found = {}
-    for site, told in read_object(path).items():
+    for site, own in read_object(path).items():
         try:
-            ids = told.get("ids")
-            found[site] = Claim(told.get("clients"), told.get("samples"), None if ids is None else tuple(ids))
+            ids = own.get("ids")
+            found[site] = Claim(own.get("clients"), own.get("samples"), None if ids is None else tuple(ids))
         except (AttributeError, TypeError, UserError) as error:
-            raise UserError(f"{path} says nothing that can be used for the site {site!r}: set it again with 'coterie federation roster'.") from error
+            told = f"{path} says nothing that can be used for the site {site!r}"
+            raise UserError(f"{told}: set it again with 'coterie federation roster'.") from error
     return found
 
 

@@ -68,7 +68,7 @@ class _Listening(FederatedEngine):
     """Keeps what sites refuse, to be told why an inspection has too little to go by."""
 
     def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, members: Members) -> None:
-        super().__init__(carrier, sites, ids, run, members)
+        super().__init__(carrier, sites, ids, run, members=members)
         self.denials: list[str] = []
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:

@@ -158,11 +158,10 @@ def _claims_too_much(card: SiteCard, site: str, before: Members | None, roster: 
         most = before.claims.get(site)
     if most is None:
         return ""
-    told = _claim(card)
     way = f"the operator may change it with 'coterie federation roster FED {site}'"
     if most.ids is not None and (strange := [name for name in card.ids if name not in set(most.ids)]):
         return f"it has a client {shown(strange[0])!r} that the operator's roster does not list: {way}"
-    for what, said, limit in (("clients", told.clients, most.clients), ("training samples", told.samples, most.samples)):
+    for what, said, limit in (("clients", len(card.ids), most.clients), ("training samples", int(card.sizes.sum()), most.samples)):
         if limit is not None and said > limit:
             return f"it says it has {said:,} {what}, and {whose} {limit:,}: {way}"
     return ""

@@ -1,10 +1,10 @@
 """How much may come in: bounds on what sites send to the server's processes, kept while it comes in, before it is in memory.
 
-FLARE 2.9 takes a result of 4 GiB, holds it several times over while it is decoded, and ends the job's process where it cannot be decoded. It
-has one fixed limit for all streams (`streaming_max_blob_size`); here it is what the ask allows, site by site.
+FLARE 2.9 takes a result of 4 GiB, holds it several times over while it is decoded, and ends the job's process where it cannot be decoded.
+It has one fixed limit for all streams (`streaming_max_blob_size`); here it is what the ask allows, site by site.
 
 What is used of FLARE: the callback that every cell registers for stream data (`STREAM_CHANNEL`, `STREAM_DATA_TOPIC`), which is wrapped; the
-gRPC driver's `GRPC_DEFAULT_OPTIONS`; and `_is_server_job_cell`, by which a cell decides to end its process because of a message.
+gRPC drivers' `GRPC_DEFAULT_OPTIONS`; and `_is_server_job_cell`, by which a cell decides to end its process because of a message.
 """
 
 import threading
@@ -17,7 +17,7 @@ from typing import Any
 from nvflare.apis.fl_constant import ServerCommandNames
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
-from nvflare.fuel.f3.drivers import grpc_driver
+from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
@@ -35,8 +35,9 @@ RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
 
 def limit_frames(most: int = FRAME) -> None:
     """Have gRPC refuse frames above this size by their length, before they are read. It counts for listeners made later."""
-    options = [(name, value) for name, value in grpc_driver.GRPC_DEFAULT_OPTIONS if name != "grpc.max_receive_message_length"]
-    grpc_driver.GRPC_DEFAULT_OPTIONS[:] = [*options, ("grpc.max_receive_message_length", most)]
+    for driver in (grpc_driver, aio_grpc_driver):
+        options = [(name, value) for name, value in driver.GRPC_DEFAULT_OPTIONS if name != "grpc.max_receive_message_length"]
+        driver.GRPC_DEFAULT_OPTIONS[:] = [*options, ("grpc.max_receive_message_length", most)]
 
 
 def survive_bad_messages() -> None:
