@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -194,3 +195,16 @@ def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) 
     states: list[Any] = [lane.state for lane in standing(running.study_folder("lied-to")).lanes.values()]
     plain, robust = (state.models for state in states)
     assert np.abs(plain).max() < 3 * np.abs(robust).max()  # it pulled nobody along
+
+
+def test_a_false_card_costs_only_its_site_the_job(running: Running) -> None:
+    """It claims a client of another site, over real processes."""
+    (running.federation.kit(LIAR) / LIES).write_text(json.dumps({"card": "a client of another site"}))
+    study = replace(STUDY, methods=("fedavg",), plan=replace(STUDY.plan, rounds=1))
+    journal = running.study(study, "false-card", minimum=2)
+    faults = [line["sentence"] for line in journal if line["what"] == "fault"]
+    assert faults == [
+        f"Site '{LIAR}' does not take part: it has a client '{SITE}', which is a client of site '{SITE}': give it another id."
+    ]
+    assert Evidence.open(running.study_folder("false-card")).roster["id"].to_pylist() == list(HONEST)
+    assert verify(running.study_folder("false-card")).whole
