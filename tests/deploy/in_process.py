@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.data.federation import Federation
-from coterie.deploy.answering import answer_parcel
+from coterie.deploy.answering import answer_parcel, site_card
 from coterie.deploy.held import held_by_site
+from coterie.deploy.messages import PROTOCOL, Delivery, Hello, Received, from_message, is_kind, to_message
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
@@ -33,8 +34,17 @@ class InProcess:
         for site, data in parcels.items():
             world, engine = self.sites[site]
             self.sent += len(data)
-            said = self.tamper(site, answer_parcel(data, world, engine.run))
+            said = self.tamper(site, self.answer(data, world, engine))
             if said is not None:
                 answers[site] = said
                 self.said += len(said)
         return answers
+
+    def answer(self, data: bytes, world: World, engine: Engine) -> bytes:
+        """What an honest site says: it tells all of its numbers, and keeps what is delivered nowhere."""
+        if is_kind(data, Hello):
+            return to_message(site_card(from_message(data, Hello), world))
+        if is_kind(data, Delivery):
+            delivery = from_message(data, Delivery)
+            return to_message(Received(PROTOCOL, delivery.run, delivery.number, "kept"))
+        return answer_parcel(data, world, engine.run)

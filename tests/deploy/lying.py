@@ -1,59 +1,247 @@
-"""A site that lies, for tests: what it does to which of its answers stands in a file of its kit.
+"""What a malicious site may say: makers of false messages, for tests and drills.
 
-It starts with `lying_site` on its path, whose `sitecustomize` calls `install`: whoever has a site can run there what they like.
+`CARDS`, `REPLIES` and `ANSWERS` are tables: by name, what is made of an honest message. `tell_lie` applies one of them to the bytes that an
+honest site would send.
+
+A whole site lies that is started with `lying_site` on its path, whose `sitecustomize` calls `install`: whoever has a site can run there
+what they like. What it does to which of its messages stands in the file `lies.json` of its kit.
 """
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvflare.apis.signal import Signal
 
-from coterie.core.asks import Trained
-from coterie.deploy.flare.executor import KIT, CoterieExecutor
-from coterie.deploy.messages import Answers, MessageError, from_message, to_message
+from coterie.core.asks import Errors, Evaluated, LossTable, Reply, Trained
+from coterie.core.refusals import Refusal
+from coterie.deploy.denied import Denied
+from coterie.deploy.messages import Answers, MessageError, SiteCard, from_message, is_kind, to_message
 
-LIES = "lies.json"  # by the number of the training, what is said instead
+LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told
+OTHER = "hungary"  # a client of another site
+PICKLE = b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94."
+
+Change = Callable[[Any], Any]
+
+
+def _clients(card: SiteCard, ids: tuple[Any, ...], **changes: Any) -> SiteCard:
+    """The card with these clients, each with the numbers of the first one."""
+    rows = np.zeros(len(ids), dtype=np.int64)
+    return replace(card, ids=ids, **{"sizes": card.sizes[rows], "actual": card.actual[rows], **changes})
+
+
+CARDS: Mapping[str, Callable[[SiteCard], SiteCard]] = {
+    "a client of another site": lambda card: replace(card, ids=(OTHER, *card.ids[1:])),
+    "another site's client too": lambda card: _clients(card, (*card.ids, OTHER)),
+    "a client twice": lambda card: _clients(card, (card.ids[0], card.ids[0])),
+    "no clients": lambda card: _clients(card, ()),
+    "an empty id": lambda card: replace(card, ids=("",)),
+    "an id of control characters": lambda card: replace(card, ids=("va\x1b[2J\n",)),
+    "an id that turns writing round": lambda card: replace(card, ids=("va\u202egnp",)),
+    "a very long id": lambda card: replace(card, ids=("v" * 100_000,)),
+    "ids that are numbers": lambda card: replace(card, ids=(7,)),  # type: ignore[arg-type]
+    "ids that are one word": lambda card: replace(card, ids="v"),  # type: ignore[arg-type]
+    "100,001 clients": lambda card: _clients(card, tuple(f"c{i}" for i in range(100_001))),
+    "a negative size": lambda card: replace(card, sizes=-card.sizes),
+    "2^40 samples": lambda card: replace(card, sizes=np.full_like(card.sizes, 1 << 40)),
+    "sizes that are no numbers": lambda card: replace(card, sizes=np.full(len(card.ids), np.nan)),
+    "too many sizes": lambda card: replace(card, sizes=np.repeat(card.sizes, 2)),
+    "no sizes": lambda card: replace(card, sizes=None),  # type: ignore[arg-type]
+    "negative test counts": lambda card: replace(card, actual=-card.actual - 1),
+    "2^40 test samples": lambda card: replace(card, actual=np.full_like(card.actual, 1 << 40)),
+    "test counts whose sum is too large": lambda card: replace(card, actual=np.full_like(card.actual, (1 << 31) - 1)),
+    "too many columns of test counts": lambda card: replace(card, actual=np.tile(card.actual, (1, 2))),
+    "another shape": lambda card: replace(card, input_shape=(card.input_shape[0] + 1,)),
+    "a negative shape": lambda card: replace(card, input_shape=(-1,)),
+    "a huge shape": lambda card: replace(card, input_shape=(1 << 20, 1 << 20)),
+    "a shape of text": lambda card: replace(card, input_shape=("13",)),  # type: ignore[arg-type]
+    "other classes": lambda card: replace(card, classes=("x", "y")),
+    "classes in another order": lambda card: replace(card, classes=card.classes[::-1]),
+    "one class twice": lambda card: replace(card, classes=(card.classes[0],) * len(card.classes)),
+    "more classes": lambda card: replace(card, classes=(*card.classes, "third"), actual=np.pad(card.actual, ((0, 0), (0, 1)))),
+    "validation parts": lambda card: replace(card, validation=not card.validation),
+    "validation that is a number": lambda card: replace(card, validation=7),  # type: ignore[arg-type]
+    "a version of 5 MB": lambda card: replace(card, version="9" * 5_000_000),
+    "a version that is a number": lambda card: replace(card, version=1),  # type: ignore[arg-type]
+    "features of control characters": lambda card: replace(card, features=("\0",)),
+    "another run": lambda card: replace(card, run="another"),
+}
+
+
+def _set(name: str, value: Any) -> Change:
+    """The reply with one number in all places of a column."""
+    return lambda reply: replace(reply, **{name: np.full_like(getattr(reply, name), value)})
+
+
+# by kind of reply and by name, the lie and why it is refused
+REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
+    Trained: {
+        "steps of -2^62": (_set("steps", -(1 << 62)), Refusal.INVALID),
+        "2^62 steps": (_set("steps", 1 << 62), Refusal.INVALID),
+        "a step too many": (lambda reply: replace(reply, steps=reply.steps + 1), Refusal.INVALID),
+        "a negative size": (_set("sizes", -1), Refusal.INVALID),
+        "2^40 samples": (_set("sizes", 1 << 40), Refusal.INVALID),
+        "ten times the samples": (lambda reply: replace(reply, sizes=reply.sizes * 10), Refusal.MISCOUNTED),
+        "a tenth of the samples": (lambda reply: replace(reply, sizes=reply.sizes // 10 + 1, steps=reply.steps * 0), Refusal.MISCOUNTED),
+        "sizes that are fractions": (lambda reply: replace(reply, sizes=reply.sizes + 0.5), Refusal.UNREADABLE),
+        "no number": (_set("vectors", np.nan), Refusal.NOT_FINITE),
+        "another shape": (lambda reply: replace(reply, vectors=reply.vectors[:, :-1].copy()), Refusal.WRONG_SHAPE),
+        "a hundred times too large": (lambda reply: replace(reply, vectors=(reply.vectors * 100).astype(np.float32)), Refusal.TOO_FAR),
+        "a client twice": (lambda reply: reply.take(np.zeros(2, dtype=np.int64)), Refusal.UNREADABLE),
+        "a client that was not asked": (lambda reply: replace(reply, clients=reply.clients + 1), Refusal.UNREADABLE),
+        "a table in place of clients": (lambda reply: replace(reply, clients=reply.clients[:, None]), Refusal.UNREADABLE),
+        "a word in place of sizes": (lambda reply: replace(reply, sizes="many"), Refusal.UNREADABLE),
+        "another kind": (lambda reply: LossTable(reply.clients, np.zeros((1, 1)), reply.sizes), Refusal.UNREADABLE),
+        "a reason of 10,000 characters": (lambda reply: Denied("x" * 10_000, "policy"), Refusal.FAILED),
+        "a reason of control characters": (lambda reply: Denied("\x1b[2J", "policy"), Refusal.FAILED),
+        "a reason that is a number": (lambda reply: Denied(7), Refusal.FAILED),  # type: ignore[arg-type]
+        "an unknown cause": (lambda reply: Denied("So.", "whim"), Refusal.FAILED),  # type: ignore[arg-type]
+    },
+    Evaluated: {
+        "negative hits": (_set("hits", -1), Refusal.INVALID),
+        "more hits than samples": (lambda reply: replace(reply, hits=reply.actual + 1), Refusal.INVALID),
+        "2^40 hits": (_set("hits", 1 << 40), Refusal.INVALID),
+        "negative predictions": (_set("predicted", -5), Refusal.INVALID),
+        "a prediction too many": (lambda reply: replace(reply, predicted=reply.predicted + 1), Refusal.INVALID),
+        "ten times the samples": (
+            lambda reply: replace(reply, hits=reply.hits * 10, predicted=reply.predicted * 10, actual=reply.actual * 10),
+            Refusal.MISCOUNTED,
+        ),
+        "negative samples": (_set("actual", -1), Refusal.INVALID),
+        "more classes": (
+            lambda reply: replace(
+                reply, **{name: np.pad(getattr(reply, name), ((0, 0), (0, 1))) for name in ("hits", "predicted", "actual")}
+            ),
+            Refusal.INVALID,
+        ),
+        "a negative loss": (_set("loss", -1.0), Refusal.INVALID),
+        "an AUROC of 2": (_set("auroc", 2.0), Refusal.INVALID),
+        "sums of another task": (lambda reply: replace(reply, sums=np.ones((len(reply), 2))), Refusal.INVALID),
+        "bits of every sample": (lambda reply: replace(reply, answers=np.zeros((len(reply), 1 << 10), dtype=np.uint8)), Refusal.INVALID),
+    },
+    LossTable: {
+        "a negative loss": (_set("losses", -1.0), Refusal.INVALID),
+        "no number": (_set("losses", np.nan), Refusal.NOT_FINITE),
+        "2^40 samples": (_set("sizes", 1 << 40), Refusal.INVALID),
+    },
+    Errors: {"a negative error": (_set("labels", -1.0), Refusal.INVALID)},
+}
+
+
+# what is made of a site's answers to one parcel, and why they are refused
+ANSWERS: Mapping[str, tuple[Callable[[Answers], Any], Refusal]] = {
+    "another run": (lambda said: replace(said, run="another"), Refusal.UNREADABLE),
+    "another question": (lambda said: replace(said, number="00"), Refusal.UNREADABLE),
+    "other clients": (lambda said: replace(said, ids=("somebody",)), Refusal.UNREADABLE),
+    "fewer answers": (lambda said: replace(said, answers=said.answers[:-1]), Refusal.UNREADABLE),
+    "a number in place of answers": (lambda said: replace(said, answers=7), Refusal.UNREADABLE),  # type: ignore[arg-type]
+    "an answer that is a number": (lambda said: replace(said, answers=(7,) * len(said.answers)), Refusal.UNREADABLE),
+    "an older protocol": (lambda said: replace(said, protocol=0), Refusal.UNREADABLE),
+    "a pickle": (lambda said: PICKLE, Refusal.UNREADABLE),
+    "half a message": (lambda said: to_message(said)[: len(to_message(said)) // 2], Refusal.UNREADABLE),
+    "settings that cannot be": (lambda said: _with_bad_settings(said), Refusal.UNREADABLE),
+    "a refusal of a megabyte": (lambda said: Denied("x" * 1_000_000), Refusal.TOO_LARGE),
+    "a megabyte more": (lambda said: to_message(said) + b" " * (1 << 20), Refusal.TOO_LARGE),
+}
+
+
+def _with_bad_settings(said: Answers) -> bytes:
+    """A reply that holds settings of a kind that may travel, and that nobody could have made."""
+    from coterie.core.local import Local
+
+    made = to_message(replace(said, answers=(Local(epochs=77),) * len(said.answers)))
+    return made.replace(b'\\"value\\": 77', b'\\"value\\": -7')
+
+
+def tell_lie(how: str, data: bytes) -> bytes:
+    """What a malicious site sends in the place of an honest message: one of the lies of its kind."""
+    if is_kind(data, SiteCard):
+        return to_message(CARDS[how](from_message(data, SiteCard)))
+    said = from_message(data, Answers)
+    if how in ANSWERS:
+        made = ANSWERS[how][0](said)
+        return made if isinstance(made, bytes) else to_message(made)
+    return to_message(replace(said, answers=tuple(REPLIES[type(reply)][how][0](reply) for reply in said.answers)))
+
+
+def is_answer(data: bytes, kind: type[Reply]) -> bool:
+    """Whether it is the answer to a parcel whose first ask has such a reply."""
+    try:
+        return isinstance(from_message(data, Answers).answers[0], kind)
+    except MessageError:
+        return False
 
 
 def install() -> None:
-    """Answer as a site should, except for the trainings that the file names."""
-    honest, trainings = CoterieExecutor._answer, list[bytes]()
+    """Answer as a site should, except for what the file names."""
+    from nvflare.apis.signal import Signal
+
+    from coterie.deploy.flare.executor import KIT, CoterieExecutor
+
+    honest, before = CoterieExecutor._answer, dict[str, list[bytes]]()
 
     def answer(self: CoterieExecutor, data: bytes, abort: Signal) -> bytes | None:
         said = honest(self, data, abort)
-        try:
-            answers = from_message(said or b"", Answers)
-        except MessageError:
-            return said
-        if not isinstance(answers.answers[0], Trained):
-            return said
-        trainings.append(said or b"")
         lies = json.loads((Path(os.environ[KIT]) / LIES).read_text(encoding="utf-8"))
-        return lie(lies.get(str(len(trainings))), answers, trainings)
+        if said and is_kind(said, SiteCard):
+            return tell_lie(lies["card"], said) if "card" in lies else said
+        for kind, name in ((Trained, ""), (Evaluated, "evaluation ")):
+            if said and is_answer(said, kind):
+                told = before.setdefault(name, [])
+                told.append(said)
+                return _over_the_wire(lies.get(f"{name}{len(told)}"), told)
+        return said
 
     CoterieExecutor._answer = answer  # type: ignore[method-assign]
 
 
-def lie(how: str | None, answers: Answers, before: list[bytes]) -> bytes:
-    """What is said instead of an answer."""
-    if how == "pickle":
-        return b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94."
+def _over_the_wire(how: str | None, told: list[bytes]) -> bytes:
+    """The last honest answer, or what is sent instead."""
+    if how is None:
+        return told[-1]
     if how == "replay":
-        return before[-2]
-    if how == "oversized":
-        return before[-1] + b" " * (1 << 20)
-    changes: dict[str, Any] = {
-        "nan": lambda v: np.full_like(v, np.nan),
-        "shape": lambda v: v[:, :-1].copy(),
-        "large": lambda v: (v * 100).astype(np.float32),
-    }
-    if how not in changes:
-        return before[-1]
-    told = tuple(replace(reply, vectors=changes[how](reply.vectors)) for reply in answers.answers)
-    if how == "shape":
-        told = tuple(replace(reply, more=reply.more[:, :, :-1].copy()) for reply in told)
-    return to_message(replace(answers, answers=told))
+        return told[-2]
+    if how.endswith(" bytes"):
+        return told[-1] + bytes(int(how.split()[0]))
+    if how.startswith("flood of "):
+        flood(int(how.split()[2]))
+        return told[-1]
+    if how == "nonsense in FLARE's own form":
+        spoil_next_submission()
+        return told[-1]
+    return tell_lie(how, told[-1])
+
+
+def flood(frames: int, size: int = 1 << 20) -> None:
+    """Send the frames of a result that never ends, as fast as they go, whatever the other side says."""
+    from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+    from nvflare.fuel.f3.message import Message
+    from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
+
+    (own,) = CoreCell.ALL_CELLS.values()
+    target = f"server.{own.my_info.fqcn.partition('.')[2]}"
+    about = {StreamHeaderKey.STREAM_ID: 77, StreamHeaderKey.CHANNEL: "server_command", StreamHeaderKey.TOPIC: "submit_update"}
+    for number in range(frames):
+        headers = {**about, StreamHeaderKey.DATA_TYPE: StreamDataType.CHUNK, StreamHeaderKey.SEQUENCE: number}
+        own.fire_and_forget(STREAM_CHANNEL, STREAM_DATA_TOPIC, target, Message(headers, bytes(size)))
+
+
+def spoil_next_submission() -> None:
+    """Have FLARE send bytes that cannot be decoded in the place of the next result."""
+    from nvflare.fuel.f3.cellnet import cell as cells
+    from nvflare.fuel.f3.cellnet.cell import Cell
+
+    send = Cell._send_one_request
+
+    def spoiled(self: Cell, channel: str, target: str, topic: str, request: Any, *rest: Any, **more: Any) -> Any:
+        if topic == "submit_update":
+            Cell._send_one_request = send
+            request.payload = b"\xc1 nothing that msgpack knows"
+        return send(self, channel, target, topic, request, *rest, **more)
+
+    assert cells.Cell is Cell
+    Cell._send_one_request = spoiled

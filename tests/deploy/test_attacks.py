@@ -8,6 +8,8 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -24,14 +26,27 @@ from coterie.deploy.site_process import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.restore import standing
 from coterie.evidence.settings import Settings
+from coterie.evidence.verify import verify
 from deploy.lying import LIES
 from deploy.running import Running, absences
 
 TESTS = Path(__file__).parents[1]
 LIAR, HONEST, SITE = "va", ("cleveland", "hungary"), "hungary"
 ALL = {*HONEST, LIAR}
-WRONG = {2: "replay", 3: "shape", 4: "nan", 5: "pickle", 6: "oversized", 7: "large"}  # by training, one a round
-STUDY = Settings(methods=("fedavg", "robust(groups=1,trim=0.4)"), data="heart", plan=Plan(rounds=7, local=Local(epochs=1)))
+HUGE = 300_000_000
+WRONG = {  # by training, one a round; models are scored before the first round, too
+    "2": "replay",
+    "3": "another shape",
+    "4": "no number",
+    "5": "a pickle",
+    "6": f"{HUGE} bytes",
+    "7": "a hundred times too large",
+    "8": "steps of -2^62",
+    "9": "nonsense in FLARE's own form",
+    "evaluation 3": "more hits than samples",
+    "evaluation 4": "negative hits",
+}
+STUDY = Settings(methods=("fedavg", "robust(groups=1,trim=0.4)"), data="heart", plan=Plan(rounds=10, local=Local(epochs=1)))
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +155,56 @@ def test_a_site_cannot_act_as_the_operator(running: Running, name: str, tmp_path
     assert running.wait_connected(ALL, 30) < 30  # who says to be an operator by its own name is for a moment not there as a site
 
 
+def peaks(running: Running) -> dict[int, int]:
+    """By process of the server, the most memory that it ever had, in bytes."""
+    found = {}
+    for pid in [*running.pids("server"), *running.pids("server job")]:
+        with suppress(OSError):
+            lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            found[pid] = int(lines["VmHWM"].split()[0]) * 1024
+    return found
+
+
 def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) -> None:
     running.wait_connected(running.federation.sites)  # one that posed as the operator was gone for a moment
-    running.study(STUDY, "lied-to", minimum=3, limit=1 << 19)
+    memory: dict[int, dict[int, int]] = {}  # by rounds done, the peaks so far
+
+    def watch(lines: list[dict[str, Any]]) -> None:
+        memory[sum(line["what"] == "round" for line in lines) // 2] = peaks(running)
+
+    journal = running.study(STUDY, "lied-to", minimum=3, disturb=watch)
     found = absences(running.study_folder("lied-to"))
     assert found == {
         (2, LIAR, "UNREADABLE"),  # the answer to the question before
         (3, LIAR, "WRONG_SHAPE"),
         (4, LIAR, "NOT_FINITE"),
         (5, LIAR, "UNREADABLE"),  # a pickle is not even opened
-        (6, LIAR, "UNREADABLE"),  # over the limit of bytes
+        (6, LIAR, "TOO_LARGE"),  # dropped while it came in
         (7, LIAR, "TOO_FAR"),  # a hundred times too large
+        (8, LIAR, "INVALID"),  # fewer steps than none
+        (2, LIAR, "INVALID"),  # more hits than samples, by the models of round 2
+        (3, LIAR, "INVALID"),
     }
+    assert sum(line["what"] == "began" for line in journal) == 1  # nothing ended the job
+    before, after = memory[4], memory[max(memory)]
+    assert before.keys() == after.keys()
+    assert max(after[pid] - before[pid] for pid in before) < HUGE / 3
+    assert verify(running.study_folder("lied-to")).whole
     evidence = Evidence.open(running.study_folder("lied-to"))
     assert sorted(set(evidence.frame("rounds")["round"])) == list(range(STUDY.plan.rounds + 1))
     states: list[Any] = [lane.state for lane in standing(running.study_folder("lied-to")).lanes.values()]
     plain, robust = (state.models for state in states)
     assert np.abs(plain).max() < 3 * np.abs(robust).max()  # it pulled nobody along
+
+
+def test_a_false_card_costs_only_its_site_the_job(running: Running) -> None:
+    """It claims a client of another site, over real processes."""
+    (running.federation.kit(LIAR) / LIES).write_text(json.dumps({"card": "a client of another site"}))
+    study = replace(STUDY, methods=("fedavg",), plan=replace(STUDY.plan, rounds=1))
+    journal = running.study(study, "false-card", minimum=2)
+    faults = [line["sentence"] for line in journal if line["what"] == "fault"]
+    assert faults == [
+        f"Site '{LIAR}' does not take part: it has a client '{SITE}', which is a client of site '{SITE}': give it another id."
+    ]
+    assert Evidence.open(running.study_folder("false-card")).roster["id"].to_pylist() == list(HONEST)
+    assert verify(running.study_folder("false-card")).whole

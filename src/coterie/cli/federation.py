@@ -68,6 +68,37 @@ def remove(folder: Folder, site: Name) -> None:
     )
 
 
+@app.command("roster")
+def set_roster(
+    folder: Folder,
+    site: Annotated[str | None, typer.Argument(help="The site's name; without it, all that is set is shown.", metavar="[SITE]")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients that the site may say it has, at most.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Training samples that it may say they have together, at most.")] = None,
+    ids: Annotated[str | None, typer.Option(help="The ids of its clients, the only ones that it may have: a,b,c.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget what was set for the site.")] = False,
+) -> None:
+    """What a site may claim to have. Without an entry it may claim what it first says in a run. It counts from the next job on."""
+    from coterie.core.errors import UserError, suggestion
+    from coterie.deploy.federation import Claim, FederationFolder, read_roster, write_roster
+
+    federation = FederationFolder.open(folder)
+    roster = read_roster(folder)
+    if site is None:
+        for name, own in roster.items():
+            print(f"{name}: {own}")
+        return
+    if site not in federation.sites:
+        raise UserError(f"The federation {folder} has no site {site!r}: {suggestion(site, federation.sites)}")
+    if not clear and clients is None and samples is None and ids is None:
+        raise UserError("Say what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
+    roster.pop(site, None)
+    if not clear:
+        listed = None if ids is None else tuple(name.strip() for name in ids.split(",") if name.strip())
+        roster[site] = Claim(clients, samples, listed)
+    write_roster(folder, roster)
+    print(f"{site}: {roster.get(site, 'what it first says in a run')}")
+
+
 @app.command("request")
 def make_request(site: Name, out: Annotated[Path, typer.Option(help="Folder for the key and the request.")]) -> None:
     """At a site: make a key, which stays there, and a request that the operator signs."""

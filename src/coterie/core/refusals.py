@@ -14,6 +14,8 @@ class Refusal(Enum):
     NOT_FINITE = "sent numbers that are not finite"
     NO_SAMPLES = "says it has no samples"
     MISCOUNTED = "says another number of samples than the roster knows"
+    INVALID = "sent values that cannot be right"
+    TOO_LARGE = "sent more bytes than its answer can have"
     TOO_FAR = "moved its model much further than the others"
     DENIED = "may not answer: the policy of its site forbids it"
     FAILED = "could not carry out what was asked"

@@ -11,12 +11,13 @@ import numpy as np
 from coterie.core.acceptance import assemble
 from coterie.core.arrays import Array, Ids
 from coterie.core.refusals import Refused
+from coterie.deploy.checks import Said
 from coterie.deploy.messages import Parcel, to_message
 from coterie.deploy.parcels import clients_of, parcel_for
 from coterie.engines.engine import Arrived, Awaited, Stamped
 
 Rows = dict[int, dict[str, Array]]  # by client, its row of every column
-Read = Callable[[str, bytes, tuple[Parcel, list[int]], list[Rows], list[dict[int, Refused]]], None]
+Read = Callable[[str, Said, tuple[Parcel, list[int]], list[Rows], list[dict[int, Refused]]], None]
 
 
 class Post(Protocol):
@@ -25,7 +26,7 @@ class Post(Protocol):
     def post(self, number: str, site: str, data: bytes) -> None:
         """Send a parcel, and do not wait."""
 
-    def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
+    def collect(self, *, wait: bool) -> tuple[str, Said | None] | None:
         """The next answer by the number of its parcel, or None in its place where none will come; None where there is nothing to come, or,
         without waiting, nothing now."""
 
@@ -49,9 +50,9 @@ class _Answer:
 class Letters:
     """What is on its way for all lanes of a run."""
 
-    def __init__(self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read) -> None:
-        """`read` takes over what a site says, as `FederatedEngine` reads it."""
-        self.carrier, self.ids, self.site_of, self.run, self.read = post, ids, site_of, run, read
+    def __init__(self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read, limit: Callable[[str, Parcel], None]) -> None:
+        """`read` takes over what a site says, as `FederatedEngine` reads it; `limit` tells the carrier how large an answer can be."""
+        self.carrier, self.ids, self.site_of, self.run, self.read, self.limit = post, ids, site_of, run, read, limit
         self.posted: dict[str, _Letter] = {}
         self.inbox: defaultdict[int, list[_Answer]] = defaultdict(list)  # by lane, answers that it has not had, as they came
         self.silent: defaultdict[int, list[int]] = defaultdict(list)  # by lane, clients that will not answer
@@ -113,9 +114,10 @@ class Letters:
             parcel = parcel_for([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number)
             lanes = tuple((asks[i].lane, asks[i].round_, tuple(clients_of(asks[i].ask)[rows[i]].tolist())) for i in concerned)
             self.posted[number] = _Letter(site, parcel, lanes)
+            self.limit(site, parcel)
             self.carrier.post(number, site, to_message(parcel))
 
-    def _open(self, number: str, data: bytes | None) -> None:
+    def _open(self, number: str, data: Said | None) -> None:
         """Put what a site says, or that it says nothing, where the lanes find it."""
         letter = self.posted.pop(number, None)
         if letter is None:

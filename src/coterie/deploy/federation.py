@@ -1,6 +1,7 @@
 """A federation's folder: what its operator keeps on the server. Kits for sites are cut from it."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -9,6 +10,31 @@ from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
 
 FILE = "federation.json"
+ROSTER = "roster.json"  # what the operator lets each site claim
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a site may say it has, at most; None: as much as it first says."""
+
+    clients: int | None = None
+    samples: int | None = None  # for training, of all its clients together
+    ids: tuple[str, ...] | None = None  # its clients, where the operator lists them
+
+    def __post_init__(self) -> None:
+        for what, most in (("clients", self.clients), ("samples", self.samples)):
+            if most is not None and (type(most) is not int or most < 1):
+                raise UserError(f"A site may have at least one of {what}, not {most!r}.")
+        if self.ids is not None and (not self.ids or not all(isinstance(name, str) and name for name in self.ids)):
+            raise UserError("List a site's clients by their ids: a,b,c.")
+
+    def __str__(self) -> str:
+        most = [
+            f"at most {count:,} {what}"
+            for what, count in (("clients", self.clients), ("training samples", self.samples))
+            if count is not None
+        ]
+        return ", ".join([*most, *([f"the clients {', '.join(self.ids)}"] if self.ids is not None else [])])
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,27 @@ class FederationFolder:
     def kit(self, site: str) -> Path:
         """A site's kit, to be handed to it."""
         return self.folder / "kits" / site
+
+
+def read_roster(folder: Path) -> dict[str, Claim]:
+    """The operator's roster of a federation: by site, what it may claim. Empty where there is none."""
+    path = folder / ROSTER
+    if not path.exists():
+        return {}
+    found = {}
+    for site, own in read_object(path).items():
+        try:
+            ids = own.get("ids")
+            found[site] = Claim(own.get("clients"), own.get("samples"), None if ids is None else tuple(ids))
+        except (AttributeError, TypeError, UserError) as error:
+            told = f"{path} says nothing that can be used for the site {site!r}"
+            raise UserError(f"{told}: set it again with 'coterie federation roster'.") from error
+    return found
+
+
+def write_roster(folder: Path, roster: Mapping[str, Claim]) -> None:
+    """Keep the operator's roster: the next job of every run goes by it."""
+    write_json(folder / ROSTER, {site: asdict(claim) for site, claim in roster.items()})
 
 
 def server_address(text: str) -> tuple[str, int]:

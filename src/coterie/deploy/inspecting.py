@@ -56,7 +56,7 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
     plan = replace(order.plan, validation=order.plan.validation and members.validation)
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), order.seed, 0)
     script = inspection(problem.initial(order.seed), members.classes, (order.data, order.model), ctx, plan)
-    engine = _Listening(carrier, members.sites, [member.id for member in members.members], run)
+    engine = _Listening(carrier, members.sites, [member.id for member in members.members], run, members)
     try:
         found = answer(script, engine, seed=order.seed)
     except UserError as error:
@@ -76,8 +76,8 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
 class _Listening(FederatedEngine):
     """Keeps what sites refuse, to be told why an inspection has too little to go by."""
 
-    def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str) -> None:
-        super().__init__(carrier, sites, ids, run)
+    def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, members: Members) -> None:
+        super().__init__(carrier, sites, ids, run, members=members)
         self.denials: list[str] = []
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:

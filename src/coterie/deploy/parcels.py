@@ -1,4 +1,4 @@
-"""Asks cut for a site, and a site's replies read back.
+"""Asks cut for a site, and a site's replies by client.
 
 A parcel holds all the asks of a phase that concern one site: each cut to the site's own clients and to the models these need. Clients are
 named by their ids; what number a client has on the other side nobody needs to know.
@@ -14,7 +14,7 @@ from coterie.core.arrays import Array, Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply
 from coterie.core.serving import COMBINED, Serving
 from coterie.deploy.combining import combiner_for
-from coterie.deploy.messages import PROTOCOL, MessageError, Parcel
+from coterie.deploy.messages import PROTOCOL, Parcel
 from coterie.engines.engine import Stamped
 
 
@@ -45,8 +45,8 @@ def with_clients(ask: Any, clients: Ids) -> Any:
 
 def slim(ask: Any) -> Any:
     """The ask with only the models that its clients need: other groups' models are nobody else's business."""
-    if isinstance(ask, Evaluate):
-        return replace(ask, serving=slim_serving(ask.serving))
+    if isinstance(ask, Evaluate):  # which samples are right stays at the site
+        return replace(ask, serving=slim_serving(ask.serving), answers=False)
     if not isinstance(ask, ModelAsk) or ask.every_model or not len(ask.clients):
         return ask
     used, start = np.unique(ask.start, return_inverse=True)
@@ -68,17 +68,3 @@ def rows_of(reply: Reply) -> dict[int, dict[str, Array]]:
     """By client, its row of every column."""
     names = reply.columns()
     return {int(client): {name: getattr(reply, name)[i] for name in names} for i, client in enumerate(reply.clients)}
-
-
-def check_reply(reply: Any, ask: Ask[Any], clients: int) -> None:
-    """That a reply is of the kind asked for, about these clients, with columns of the right type and one row a client."""
-    if type(reply) is not ask.reply:
-        raise MessageError(f"a {type(reply).__name__} where {type(ask).__name__} asks for a {ask.reply.__name__}")
-    if not isinstance(reply.clients, np.ndarray) or reply.clients.dtype != np.int64 or reply.clients.ndim != 1:
-        raise MessageError(f"the clients of a {type(reply).__name__} are no list of numbers")
-    for name, told in reply.columns().items():
-        value, kind = getattr(reply, name), np.dtype(told["dtype"])
-        if not isinstance(value, np.ndarray) or value.dtype != kind or len(value) != len(reply.clients):
-            raise MessageError(f"the column {name} of a {type(reply).__name__} is not {kind}, a row a client")
-    if len(reply.clients) and not 0 <= reply.clients.min() <= reply.clients.max() < clients:
-        raise MessageError(f"a {type(reply).__name__} names a client that was not in the parcel")

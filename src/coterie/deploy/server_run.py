@@ -4,16 +4,18 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 from coterie.core.trust import check_trust
 from coterie.deploy.answering import coterie_version
-from coterie.deploy.engine import Carrier, FederatedEngine
+from coterie.deploy.checks import CARD_BYTES, RECEIPT_BYTES, read_card, read_receipt
+from coterie.deploy.engine import Carrier, FederatedEngine, limit_answers
+from coterie.deploy.federation import Claim
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
-from coterie.deploy.members import Members
-from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Received, SiteCard, from_message, to_message
+from coterie.deploy.members import Members, admit_sites
+from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, to_message
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
@@ -23,7 +25,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 
-T = TypeVar("T", SiteCard, Received)
 UNDELIVERED = "undelivered.json"  # the sites that did not say that they have their models
 
 
@@ -58,11 +59,15 @@ def carry_out_order(
     clock: Clock,
     tell: Callable[[str], None],
     watchers: Iterable[Callback] = (),
+    roster: Mapping[str, Claim] | None = None,
 ) -> bool:
-    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so."""
+    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so.
+
+    `roster` is what the operator lets sites claim.
+    """
     if order.kind == "inspect":
         wanted = InspectOrder.read(order.settings)
-        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
+        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell, roster), carrier, order.run, folder)
         return True
     settings = Settings.from_json(order.settings)
     settings.plan.check_real()
@@ -70,9 +75,18 @@ def carry_out_order(
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_methods(settings.plan, settings.methods, methods)
-    members = introductions(order, carrier, sites, settings.model, folder, tell)
+    members = introductions(order, carrier, sites, settings.model, folder, tell, roster)
     problem = problem_of(members, settings.model)
-    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit, last=settings.plan.rounds)
+    engine = FederatedEngine(
+        carrier,
+        members.sites,
+        [m.id for m in members.members],
+        order.run,
+        order.limit,
+        last=settings.plan.rounds,
+        members=members,
+        counts=settings.plan.counts,
+    )
     settings.plan.check(len(members.members))
     study = Study(
         settings,
@@ -93,42 +107,46 @@ def _deliver(parcels: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit:
     """Hand out what every site is served, method by method; the sites that did not say that they have it."""
     without: set[str] = set()
     for by_site in parcels:
+        limit_answers(carrier, dict.fromkeys(by_site, min(limit, RECEIPT_BYTES)))
         said = carrier.exchange({site: to_message(delivery) for site, delivery in by_site.items()})
         for site, delivery in by_site.items():
             try:
-                expected(said.get(site, b""), Received, delivery.run, delivery.number, limit)
+                read_receipt(said.get(site, b""), delivery.run, delivery.number, limit)
             except MessageError:
                 without.add(site)
     return without
 
 
-def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path, tell: Callable[[str], None]) -> Members:
+def introductions(
+    order: Order,
+    carrier: Carrier,
+    sites: Sequence[str],
+    model: str,
+    folder: Path,
+    tell: Callable[[str], None],
+    roster: Mapping[str, Claim] | None = None,
+) -> Members:
     """Who is there: every site's card, after those that took part before. What stands in a site's way is told."""
     hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), model, coterie_version())
-    cards, faults = {}, []
+    cards, faults = {}, {}
+    limit_answers(carrier, dict.fromkeys(sites, min(order.limit, CARD_BYTES)))
     for site, data in carrier.exchange({site: to_message(hello) for site in sites}).items():
         try:
-            cards[site] = expected(data, SiteCard, hello.run, hello.number, order.limit)
+            cards[site] = read_card(data, hello.run, hello.number, order.limit)
         except MessageError as error:
-            faults.append(f"Site {site!r} does not take part: {error}.")
-        else:
-            if cards[site].version != hello.version:
-                tell(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
-    for fault in faults:
-        tell(fault)
-    if len(cards) < order.minimum:
-        short = f"{len(cards)} sites introduced themselves, {order.minimum} are needed."
-        raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
-    folder.mkdir(parents=True, exist_ok=True)
+            faults[site] = str(error)
     path = folder / "members.json"
-    members = Members.of(cards, order.order, Members.read(path) if path.exists() else None)
+    members, refused = admit_sites(cards, order.order, Members.read(path) if path.exists() else None, roster)
+    told = [f"Site {site!r} does not take part: {fault}." for site, fault in (faults | refused).items()]
+    for sentence in told:
+        tell(sentence)
+    taken = members.here if members is not None else frozenset()
+    for site in sorted(taken):
+        if cards[site].version != hello.version:
+            tell(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
+    if members is None or len(taken) < max(order.minimum, 1):
+        short = f"{len(taken)} sites introduced themselves, {order.minimum} are needed."
+        raise UserError(f"{short} {' '.join(told)}") if told else TooFewSitesError(short)
+    folder.mkdir(parents=True, exist_ok=True)
     members.write(path)
     return members
-
-
-def expected(data: bytes, kind: type[T], run: str, number: str, limit: int) -> T:
-    """The message, if it answers this question."""
-    found: T = from_message(data, kind, limit)
-    if (found.run, found.number) != (run, number):
-        raise MessageError("an answer to another question")
-    return found

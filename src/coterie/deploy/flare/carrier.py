@@ -12,6 +12,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from coterie.deploy.checks import Excess, Said
+from coterie.deploy.flare.incoming import IncomingStreams, survive_bad_messages
+
 TASK, BODY = "coterie", "message"
 LOOK = 0.05  # seconds between looks at the abort signal
 FIRST = 120.0  # seconds for the first exchange at least: sites then load their data, whatever a phase may take later
@@ -31,15 +34,33 @@ class FlareCarrier:
         self.silent: dict[str, int] = {}
         self.patience = max(timeout, FIRST)
         self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
-        self._come = queue.Queue[tuple[str, bytes | None]]()
+        self._come, self._replies = queue.Queue[tuple[str, Said | None]](), queue.Queue[tuple[str, Said | None]]()
+        self._most: dict[str, int] = {}  # by site, the bytes that its answer can have
+        self._streams: IncomingStreams | None = None
 
     @property
     def lost(self) -> set[str]:
         """Sites that are not asked any more in this job: they left, or were silent for too long."""
         return self.gone() | {site for site, phases in self.silent.items() if phases >= SILENT}
 
-    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-        waiting, answers, replies = {}, {}, queue.Queue[tuple[str, bytes | None]]()
+    def limit_answers(self, most: Mapping[str, int]) -> None:
+        """From now on an answer that is larger is dropped while it comes in, and its site counts as having answered."""
+        if self._streams is None:
+            survive_bad_messages()
+            self._streams = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
+        at_work = {site for site, _, _ in list(self._posted.values())}
+        self._most |= {site: max(own, self._most.get(site, 0)) if site in at_work else own for site, own in most.items()}
+
+    def _drop(self, site: str, excess: Excess) -> None:
+        """In a thread of FLARE: the answer that is waited for, or all that were posted to the site, will not come."""
+        self._replies.put((site, excess))
+        for number in [number for number, (whose, _, _) in list(self._posted.items()) if whose == site]:
+            self._come.put((number, excess))
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, Said]:
+        waiting: dict[str, Task] = {}
+        answers: dict[str, Said] = {}
+        replies = self._replies = queue.Queue[tuple[str, Said | None]]()
         lost = self.lost
         for site, data in parcels.items():
             if site not in lost:
@@ -55,8 +76,11 @@ class FlareCarrier:
                 for site in self.gone() & set(waiting):
                     self.controller.cancel_task(waiting.pop(site))
                 continue
-            if waiting.pop(site, None) is None:
+            task = waiting.pop(site, None)
+            if task is None:
                 continue  # a second answer: the first one counts
+            if isinstance(said, Excess):
+                self.controller.cancel_task(task)
             if said is not None:
                 answers[site] = said
             self.silent[site] = 0 if said is not None else self.silent.get(site, 0) + 1
@@ -75,7 +99,7 @@ class FlareCarrier:
         else:
             self.controller.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
 
-    def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
+    def collect(self, *, wait: bool) -> tuple[str, Said | None] | None:
         """What comes next of all that was posted."""
         while self._posted:
             if self.abort.triggered:
@@ -88,6 +112,8 @@ class FlareCarrier:
                 continue
             if (found := self._posted.pop(number, None)) is not None:  # a second answer does not count
                 self.silent[found[0]] = 0 if said is not None else self.silent.get(found[0], 0) + 1
+                if isinstance(said, Excess):
+                    self.controller.cancel_task(found[1])
                 return number, said
         return None
 
@@ -100,7 +126,7 @@ class FlareCarrier:
             self._come.put((number, None))
         return bool(late)
 
-    def _task(self, data: bytes, tell: Callable[[bytes | None], None]) -> Task:
+    def _task(self, data: bytes, tell: Callable[[Said | None], None]) -> Task:
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
             result: Shareable = client_task.result
             said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
@@ -116,5 +142,5 @@ class FlareCarrier:
         return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
 
 
-def _into(replies: "queue.Queue[tuple[str, bytes | None]]", name: str, said: bytes | None) -> None:
+def _into(replies: "queue.Queue[tuple[str, Said | None]]", name: str, said: Said | None) -> None:
     replies.put((name, said))

@@ -13,6 +13,7 @@ from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
 from coterie.core.locks import locked
+from coterie.deploy.federation import read_roster
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
 from coterie.deploy.flare.newcomers import Newcomers
 from coterie.deploy.flare.watch import mark_of
@@ -64,7 +65,14 @@ class CoterieController(Controller):
         newcomers = Newcomers(lambda: self.waiting(carrier.lost), self.journal.lines)
         try:
             complete = carry_out_order(
-                self.order, carrier, sites, self.folder, clock=newcomers, tell=self.journal.fault, watchers=[self.journal]
+                self.order,
+                carrier,
+                sites,
+                self.folder,
+                clock=newcomers,
+                tell=self.journal.fault,
+                watchers=[self.journal],
+                roster=read_roster(self.server.parent),
             )
             if complete:
                 self.journal.end("complete")

@@ -13,6 +13,7 @@ from nvflare.apis.fl_constant import SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import RunStatus
 
+from coterie.deploy.flare.incoming import limit_frames
 from coterie.deploy.presence import REFRESH, write_presence
 
 EVERY = 0.5  # seconds
@@ -28,6 +29,7 @@ class Watch(FLComponent):
 
     def __init__(self, server: str) -> None:
         super().__init__()
+        limit_frames()  # the server's port is opened later
         self.server, self._stop = Path(server), threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
