@@ -35,12 +35,12 @@ def join(
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir)
     folder = str(data_dir.absolute()) if data_dir else None
-    SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd())).write(kit)
+    settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
     del held
     news = SiteNews(kit)
     try:
-        with running_sites({site: kit}, server, wait) as (process,):
+        with running_sites({site: kit}, server, wait, {site: settings}) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
             while True:
                 check_running(kit, site, server, process)
