@@ -21,6 +21,7 @@ def join(
 ) -> None:
     """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C."""
     from coterie.core.errors import check_names
+    from coterie.deploy.files import keep_private
     from coterie.deploy.flare.site_client import check_running, running_sites
     from coterie.deploy.held import site_data
     from coterie.deploy.kits import check_kit
@@ -31,6 +32,7 @@ def join(
     stop_on_terminate()
     check_names([engine], ("auto", "batched", "loop"), "engine")
     site, server = check_kit(kit)
+    keep_private(kit)
     read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir)

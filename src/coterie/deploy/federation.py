@@ -9,6 +9,7 @@ from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
 
 FILE = "federation.json"
+PROJECT = "coterie"  # FLARE's name of a federation
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,16 @@ class FederationFolder:
     def admin(self) -> Path:
         """The operator's kit: it may submit studies."""
         return self.folder / "admin"
+
+    @property
+    def authority(self) -> Path:
+        """The authority's folder: it holds its key and certificate, and no other."""
+        return self.folder / "authority"
+
+    @property
+    def authority_file(self) -> Path:
+        """Where FLARE's provisioning looks for the authority."""
+        return self.authority / PROJECT / "state" / "cert.json"
 
     @property
     def runs(self) -> Path:
