@@ -71,7 +71,7 @@ def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) ->
     running, federation = commands.running, commands.running.federation
     serve, cleveland, hungary = commands.serve(), commands.join("cleveland"), commands.join("hungary")
     assert wait_for(lambda: connected_sites(federation.server) == set(SITES), 120), commands.said()
-    commands.start("launch", "fedavg", "--federation", commands.folder, "--rounds", "30", "--epochs", "1", "--name", "first", "--detach")
+    commands.start("launch", "fedavg", "--federation", commands.folder, "--rounds", "12", "--epochs", "1", "--name", "first", "--detach")
 
     def rounds() -> int:
         return sum(line["what"] == "round" for line in running.journal("first"))
@@ -86,16 +86,16 @@ def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) ->
     hungary.kill()
     assert wait_for(lambda: not running.pids(site="hungary"), ENDS)
     assert serve.wait() == hungary.wait() == -signal.SIGKILL
+
+    serve, hungary = commands.serve(), commands.join("hungary")
     before = (federation.kit("cleveland") / "site.json").read_text()
     said = commands.refused("join", *commands.joining("cleveland")[:1], "--data", "heart")
     assert f"The site cleveland of {federation.kit('cleveland')} runs already, as process {cleveland.pid}" in said
     assert (federation.kit("cleveland") / "site.json").read_text() == before  # what the other one answers from
-
-    serve, hungary = commands.serve(), commands.join("hungary")
     assert wait_for(lambda: read_presence(federation.server).alive, 120), commands.said()
     assert f"A server of {commands.folder} runs already, as process {serve.pid}" in commands.refused("serve", commands.folder)
-    assert wait_for(lambda: known_run(federation, "first").status == "complete", 240), commands.said()
-    assert rounds() >= 30
+    assert wait_for(lambda: known_run(federation, "first").status == "complete", 400), commands.said()
+    assert rounds() >= 12
     assert len(running.pids("site")) == 2
 
     _look_at_what_sites_got(running)
@@ -115,6 +115,6 @@ def _look_at_what_sites_got(running: Running) -> None:
         for text in (path.read_bytes() for path in files):
             assert str(federation.runs).encode() not in text
             assert str(federation.server).encode() not in text
-        assert read_json(federation.kit(site) / "bundles" / "first" / "fedavg" / "bundle.json")["round"] == 30
+        assert read_json(federation.kit(site) / "bundles" / "first" / "fedavg" / "bundle.json")["round"] == 12
     for path in federation.folder.rglob("*"):
         assert not path.stat().st_mode & 0o077 or path.name == "commands.log", path
