@@ -123,7 +123,7 @@ def test_a_study_file_names_a_ray_cluster_only_with_trust(coterie: Commands, her
         address = f"127.0.0.1:{cluster.getsockname()[1]}"
         path = study_file(here, "mclr")
         path.write_text(path.read_text() + f'[execution]\nray = "{address}"\n')
-        says = f"The study file {path} sends the study to the Ray cluster '{address}', which may run code here: if you trust it, say so with"
+        says = f"The study file {path} sends the study to the Ray cluster '{address}', which may run code here: if you trust it, say so"
         for command in (["run"], ["compare", "--out", here / "out"], ["plan"]):
             assert says in coterie.refused(*command, path)
         with pytest.raises(UntrustedCodeError):

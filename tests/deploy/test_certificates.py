@@ -126,8 +126,8 @@ def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks(federation: F
 
 def test_so_is_that_of_a_server(federation: FederationFolder) -> None:
     let_begin(federation, federation.server / "startup" / "server.crt", datetime.now(UTC) + timedelta(hours=3))
-    with pytest.raises(UserError, match="The server's certificate is not valid before .*check the clocks"):
+    with pytest.raises(UserError, match=r"The server's certificate is not valid before .*check the clocks"):
         check_server_certificate(federation)
     let_begin(federation, federation.server / "startup" / "server.crt", datetime.now(UTC) - timedelta(days=3))
-    with pytest.raises(UserError, match="The server's certificate ended on .*federation renew"):
+    with pytest.raises(UserError, match=r"The server's certificate ended on .*federation renew"):
         check_server_certificate(federation)
