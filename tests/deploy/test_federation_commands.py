@@ -364,7 +364,7 @@ def coterie(*words: str, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=400,
         env=os.environ | paths,
     )
     assert done.returncode == code, done.stdout + done.stderr
