@@ -60,7 +60,7 @@ def compare(
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    file = with_trust(lambda trusted: compared_file(methods, trusted), trust)
+    file = with_trust(lambda trusted: compared_file(methods, trusted, "ray" in said), trust)
     out = out or (file.out if file is not None else None)
     carry_out = partial(
         compare_methods,

@@ -35,6 +35,7 @@ def export(
     from coterie.data.catalogue import load
     from coterie.deploy.bundle_files import write_bundle
     from coterie.deploy.export import recommended, served
+    from coterie.deploy.files import keep_private
     from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
     from coterie.deploy.to_peft import ADAPTER, check_adapter, write_adapter
 
@@ -65,6 +66,7 @@ def export(
             write_onnx(bundle, place / ONNX)
         if peft:
             write_adapter(bundle, place / ADAPTER)
+        keep_private(place)
     console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
     console.print(f"{what} in {out}: {key.method}, seed {key.seed}, round {found.lane.round_}.", soft_wrap=True)

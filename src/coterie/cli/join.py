@@ -21,6 +21,7 @@ def join(
 ) -> None:
     """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C."""
     from coterie.core.errors import check_names
+    from coterie.deploy.files import keep_private
     from coterie.deploy.flare.site_client import check_running, running_sites
     from coterie.deploy.held import site_data
     from coterie.deploy.kits import check_kit
@@ -31,16 +32,17 @@ def join(
     stop_on_terminate()
     check_names([engine], ("auto", "batched", "loop"), "engine")
     site, server = check_kit(kit)
+    keep_private(kit)
     read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
     folder = str(data_dir.absolute()) if data_dir else None
-    SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd())).write(kit)
+    settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
     del held
     news = SiteNews(kit)
     try:
-        with running_sites({site: kit}, server, wait) as (process,):
+        with running_sites({site: kit}, server, wait, {site: settings}) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
             while True:
                 check_running(kit, site, server, process)

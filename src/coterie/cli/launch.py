@@ -81,7 +81,8 @@ def _studies(
     if any(method.endswith(".toml") for method in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        entries = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model="model" in said), trust)
+        other = {"other_model": "model" in said, "other_ray": True}  # sites carry it out, no cluster
+        entries = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
         stem = Path(methods[0]).stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"

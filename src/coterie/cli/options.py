@@ -28,7 +28,10 @@ Workers = Annotated[int | None, typer.Option(help="Processes of this machine tha
 Memory = Annotated[float | None, typer.Option(help="GiB of models and replies in a wave of lanes; 2, on a GPU half of what is free.")]
 Ray = Annotated[str | None, typer.Option(help="A Ray cluster that carries out waves: auto, or its address.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name'.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name', or on a Ray cluster."),
+]
 Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb; once for each.")]
 Metric = Annotated[
     str | None,

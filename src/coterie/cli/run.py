@@ -63,8 +63,9 @@ def wanted_studies(methods: list[str], said: dict[str, Any], trust: bool, unseen
     if any(name.endswith(".toml") for name in methods):
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
-        # a model that is said here takes the place of the file's
-        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, other_model="model" in said), trust)
+        # a model or a cluster that is said here takes the place of the file's
+        other = {"other_model": "model" in said, "other_ray": "ray" in said}
+        studies = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), None)]
     studies = [entry.but(said) for entry in studies]

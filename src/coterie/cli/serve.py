@@ -10,14 +10,17 @@ from coterie.cli.stopping import stop_on_terminate
 
 def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie federation init' made.", metavar="DIR")]) -> None:
     """Listen for sites and carry out what 'coterie launch' orders, until Ctrl-C. Runs that were cut short go on by themselves."""
-    from coterie.deploy.certificates import check_server_certificate
+    from coterie.deploy.certificates import check_server_certificate, keep_only_authority
     from coterie.deploy.federation import FederationFolder
+    from coterie.deploy.files import keep_private
     from coterie.deploy.flare.server_process import check_alive, running_server
     from coterie.deploy.flare.supervisor import supervise
 
     stop_on_terminate()
     federation = FederationFolder.open(folder)
     check_server_certificate(federation)
+    keep_private(federation.folder)
+    keep_only_authority(federation)
     try:
         print(f"Starting the server of {folder} ...", flush=True)
         with running_server(federation) as process:

@@ -26,3 +26,17 @@ def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "mode
             raise UntrustedCodeError(
                 f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, say so with --trust."
             )
+
+
+def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> None:
+    """Refuse, before anything is connected to, the first address of a Ray cluster that `where` names, unless it is trusted.
+
+    A cluster is sent code and data, and what it answers is unpickled: it runs code here. "auto" names no address: it is the cluster that
+    the user has started.
+    """
+    for address in addresses:
+        if not trust and address not in (None, "auto"):
+            raise UntrustedCodeError(
+                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, say so with --trust, "
+                "or name a cluster with --ray."
+            )

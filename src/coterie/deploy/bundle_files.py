@@ -11,9 +11,10 @@ from safetensors.numpy import load, save
 
 from coterie.core import trees
 from coterie.core.arrays import Array
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.inputs import Inputs
-from coterie.core.plain import write_json
+from coterie.core.plain import json_text
 from coterie.core.tasks import CLASSIFICATION, Task
 from coterie.core.trust import check_trust
 from coterie.data.blocked import BlockedTexts
@@ -68,11 +69,12 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
     if not bundle.task.counts_classes:
         head["task"] = asdict(bundle.task)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose another --out.")
+        (folder / MODELS).touch(mode=0o600)  # a model tells of those it was trained on: its owner alone may read it
         (folder / MODELS).write_bytes(data)
-        write_json(folder / HEAD, head)
+        write_whole(folder / HEAD, json_text(head), 0o600)
     except OSError as error:
         raise UserError(f"Cannot write to {folder} ({error.strerror or error}): choose another --out.") from error
 

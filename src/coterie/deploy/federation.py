@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
-from coterie.core.plain import write_json
+from coterie.core.plain import json_text
 
 FILE = "federation.json"
+PROJECT = "coterie"  # FLARE's name of a federation
 ROSTER = "roster.json"  # what the operator lets each site claim
 
 
@@ -62,7 +64,7 @@ class FederationFolder:
         """Keep it."""
         tree = asdict(self)
         tree.pop("folder")
-        write_json(self.folder / FILE, tree)
+        write_whole(self.folder / FILE, json_text(tree), 0o600)
 
     def but(self, **changes: tuple[str, ...]) -> "FederationFolder":
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -76,6 +78,16 @@ class FederationFolder:
     def admin(self) -> Path:
         """The operator's kit: it may submit studies."""
         return self.folder / "admin"
+
+    @property
+    def authority(self) -> Path:
+        """The authority's folder: it holds its key and certificate, and no other."""
+        return self.folder / "authority"
+
+    @property
+    def authority_file(self) -> Path:
+        """Where FLARE's provisioning looks for the authority."""
+        return self.authority / PROJECT / "state" / "cert.json"
 
     @property
     def runs(self) -> Path:

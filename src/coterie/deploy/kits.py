@@ -1,6 +1,5 @@
 """A site's kit looked at before it is used: FLARE itself would wait for ever and say nothing."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -9,7 +8,7 @@ from cryptography.x509.oid import NameOID
 
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
-from coterie.deploy.certificates import read_certificate
+from coterie.deploy.certificates import check_dates, read_certificate
 
 NEEDED = ("startup/fed_client.json", "startup/client.crt", "startup/client.key", "startup/rootCA.pem", "local/resources.json", "kit.json")
 
@@ -34,12 +33,9 @@ def check_kit(kit: Path) -> tuple[str, str]:
         own.verify_directly_issued_by(root)
     except (InvalidSignature, ValueError, TypeError) as error:
         raise UserError(f"The certificate in {kit} is not of the federation's authority: ask the operator for a new kit.") from error
-    now = datetime.now(UTC)
-    if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
-        raise UserError(
-            f"The certificate in {kit} is valid until {own.not_valid_after_utc:%Y-%m-%d}: ask the operator for a new one "
-            "('coterie federation renew'); it takes the place of startup/client.crt."
-        )
+    renewal = "ask the operator for a new one ('coterie federation renew'); it takes the place of startup/client.crt"
+    check_dates(own, f"The certificate in {kit}", renewal)
+    check_dates(root, f"The certificate of the authority in {kit}", "ask the operator for a kit of a new federation")
     key = serialization.load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
     if key.public_key() != own.public_key():
         raise UserError(f"The key in {kit} does not fit its certificate: put the one there that the certificate was asked with.")

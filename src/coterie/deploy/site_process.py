@@ -8,8 +8,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
-from coterie.core.plain import read_json, write_json
+from coterie.core.plain import json_text, read_json
 from coterie.deploy.answering import AnswerAll, answer_parcel, site_card
 from coterie.deploy.denied import Denied
 from coterie.deploy.files import kit_files
@@ -38,7 +39,7 @@ class SiteSettings:
 
     def write(self, kit: Path) -> None:
         """Keep it in the kit."""
-        write_json(kit / SITE, vars(self))
+        write_whole(kit / SITE, json_text(vars(self)), 0o600)
 
     @classmethod
     def read(cls, kit: Path) -> "SiteSettings":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.core.errors import UserError, suggestion
 from coterie.core.inside import inside
-from coterie.core.trust import check_trust
+from coterie.core.trust import check_cluster, check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import LaneEnd, LaneKey
@@ -61,6 +61,8 @@ def run_parts(
         raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
     check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
     check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
+    clusters = [study.settings_of(part).execution.ray for part in study.parts]
+    check_cluster(clusters, f"The study file {study.path}", trust or ray is not None)
     watchers = list(callbacks)
     found = []
     carried = partial(carried_by, workers=workers, ray=ray, memory=memory)

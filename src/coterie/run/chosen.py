@@ -56,7 +56,7 @@ class Chosen:
         )
 
 
-def compared_file(methods: Any, trust: bool) -> "FileStudy | None":
+def compared_file(methods: Any, trust: bool, other_ray: bool = False) -> "FileStudy | None":
     """The study file that stands in place of methods, if one does. One with a grid is several studies."""
     from coterie.run.study_file import FileStudy, read_study_file
 
@@ -67,7 +67,7 @@ def compared_file(methods: Any, trust: bool) -> "FileStudy | None":
         return None
     if len(words) > 1:
         raise UserError("Give either methods or one study file, not both.")
-    return only_study(read_study_file(Path(words[0]), trust=trust), str(words[0]))
+    return only_study(read_study_file(Path(words[0]), trust=trust, other_ray=other_ray), str(words[0]))
 
 
 def only_study(studies: "Sequence[FileStudy]", where: str) -> "FileStudy":

@@ -85,7 +85,7 @@ def compare(
     ends on time with complete pairs, and `resume` goes on. Data with severe faults (`check_data`) are refused unless `accept`. Where no
     run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
     """
-    file = compared_file(methods, trust)
+    file = compared_file(methods, trust, execution is not None)
     chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
     named, make = given_model(chosen.model)
     own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}

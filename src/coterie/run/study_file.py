@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from coterie.core.errors import UserError, suggestion
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.trust import check_trust
+from coterie.core.trust import check_cluster, check_trust
 from coterie.data.taking_part import check_unseen
 from coterie.data.unseen import spec_with_unseen
 from coterie.evidence.settings import Settings, parse_seeds
@@ -74,9 +74,15 @@ class FileStudy:
         return replace(self, settings=replace(self.settings, data=spec_with_unseen(self.settings.data, share)))
 
 
-def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False) -> list[FileStudy]:
-    """The studies of a file: one, or one for each point of its grid. A model or method that is code of the file's choice needs `trust`;
-    not a model in whose place another will stand."""
+def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False, other_ray: bool = False) -> list[FileStudy]:
+    """The studies of a file: one, or one for each point of its grid.
+
+    Args:
+        path: The file.
+        trust: Whether code of the file's choice may run: a model, a method, a sampler, a Ray cluster by its address.
+        other_model: Another model will stand in the place of the file's, which needs no trust then.
+        other_ray: Another cluster, or none, will stand in the place of the file's.
+    """
     try:
         tree = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -92,6 +98,7 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
     check_trust([method for study in studies for method in study.settings.methods], f"The study file {path}", trust, "method")
     check_trust([study.settings.plan.selection for study in studies], f"The study file {path}", trust, "sampler")
+    check_cluster([study.execution.ray for study in studies], f"The study file {path}", trust or other_ray)
     return studies
 
 

@@ -15,34 +15,41 @@ import psutil
 
 from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
+from coterie.deploy.flare.child_process import child_command
 from coterie.deploy.flare.executor import KIT
 from coterie.deploy.flare.provision import ORGANISATION
 
 HEARTBEAT = 4  # seconds
 LOG = "flare.log"
+OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: nobody else may read it
 
 
-def start_server(federation: FederationFolder) -> "subprocess.Popen[bytes]":
-    """The server of a federation. A port that is taken is refused: FLARE would share it in silence."""
+def start_server(federation: FederationFolder, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+    """The server of a federation. A port that is taken is refused: FLARE would share it in silence.
+
+    The process ends with this one, and inherits these `locks` (file descriptors).
+    """
     check_port(federation.host, federation.port)
-    return _start(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], {})
+    return _start(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], {}, locks)
 
 
-def start_site(kit: Path, site: str) -> "subprocess.Popen[bytes]":
-    """A site's client."""
+def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+    """A site's client, which ends with this process and inherits these `locks` (file descriptors)."""
     said = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
-    return _start(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())})
+    return _start(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
 
 
-def _start(workspace: Path, module: str, config: str, said: list[str], more: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _start(
+    workspace: Path, module: str, config: str, said: list[str], more: dict[str, str], locks: Sequence[int]
+) -> "subprocess.Popen[bytes]":
     workspace = workspace.absolute()
-    (workspace / "transfer").mkdir(exist_ok=True)
-    words = [sys.executable, "-u", "-m", module, "-m", str(workspace), "-s", config]
+    (workspace / "transfer").mkdir(exist_ok=True, mode=0o700)
+    words = [*child_command([sys.executable, "-u"], module), "-m", str(workspace), "-s", config]
     words += ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config", *said]
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
     safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
-    with (workspace / LOG).open("ab") as log:
+    with open(workspace / LOG, "ab", opener=_private) as log:
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -51,7 +58,13 @@ def _start(workspace: Path, module: str, config: str, said: list[str], more: dic
             env=os.environ | quiet | safe | more,
             cwd=workspace,
             start_new_session=True,
+            umask=OWNER_ALONE,
+            pass_fds=locks,
         )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:

@@ -6,7 +6,8 @@ A site may also make its key itself and send only a request to be signed: its ki
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,9 +24,11 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key, x509_name
 
 from coterie.core.errors import UserError
-from coterie.deploy.certificates import DAYS, PROJECT, authority
+from coterie.core.locks import locked
+from coterie.deploy.certificates import DAYS, DRAFT, PROJECT, authority, keep_only_authority, write_authority
 from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.federation import FederationFolder, check_site_name
+from coterie.deploy.files import keep_private
 
 SERVER, ORGANISATION = "coterie-server", "coterie"
 ADMIN = "admin@coterie.local"
@@ -46,18 +49,19 @@ def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> Federati
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     federation = FederationFolder(folder, host, port, tuple(sites))
-    made = _provision(federation)
-    shutil.copytree(made / SERVER, federation.server)
-    shutil.copytree(made / ADMIN, federation.admin)
-    _tune_server(federation)
-    for site in sites:
-        _cut_kit(federation, made, site)
+    with _provisioned(federation, sites) as made:
+        _copy(made / SERVER, federation.server)
+        _copy(made / ADMIN, federation.admin)
+        _tune_server(federation)
+        for site in sites:
+            _cut_kit(federation, made, site)
+    keep_private(federation.server)
     federation.write()
     return federation
 
 
-def add(federation: FederationFolder, site: str) -> FederationFolder:
-    """One site more; the server need not be stopped for it."""
+def add(federation: FederationFolder, site: str, key: Any = None) -> FederationFolder:
+    """One site more; the server need not be stopped for it. With a public key of its own, its kit has a certificate for that and no key."""
     check_site_name(site)
     if site in federation.sites:
         raise UserError(f"The federation has a site {site!r} already: its kit is {federation.kit(site)}.")
@@ -67,7 +71,12 @@ def add(federation: FederationFolder, site: str) -> FederationFolder:
             f"or take it back as it was with 'coterie federation add {federation.folder} {site} --again'."
         )
     grown = federation.but(sites=(*federation.sites, site))
-    _cut_kit(grown, _provision(grown), site)
+    with _provisioned(grown, [site]) as made:
+        if key is not None:
+            startup = made / site / "startup"
+            (startup / "client.key").unlink()
+            (startup / "client.crt").write_bytes(serialize_cert(_certify(grown, site, key)))
+        _cut_kit(grown, made, site)
     grown.write()
     return grown
 
@@ -75,7 +84,9 @@ def add(federation: FederationFolder, site: str) -> FederationFolder:
 def request(site: str, folder: Path) -> Path:
     """At the site: a key, which stays, and a request to be sent to the operator."""
     check_site_name(site)
-    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "client.key").exists():
+        raise UserError(f"{folder} holds a key already: choose another --out, or remove {folder / 'client.key'} if it is not in use.")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key, _ = generate_keys()
     private = folder / "client.key"
     with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -86,7 +97,7 @@ def request(site: str, folder: Path) -> Path:
     return path
 
 
-def sign(federation: FederationFolder, site: str, asked: Path, days: int = DAYS) -> FederationFolder:
+def sign(federation: FederationFolder, site: str, asked: Path) -> FederationFolder:
     """At the operator's: a kit without a key, with the certificate that the site asked for. Nothing of the request but its key counts."""
     try:
         found = x509.load_pem_x509_csr(asked.read_bytes())
@@ -95,43 +106,46 @@ def sign(federation: FederationFolder, site: str, asked: Path, days: int = DAYS)
     named = [attribute.value for attribute in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not found.is_signature_valid or named != [site]:
         raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'nobody'}, not for the site {site!r}.")
-    grown = add(federation, site)
-    certificate, key = authority(grown)
+    return add(federation, site, found.public_key())
+
+
+def _certify(federation: FederationFolder, site: str, key: Any) -> x509.Certificate:
+    certificate, own = authority(federation)
     issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    signed = generate_cert(
-        subject=Identity(site, ORGANISATION, None),
-        issuer=Identity(issuer),
-        signing_pri_key=key,
-        subject_pub_key=found.public_key(),
-        valid_days=days,
+    return generate_cert(
+        subject=Identity(site, ORGANISATION, None), issuer=Identity(issuer), signing_pri_key=own, subject_pub_key=key, valid_days=DAYS
     )
-    startup = grown.kit(site) / "startup"
-    (startup / "client.key").unlink()
-    (startup / "client.crt").write_bytes(serialize_cert(signed))
-    return grown
 
 
-def _provision(federation: FederationFolder) -> Path:
-    """Kits for everybody, made anew from the same CA; certificates that were made before stay as they are."""
+@contextmanager
+def _provisioned(federation: FederationFolder, sites: Sequence[str]) -> Iterator[Path]:
+    """Kits of the server, the operator and these sites, with new keys from the same authority, for as long as they are copied.
+
+    FLARE keeps the keys of all it has made. The authority's folder keeps its own alone: a key that lies in two places is stolen from the
+    one that is forgotten.
+    """
     project = Project(PROJECT, "a federation")
     hosts = sorted({federation.host, "localhost", "127.0.0.1"})
     ports = {"fed_learn_port": federation.port, "admin_port": federation.port}
     project.set_server(SERVER, ORGANISATION, {**ports, "default_host": federation.host, "host_names": hosts})
     project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
-    for site in federation.sites:
+    for site in sites:
         project.add_client(site, ORGANISATION, {})
     builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=AUTHORITY_DAYS)]
-    root = federation.folder / "authority"
-    root.mkdir(exist_ok=True)
-    root.chmod(0o700)
-    log = _Log()
-    for old in root.glob(f"{PROJECT}/prod_*"):
-        shutil.rmtree(old)  # FLARE numbers them, up to 99
-    context = Provisioner(str(root), builders).provision(project, logger=log)
-    if context.get(CtxKey.BUILD_ERROR):
-        raise UserError(f"The kits could not be made: {' '.join(log.errors)[:300]}")
-    (root / PROJECT / "state" / "cert.json").chmod(0o600)
-    return Path(context[CtxKey.CURRENT_PROD_DIR])
+    federation.authority.mkdir(exist_ok=True)
+    keep_only_authority(federation)
+    with locked(federation.authority), TemporaryDirectory(dir=federation.authority, prefix=DRAFT) as draft:
+        state = Path(draft) / PROJECT / "state"
+        state.mkdir(parents=True)
+        if federation.authority_file.exists():
+            shutil.copy(federation.authority_file, state)
+        log = _Log()
+        context = Provisioner(draft, builders).provision(project, logger=log)
+        if context.get(CtxKey.BUILD_ERROR):
+            raise UserError(f"The kits could not be made: {' '.join(log.errors)[:300]}")
+        if not federation.authority_file.exists():
+            write_authority(federation, json.loads((state / federation.authority_file.name).read_text(encoding="utf-8")))
+        yield Path(context[CtxKey.CURRENT_PROD_DIR])
 
 
 class _Log:
@@ -151,14 +165,21 @@ class _Log:
 def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:
     """A kit appears whole or not at all."""
     kit = federation.kit(site)
-    kit.parent.mkdir(exist_ok=True)
+    kit.parent.mkdir(exist_ok=True, mode=0o700)
     with TemporaryDirectory(dir=kit.parent) as draft:
         new = Path(draft) / site
-        shutil.copytree(made / site, new)
+        _copy(made / site, new)
         _edit(new / "local" / "resources.json.default", _client_resources, new / "local" / "resources.json")
         (new / "policy.toml").write_text(DEFAULT_POLICY, encoding="utf-8")
         (new / "kit.json").write_text(json.dumps({"site": site, "server": f"{federation.host}:{federation.port}"}), encoding="utf-8")
+        keep_private(new)
         new.rename(kit)
+
+
+def _copy(made: Path, place: Path) -> None:
+    """What FLARE made, without its scripts, notebooks and samples: they would start a client past the lock, and nothing reads them."""
+    shutil.copytree(made, place, ignore=shutil.ignore_patterns("*.sh", "*.ipynb", "readme.txt", "*.sample"))
+    keep_private(place)
 
 
 def _client_resources(tree: dict[str, Any]) -> None:

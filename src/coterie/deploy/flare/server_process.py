@@ -8,24 +8,24 @@ from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.flare.processes import end_of_log, start_server, stop, wait_for
 from coterie.deploy.presence import read_presence
+from coterie.deploy.process_lock import ProcessLock
 
 START = 90.0  # seconds until it must listen
 
 
 @contextmanager
 def running_server(federation: FederationFolder) -> Iterator["subprocess.Popen[bytes]"]:
-    """The server, listening."""
-    if read_presence(federation.server).alive:
-        raise UserError(f"A server of {federation.folder} runs already: stop it first.")
-    process = start_server(federation)
-    try:
-        ready = wait_for(lambda: process.poll() is not None or _listens(federation, process.pid), START)
-        check_alive(federation, process)
-        if not ready:
-            raise UserError(f"The server did not listen within {START:.0f} s: {end_of_log(federation.server)}")
-        yield process
-    finally:
-        stop(process, 3)
+    """The server, listening. One that runs already is refused by its process; what a killed one has left is ended."""
+    with ProcessLock(federation.server, f"A server of {federation.folder}") as lock:
+        process = start_server(federation, [lock.handle])
+        try:
+            ready = wait_for(lambda: process.poll() is not None or _listens(federation, process.pid), START)
+            check_alive(federation, process)
+            if not ready:
+                raise UserError(f"The server did not listen within {START:.0f} s: {end_of_log(federation.server)}")
+            yield process
+        finally:
+            stop(process, 3)
 
 
 def check_alive(federation: FederationFolder, process: "subprocess.Popen[bytes]") -> None:

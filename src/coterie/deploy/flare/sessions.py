@@ -20,6 +20,7 @@ from coterie.deploy.server_run import Order
 
 POLL = 0.02  # seconds between a site's questions for work
 ENDED = "FINISHED"
+SERVER_APP, SITE_APP = "server_app", "site_app"
 
 
 @contextmanager
@@ -45,7 +46,8 @@ def submit(session: Session, order: Order, federation: FederationFolder, timeout
 
 def _job(folder: Path, order: Order, federation: FederationFolder, timeout: float) -> Path:
     job = folder / order.run
-    (job / "app" / "config").mkdir(parents=True)
+    for app in (SERVER_APP, SITE_APP):
+        (job / app / "config").mkdir(parents=True)
     args = {
         "order": asdict(order),
         "runs": str(federation.runs.absolute()),
@@ -76,9 +78,16 @@ def _job(folder: Path, order: Order, federation: FederationFolder, timeout: floa
         "components": [],
         "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
     }
+    # What the server is told, with its folders, is no affair of the sites: they get an app of their own.
+    apps = {SERVER_APP: ["server"], SITE_APP: sorted(federation.sites)}
     # With fewer than min_clients left FLARE would end the job; how many a run needs to begin with is the order's affair.
-    meta = {"name": order.run, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": ["@ALL"]}}
-    for path, tree in (("meta.json", meta), ("app/config/config_fed_server.json", server), ("app/config/config_fed_client.json", client)):
+    meta = {"name": order.run, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": apps}
+    files = {
+        "meta.json": meta,
+        f"{SERVER_APP}/config/config_fed_server.json": server,
+        f"{SITE_APP}/config/config_fed_client.json": client,
+    }
+    for path, tree in files.items():
         (job / path).write_text(json.dumps(tree, indent=1), encoding="utf-8")
     return job
 

@@ -2,11 +2,16 @@
 
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.core.errors import UserError
 from coterie.deploy.flare.processes import LOG, end_of_log, said_since, start_site, stop_all, wait_for
+from coterie.deploy.process_lock import ProcessLock
+
+if TYPE_CHECKING:
+    from coterie.deploy.site_process import SiteSettings
 
 TAKEN_IN = "Successfully registered client"
 # What FLARE's log says, and what it means; {site} and {server} are filled in.
@@ -24,19 +29,32 @@ SENTENCES = (
 
 
 @contextmanager
-def running_sites(kits: Mapping[str, Path], server: str, patience: float) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """The clients of these sites, started at once, all taken in by the server."""
-    begins = {site: (kit / LOG).stat().st_size if (kit / LOG).exists() else 0 for site, kit in kits.items()}
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        processes += [start_site(kit, site) for site, kit in kits.items()]
+def running_sites(
+    kits: Mapping[str, Path], server: str, patience: float, settings: "Mapping[str, SiteSettings] | None" = None
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """The clients of these sites, started at once, all taken in by the server.
+
+    Args:
+        kits: By site, its kit. One that is in use is refused, with the process that uses it.
+        server: Where the server is, for sentences.
+        patience: Seconds until it must have taken all of them in.
+        settings: By site, what is written into its kit once that is held; default: what is there.
+    """
+    settings = settings or {}
+    with ExitStack() as held:
+        locks = {site: held.enter_context(ProcessLock(kit, f"The site {site} of {kit}")) for site, kit in kits.items()}
+        begins = {site: (kit / LOG).stat().st_size if (kit / LOG).exists() else 0 for site, kit in kits.items()}
+        processes: list[subprocess.Popen[bytes]] = []
+        held.callback(lambda: stop_all(processes, 5))
+        for site, kit in kits.items():
+            if site in settings:
+                settings[site].write(kit)
+            processes.append(start_site(kit, site, [locks[site].handle]))
         for (site, kit), process in zip(kits.items(), processes, strict=True):
             said = _await_word(kit / LOG, begins[site], process, patience)
             if TAKEN_IN not in said:
                 raise UserError(refusal(said, site, server, patience))
         yield processes
-    finally:
-        stop_all(processes, 5)
 
 
 def _await_word(log: Path, begin: int, process: "subprocess.Popen[bytes]", patience: float) -> str:
