@@ -6,6 +6,7 @@ and sends what it is told over the connection of that client. An attack is a fun
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from hashlib import sha256
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from time import monotonic, sleep
@@ -25,7 +27,7 @@ from coterie.deploy.flare.provision import ORGANISATION
 
 TESTS = Path(__file__).parents[1]
 JOB = "11111111-2222-3333-4444-555555555555"  # of a job that nobody ordered
-SECONDS = 4.0  # for an answer; a message that is refused is not answered
+SECONDS = 2.0  # for an answer; a message that is refused is not answered
 WORDS = ("client_train", "-s", "fed_client.json", "--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config")
 
 
@@ -239,7 +241,7 @@ def attack_garbage(sender: Sender, job: str) -> Any:
 def attack_too_large(sender: Sender, job: str) -> Any:
     """Claim that something of the server's job was too large, upon which FLARE ends it."""
     headers = {"sm__id": 1, "sm__dt": 6, "sm__em": "x", "sm__et": "BlobSizeError", "sm__ch": "return_only", "sm__tp": "x"}
-    return _fire(sender, f"server.{job}", "sm__STREAM", "sm__ERROR", b"", headers)
+    return [_fire(sender, f"server.{job}", "sm__STREAM", topic, b"", headers) for topic in ("sm__ERROR", "sm__ACK")]
 
 
 def attack_bulk(sender: Sender, job: str) -> Any:
@@ -263,7 +265,7 @@ def attack_call_out(sender: Sender, job: str, port: int) -> Any:
 
 def attack_stop_process(sender: Sender, peer: str) -> Any:
     """The commands with which FLARE's operator looks at and stops the processes of others."""
-    return [sender.ask(peer, "_net_manager", topic, None) for topic in ("cells", "process_info", "config_vars", "stop")]
+    return [sender.ask(peer, "_net_manager", topic, None) for topic in ("process_info", "stop")]
 
 
 def attack_quit(sender: Sender, name: str, token: str, signature: str) -> Any:
@@ -274,16 +276,17 @@ def attack_quit(sender: Sender, name: str, token: str, signature: str) -> Any:
     return sender.ask("server", "task", "quit", Shareable(), {"project_name": "coterie"}, forged=forged)
 
 
-def attack_received(sender: Sender, word: str) -> Any:
-    """How many messages that came here hold a word."""
-    return [sum(word.encode() in message for message in sender.received), len(sender.received)]
+def attack_tokens(sender: Sender) -> Any:
+    """The marks (`presence`) of all that could be a token in what the server has sent here so far."""
+    found = set(re.findall(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", b" ".join(sender.received)))
+    return sorted(sha256(token).hexdigest()[:16] for token in found)
 
 
-def attack_own(sender: Sender) -> Any:
-    """The token that this site has."""
-    from nvflare.private.defs import CellMessageHeaderKeys as Keys
+def attack_heartbeat(sender: Sender) -> Any:
+    """A sign of life, with the token that this site has."""
+    from nvflare.apis.shareable import Shareable
 
-    return getattr(sender, "own", {}).get(Keys.TOKEN)
+    return sender.ask("server", "task", "heart_beat", Shareable(), {"job_ids": []})
 
 
 def _stream(sender: Sender, target: str, channel: str, topic: str, payload: bytes) -> Any:
