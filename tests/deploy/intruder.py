@@ -1,7 +1,7 @@
 """A malicious member of a federation: a site with its own certificate and code of its own, for tests and drills.
 
-`Intruder` starts it; `python -m deploy.intruder KIT SITE` is the process. It runs FLARE's plain client, without any of Coterie's protection,
-and sends what it is told over the connection of that client. An attack is a function of this module whose name starts with `attack_`.
+`Intruder` starts it; `python -m deploy.intruder KIT SITE` is the process. It runs FLARE's plain client, without Coterie's protection, and
+sends what it is told over the connection of that client. An attack is a function of this module whose name starts with `attack_`.
 """
 
 import json
@@ -146,7 +146,15 @@ class Sender:
         return self.ask(peer, CellChannel.CLIENT_MAIN, "admin", order, forged=forged)
 
 
-DIRECT = ("admin", "task", "server_parent_listener", "client_command", "return_only", "cellnet.channel", "_net_manager")  # what FLARE does not stream
+DIRECT = (
+    "admin",
+    "task",
+    "server_parent_listener",
+    "client_command",
+    "return_only",
+    "cellnet.channel",
+    "_net_manager",
+)  # what FLARE does not stream
 
 
 def plain(value: Any) -> Any:
@@ -181,7 +189,9 @@ def attack_run_program(sender: Sender, peer: str, out: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         write_job_of_own(app, peer, JOB, out)
-        sign_folders(str(app), load_private_key_file(str(sender.kit / "startup" / "client.key")), str(sender.kit / "startup" / "client.crt"))
+        sign_folders(
+            str(app), load_private_key_file(str(sender.kit / "startup" / "client.key")), str(sender.kit / "startup" / "client.crt")
+        )
         data = zip_directory_to_bytes(str(app), "")
     meta = {"name": "x", "job_id": JOB, "submitter_name": "admin@coterie.local", "submitter_org": ORGANISATION}
     meta |= {"submitter_role": "project_admin", "deploy_map": {"app": ["@ALL"]}, "min_clients": 1, "resource_spec": {}}
@@ -253,7 +263,14 @@ def attack_bulk(sender: Sender, job: str) -> Any:
     inner = Message({}, Shareable())
     encode_payload(inner, fobs_ctx=sender.core.get_fobs_context())
     headers = dict(inner.headers)
-    bulk = [{"target": f"server.{job}", "channel": "server_command", "topic": "abort", "message": {"headers": headers, "payload": inner.payload}}]
+    bulk = [
+        {
+            "target": f"server.{job}",
+            "channel": "server_command",
+            "topic": "abort",
+            "message": {"headers": headers, "payload": inner.payload},
+        }
+    ]
     return sender.core.fire_and_forget("cellnet.channel", "bulk", f"server.{job}", Message({}, bulk))
 
 

@@ -102,7 +102,11 @@ def test_an_operator_s_own_job_runs_nowhere(running: Running, tmp_path: Path, ki
         (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
     else:
         write_job_of_own(app, VICTIM, "x", str(out))
-    server = {"format_version": 2, "components": [], "workflows": [{"id": "c", "path": "coterie.deploy.flare.controller.CoterieController"}]}
+    server = {
+        "format_version": 2,
+        "components": [],
+        "workflows": [{"id": "c", "path": "coterie.deploy.flare.controller.CoterieController"}],
+    }
     server["workflows"][0]["args"] = {"run": "own"}  # type: ignore[index]
     (app / "config" / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
     meta = {"name": "own", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
@@ -155,7 +159,9 @@ def test_another_user_of_the_machine_cannot_reach_a_job(running: Running, job: s
         assert len(list(folder.iterdir())) == 1
     if os.getuid() == 0:
         place = next((running.federation.kit(VICTIM) / "sockets").iterdir())
-        code = f"import os, socket; os.chdir({str(place.parent)!r}); os.setuid(65534); socket.socket(socket.AF_UNIX).connect({place.name!r})"
+        code = (
+            f"import os, socket; os.chdir({str(place.parent)!r}); os.setuid(65534); socket.socket(socket.AF_UNIX).connect({place.name!r})"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "PermissionError" in done.stderr, done.stderr
 
@@ -200,7 +206,14 @@ def test_a_removed_site_is_cut_off_at_once(running: Running, job: str) -> None:
 
 
 COMMANDS = [f"{what} {VICTIM} site.json" for what in ("cat", "head", "tail", "grep clients")]
-COMMANDS += [f"ls {VICTIM}", f"pwd {VICTIM}", "cat server federation.json", "ls server", f"sys_info client {VICTIM}", f"report_env {VICTIM}"]
+COMMANDS += [
+    f"ls {VICTIM}",
+    f"pwd {VICTIM}",
+    "cat server federation.json",
+    "ls server",
+    f"sys_info client {VICTIM}",
+    f"report_env {VICTIM}",
+]
 COMMANDS += ["cells", f"stop_cell {VICTIM}", f"process_info {VICTIM}", f"configure_site_log {VICTIM} DEBUG", "dead x", "list_sessions"]
 COMMANDS += [f"{what} {{job}}" for what in ("clone_job", "download_job", "delete_job", "get_job_log", "app_command")]
 

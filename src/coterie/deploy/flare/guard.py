@@ -41,7 +41,9 @@ _SERVER_ORDERS = ("server_command:abort", "server_command:handle_dead_job")
 
 # By receiver and sender, the requests that a federation needs, as channel/topic. What is streamed is named by what is in the stream.
 REQUESTS: dict[tuple[str, str], frozenset[str]] = {
-    (SERVER, SITE): frozenset({_BYE, *(f"task/{topic}" for topic in ("challenge", "register", "heart_beat", "quit", "report_job_failure"))}),
+    (SERVER, SITE): frozenset(
+        {_BYE, *(f"task/{topic}" for topic in ("challenge", "register", "heart_beat", "quit", "report_job_failure"))}
+    ),
     (SERVER, SITE_JOB): frozenset({_BYE}),
     (SERVER, ADMIN): frozenset(
         {_BYE, "task/challenge", "task/register", "hci_channel/command"}
@@ -179,7 +181,12 @@ class Guard:
         if self.own.role == SITE:
             return peer.role == SERVER and origin.role == SERVER_JOB
         # A job hears of the other jobs of its run by its parent or by the server.
-        return not peer.is_job and origin.is_job and origin.job == self.own.job and (origin.role == SERVER_JOB) != (self.own.role == SERVER_JOB)
+        return (
+            not peer.is_job
+            and origin.is_job
+            and origin.job == self.own.job
+            and (origin.role == SERVER_JOB) != (self.own.role == SERVER_JOB)
+        )
 
     def _passes_on(self, origin: Party, destination: Party) -> bool:
         """Between the server's and a site's part of one job, and nothing else."""
@@ -235,7 +242,7 @@ def install(operator: str, removed: Callable[[], frozenset[str]]) -> None:
     cell, refusals = core_cell.CoreCell, Refusals()
     made, received = cell.__init__, cell.process_message
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         self.coterie_guard = Guard(self.get_fqcn(), operator, removed)
         self.add_incoming_request_filter(CellChannel.CLIENT_MAIN, "*", lambda message: _check_order(self, message, refusals))
@@ -251,7 +258,7 @@ def install(operator: str, removed: Callable[[], frozenset[str]]) -> None:
         if reason == "a removed site":
             connection.close()
 
-    cell.__init__, cell.process_message = __init__, process_message
+    cell.__init__, cell.process_message = make, process_message
 
 
 def _check_order(cell: Any, message: Any, refusals: Refusals) -> Any:

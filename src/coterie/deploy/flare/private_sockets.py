@@ -1,4 +1,4 @@
-"""Sockets between a FLARE process and its jobs that no other user of the machine can reach: a driver for FLARE, which has TCP ports only."""
+"""Sockets between a FLARE process and its jobs that no other user can reach: a driver for FLARE, which itself has TCP ports only."""
 
 import os
 import socket
@@ -51,17 +51,18 @@ class PrivateSocketDriver(BaseDriver):
         try:
             self.server.serve_forever()
         finally:
+            self.server.server_close()
             path.unlink(missing_ok=True)
 
     def connect(self, connector: ConnectorInfo) -> None:
         self.connector = connector
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with _short(_path(connector)) as name:
-            line.connect(name)
-        connection = SocketConnection(line, connector, False)
-        self.add_connection(connection)
-        connection.read_loop()
-        self.close_connection(connection)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            with _short(_path(connector)) as name:
+                line.connect(name)
+            connection = SocketConnection(line, connector, False)
+            self.add_connection(connection)
+            connection.read_loop()
+            self.close_connection(connection)
 
     def shutdown(self) -> None:
         self.close_all()
@@ -109,7 +110,7 @@ class _Handler(BaseRequestHandler):
         self.server.driver.close_connection(connection)
 
 
-class _short:  # noqa: N801
+class _short:
     """A path to a socket that is short enough for the system: where it is not, by way of its folder's open descriptor."""
 
     def __init__(self, path: Path) -> None:

@@ -29,7 +29,8 @@ def check_flare_version() -> None:
     """Refuse another FLARE than the one that this protection was written for."""
     if not nvflare.__version__.startswith(VERSION):
         raise UserError(
-            f"NVIDIA FLARE {nvflare.__version__} is installed, and Coterie's protection was written for {VERSION}*: pip install 'nvflare=={VERSION}*'."
+            f"NVIDIA FLARE {nvflare.__version__} is installed, and Coterie's protection was written for {VERSION}*: "
+            f"run pip install 'nvflare=={VERSION}*'."
         )
 
 
