@@ -23,7 +23,13 @@ def guard(name: str, *removed: str) -> Guard:
 def letter(peer: str, origin: str, destination: str, about: str = "task/heart_beat", link: str = "network", **more: Any) -> Letter:
     """A request as it arrives; what is streamed is in a stream."""
     channel, _, topic = about.partition("/")
-    headers = {"cn__origin": origin, "cn__destination": destination, "cn__msg_type": "req", "cn__channel": channel, "cn__topic": topic}
+    headers: dict[str, Any] = {
+        "cn__origin": origin,
+        "cn__destination": destination,
+        "cn__msg_type": "req",
+        "cn__channel": channel,
+        "cn__topic": topic,
+    }
     if channel in ("server_command", "aux_communication", "return_only", "hci_channel"):
         headers |= {"cn__channel": "sm__STREAM", "cn__topic": "sm__DATA", "sm__ch": channel, "sm__tp": topic, "sm__dt": 1}
     name = ADMIN if peer.startswith("_admin") else peer.partition(".")[0]

@@ -35,8 +35,10 @@ LONGEST = 100  # characters of a field from the wire in a log
 
 SERVER, SERVER_JOB, SITE, SITE_JOB, ADMIN = "server", "server job", "site", "site job", "operator"
 _BYE = "cellnet.channel/bye"
-_WORK = ("server_command:get_task", "server_command:submit_update", "aux_communication:__sync_runner__", "aux_communication:__task_check__")
-_WORK = (*_WORK, "aux_communication:__job_heartbeat__")
+_WORK = (
+    *("server_command:get_task", "server_command:submit_update"),
+    *("aux_communication:__sync_runner__", "aux_communication:__task_check__", "aux_communication:__job_heartbeat__"),
+)
 _SERVER_ORDERS = ("server_command:abort", "server_command:handle_dead_job")
 
 # By receiver and sender, the requests that a federation needs, as channel/topic. What is streamed is named by what is in the stream.

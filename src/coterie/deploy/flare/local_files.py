@@ -35,7 +35,7 @@ def write_site_files(kit: Path) -> None:
     _check_known(kit)
     told = read_object(kit / "kit.json", site=str, server=str)
     server = {"name": "coterie", "service": {"target": told["server"], "scheme": "grpc"}, "identity": PROJECT_SERVER}
-    client = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
+    client: dict[str, Any] = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
     client |= {"fqsn": told["site"], "is_leaf": True, "connection_security": "mtls"}
     components = [
         _component("resource_manager", "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager", _NO_GPU),
