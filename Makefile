@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format mutants drill fuzz hunt locked bench docs pages clean
+.PHONY: demo test check format mutants drill fuzz hunt locked locked-deploy bench docs pages clean
 
 demo: $(VENV)/.core  ## hospitals; then methods against their controls on rotated digits, and the page that tells what holds
 	$(BIN)/coterie run fedavg 'fedprox(mu=0.1)' local --data heart --rounds 50 --seeds 0-9
@@ -43,6 +43,11 @@ hunt: $(VENV)/.dev  ## every property of the suite on examples that were not tri
 locked: $(VENV)/bin/python  ## install exactly the files of the index whose hashes are in requirements.lock; then see that nothing lacks
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip check --disable-pip-version-check
+
+locked-deploy: $(VENV)/bin/python  ## the same for a server or a site alone: coterie[deploy], from requirements-deploy.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-deploy.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation .
 	$(BIN)/pip check --disable-pip-version-check
 
 pages: demo  ## look at the demo's page and at inspections of 10 and 1,000 clients in a real browser (needs chromium)

@@ -44,3 +44,21 @@ def test_the_lock_leaves_nothing_to_be_found_out() -> None:
     assert "setuptools" in named
     assert named["triton"].endswith('; platform_system == "Linux"')
     assert all(line.endswith('; platform_system == "Linux"') for name, line in named.items() if name.startswith(("nvidia-", "cuda-")))
+
+
+def test_the_lock_of_a_deployment_is_what_it_needs_and_no_more() -> None:
+    """`make locked-deploy` on a server or a site: the same files as everywhere else, without the tools of development."""
+    pytest.importorskip("nvflare")
+    done = subprocess.run(
+        [sys.executable, "-c", "import lock; print(lock.deploy_lock(lock.LOCK.read_text()), end='')"],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    locked = (ROOT / "requirements-deploy.lock").read_text()
+    assert locked == done.stdout, "run 'python scripts/lock.py --deploy'"
+    named = {line.partition("==")[0] for line in locked.splitlines() if "==" in line}
+    assert {"nvflare", "opacus", "torch", "psutil", "cryptography", "setuptools"} <= named
+    assert not named & {"pytest", "mypy", "ruff", "hypothesis", "wandb", "ray", "ipykernel", "transformers"}

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,28 @@ def test_what_is_typed_is_trusted_and_takes_the_place_of_the_file_s(coterie: Com
     assert not (here / "PWNED").exists()
 
 
+def test_a_study_file_names_a_ray_cluster_only_with_trust(coterie: Commands, here: Path) -> None:
+    """A cluster runs code here: what it answers is unpickled."""
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        cluster.settimeout(0)
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        path = study_file(here, "mclr")
+        path.write_text(path.read_text() + f'[execution]\nray = "{address}"\n')
+        says = f"The study file {path} sends the study to the Ray cluster '{address}', which may run code here: if you trust it, say so"
+        for command in (["run"], ["compare", "--out", here / "out"], ["plan"]):
+            assert says in coterie.refused(*command, path)
+        with pytest.raises(UntrustedCodeError):
+            ct.compare(path, out=here / "out")
+        with pytest.raises(UntrustedCodeError):
+            read_study_file(path)
+        with pytest.raises(BlockingIOError):
+            cluster.accept()  # nobody called
+    assert read_study_file(path, trust=True)[0].execution.ray == address
+    assert read_study_file(path, other_ray=True)[0].execution.ray == address
+    path.write_text(path.read_text().replace(address, "auto"))
+    assert read_study_file(path)[0].execution.ray == "auto"  # one that the user has started
+
+
 def test_methods_name_code_only_with_trust_and_only_methods(here: Path) -> None:
     for spec in ("os:system('false')", "theirs:net", "theirs:net+finetune"):
         with pytest.raises(UntrustedCodeError, match="needs code that is not Coterie's, the method"):
@@ -210,6 +233,11 @@ def test_a_reproduction_runs_its_code_only_with_trust(coterie: Commands, here: P
     )
     study = read_reproduction(path)
     assert "if you trust it" in coterie.refused("reproduce", path)
+    text = path.read_text()
+    on_ray = text.replace("theirs:net", "mclr").replace("[[claims]]", '[study.execution]\nray = "192.0.2.1:6379"\n[[claims]]', 1)
+    path.write_text(on_ray)
+    assert "sends the study to the Ray cluster '192.0.2.1:6379'" in coterie.refused("reproduce", path)
+    path.write_text(text)
     with pytest.raises(UntrustedCodeError):
         reproduce(study, out=here / "out")
     assert not ran(here)

@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -100,3 +102,32 @@ def test_a_server_whose_certificate_has_ended_does_not_start(federation: Federat
         check_server_certificate(federation)
     assert [name for name, _, _ in renew(federation, ["server"])] == ["server"]
     check_server_certificate(federation)
+
+
+def let_begin(federation: FederationFolder, path: Path, begins: datetime) -> None:
+    """Replace a certificate by one of the same key that is valid from then on, for a day."""
+    root, key = authority(federation)
+    old = read_certificate(path)
+    made = x509.CertificateBuilder().subject_name(old.subject).issuer_name(root.subject).public_key(old.public_key()).serial_number(7)
+    made = made.not_valid_before(begins).not_valid_after(begins + timedelta(days=1))
+    path.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.mark.parametrize("name", ["client.crt", "rootCA.pem"])
+def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks(federation: FederationFolder, name: str) -> None:
+    begins = datetime.now(UTC) + timedelta(hours=3)
+    let_begin(federation, federation.kit("north") / "startup" / name, begins)
+    with pytest.raises(UserError, match=f"is not valid before {begins:%Y-%m-%d %H:%M} UTC.*check the clocks"):
+        check_kit(federation.kit("north"))
+    let_begin(federation, federation.kit("north") / "startup" / name, begins - timedelta(days=2))
+    with pytest.raises(UserError, match="ended on"):
+        check_kit(federation.kit("north"))
+
+
+def test_so_is_that_of_a_server(federation: FederationFolder) -> None:
+    let_begin(federation, federation.server / "startup" / "server.crt", datetime.now(UTC) + timedelta(hours=3))
+    with pytest.raises(UserError, match=r"The server's certificate is not valid before .*check the clocks"):
+        check_server_certificate(federation)
+    let_begin(federation, federation.server / "startup" / "server.crt", datetime.now(UTC) - timedelta(days=3))
+    with pytest.raises(UserError, match=r"The server's certificate ended on .*federation renew"):
+        check_server_certificate(federation)

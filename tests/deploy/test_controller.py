@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -94,6 +95,22 @@ def test_sites_have_time_to_load_their_data_before_the_first_answer(controller: 
     assert carrier.patience == FIRST
     carrier.exchange({})
     assert carrier.patience == 2.0
+
+
+def test_a_site_of_the_run_that_is_not_part_of_the_job_is_not_waited_for(
+    controller: CoterieController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took part in an earlier job, and came too late for this one: FLARE would hold its task until the time is over."""
+    sent: list[str] = []
+    monkeypatch.setattr(controller, "send", lambda task, fl_ctx, targets: sent.extend(targets), raising=False)
+    carrier = FlareCarrier(controller, None, Signal(), 600.0, set, controller.began_with)
+    began = monotonic()
+    assert carrier.exchange({"late": b"a question"}) == {}
+    carrier.post("1", "late", b"a question")
+    assert carrier.collect(wait=True) == ("1", None)
+    assert monotonic() - began < 5
+    carrier.post("2", "a", b"a question")
+    assert sent == ["a"]
 
 
 def job(sites: list[str], rounds: int, let_in: list[str]) -> list[dict[str, Any]]:

@@ -4,9 +4,10 @@ import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
-from coterie.core.plain import write_json
+from coterie.core.plain import json_text
 
 FILE = "federation.json"
 PROJECT = "coterie"  # FLARE's name of a federation
@@ -37,7 +38,7 @@ class FederationFolder:
         """Keep it."""
         tree = asdict(self)
         tree.pop("folder")
-        write_json(self.folder / FILE, tree)
+        write_whole(self.folder / FILE, json_text(tree), 0o600)
 
     def but(self, **changes: tuple[str, ...]) -> "FederationFolder":
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 
+import psutil
+
 from coterie.core.errors import UserError
 from coterie.core.plain import write_json
 
@@ -62,9 +64,6 @@ def registrations(server: Path) -> dict[str, str]:
 
 def _runs(process: int) -> bool:
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)  # in a container nobody may clear them away
+    except psutil.NoSuchProcess:
         return False
-    except OSError:
-        return True  # somebody else's
-    return True

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -141,5 +142,5 @@ def _is_orphan(process: Any) -> bool:
         return True
     if FLARE in " ".join(parent.cmdline()):
         return _is_orphan(parent)
-    started_by = [int(word) for word, after in zip(words, words[1:], strict=False) if after in ("signal", "watch") and word.isdigit()]
+    started_by = [int(word) for word, after in pairwise(words) if after in ("signal", "watch") and word.isdigit()]
     return bool(started_by) and started_by[0] != parent.pid

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError, suggestion
-from coterie.core.plain import write_json
+from coterie.core.plain import json_text
 from coterie.deploy.federation import FILE, FederationFolder
 
 DISABLED = "disabled_clients.json"  # FLARE reads it when the server starts
@@ -30,7 +31,7 @@ def take_back(federation: FederationFolder, site: str) -> FederationFolder:
 
 def write_disabled(federation: FederationFolder) -> None:
     """For the next start of the server."""
-    write_json(federation.server / DISABLED, {"disabled_clients": sorted(federation.removed)})
+    write_whole(federation.server / DISABLED, json_text({"disabled_clients": sorted(federation.removed)}), 0o600)
 
 
 class RemovedSites:

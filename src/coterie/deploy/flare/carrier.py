@@ -1,7 +1,7 @@
 """Messages to sites as FLARE tasks: one task for each site, all at once, replies one by one."""
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -25,8 +25,17 @@ class AbortedError(BaseException):
 class FlareCarrier:
     """Sends by the controller's `send`: what a site cannot take now is offered again until the time is over."""
 
-    def __init__(self, controller: Any, fl_ctx: FLContext, abort: Signal, timeout: float, gone: Callable[[], set[str]]) -> None:
-        """`gone` names the sites that FLARE has seen leave."""
+    def __init__(
+        self,
+        controller: Any,
+        fl_ctx: FLContext,
+        abort: Signal,
+        timeout: float,
+        gone: Callable[[], set[str]],
+        sites: Collection[str] | None = None,
+    ) -> None:
+        """`gone` names the sites that FLARE has seen leave, `sites` those that are part of the job; default: whoever is asked."""
+        self.sites = sites
         self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
         self.silent: dict[str, int] = {}
         self.patience = max(timeout, FIRST)
@@ -42,7 +51,7 @@ class FlareCarrier:
         waiting, answers, replies = {}, {}, queue.Queue[tuple[str, bytes | None]]()
         lost = self.lost
         for site, data in parcels.items():
-            if site not in lost:
+            if site not in lost and self._takes_part(site):
                 waiting[site] = self._task(data, partial(_into, replies, site))
                 self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
         end = monotonic() + self.patience
@@ -70,10 +79,14 @@ class FlareCarrier:
         """Send, and do not wait; a site that is not asked any more is silent at once."""
         task = self._task(data, partial(_into, self._come, number))
         self._posted[number] = (site, task, monotonic() + self.patience)
-        if site in self.lost:
+        if site in self.lost or not self._takes_part(site):
             self._come.put((number, None))
         else:
             self.controller.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
+
+    def _takes_part(self, site: str) -> bool:
+        """A site of the run may not be part of this job: it came too late. Nobody would fetch what it is asked, and all would wait."""
+        return self.sites is None or site in self.sites
 
     def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
         """What comes next of all that was posted."""

@@ -70,7 +70,7 @@ class CoterieController(Controller):
     def _carry_out(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         self.began_with = {client.name: mark_of(client) for client in fl_ctx.get_engine().get_clients()}
         sites = sorted(self.began_with)
-        carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone)
+        carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone, self.began_with)
         self.journal.begin(sites)
         newcomers = Newcomers(lambda: self.waiting(carrier.lost), self.journal.lines)
         try:
