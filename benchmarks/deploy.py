@@ -1,15 +1,11 @@
 """What a real federation costs: a server and sites as processes on this machine, over FLARE with mutual TLS."""
 
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -23,11 +19,7 @@ from coterie.evidence.settings import Settings
 
 MODELS = {"7,850": "mlp(48,80)", "1,602,550": "mlp(1228,1228)"}  # parameters, on digits
 TARGETS = {2: 0.2, 8: 0.5}  # seconds a phase of the small model, by sites
-ROUNDS, PLAIN_ROUNDS = 15, 4
-TUNED = {  # what we set in a job, and FLARE has slower defaults for
-    "config_fed_server.json": ("server",),
-    "config_fed_client.json": ("default_task_fetch_interval", "task_check_interval", "runner_sync_timeout", "job_heartbeat_interval"),
-}
+ROUNDS = 15
 
 
 def deploy(images: Images) -> None:
@@ -35,8 +27,8 @@ def deploy(images: Images) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from deploy.running import Running
 
-    heading("a real federation on this machine: seconds a phase (median), FLARE as we set it and with its own defaults")
-    row("sites, parameters", "ours", "FLARE's", "start", "first round", "MiB a site")
+    heading("a real federation on this machine: seconds a phase (median)")
+    row("sites, parameters", "a phase", "start", "first round", "MiB a site")
     for count, target in TARGETS.items():
         data = f"digits/iid(clients={count})"
         sites = {f"site-{i}": SiteSettings(data, (name,), engine="loop", threads=1) for i, name in enumerate(load(data).ids)}
@@ -47,9 +39,7 @@ def deploy(images: Images) -> None:
                 for parameters, model in MODELS.items():
                     name = parameters.replace(",", "-")
                     ours, first, memory = phases(running, data, model, f"ours-{name}", ROUNDS)
-                    with plain_flare():
-                        plain, _, _ = phases(running, data, model, f"plain-{name}", PLAIN_ROUNDS)
-                    row(f"{count}, {parameters}", f"{ours:.3f}", f"{plain:.3f}", f"{start:.1f} s", f"{first:.1f} s", f"{memory:.0f}")
+                    row(f"{count}, {parameters}", f"{ours:.3f}", f"{start:.1f} s", f"{first:.1f} s", f"{memory:.0f}")
                     if parameters == next(iter(MODELS)):
                         verdict(f"{count} sites, a phase", ours, target, least=False, unit=" s")
 
@@ -76,22 +66,3 @@ def resident(running: Any, site: str) -> float:
     """MiB of a site's processes together."""
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in running.pids(None, site)]
     return sum(pages) * 4096 / (1 << 20)
-
-
-@contextmanager
-def plain_flare() -> Iterator[None]:
-    """Jobs with FLARE's own defaults."""
-    from coterie.deploy.flare import sessions
-
-    made = sessions._job
-
-    def plain(*args: Any) -> Path:
-        job = made(*args)
-        for name, keys in TUNED.items():
-            path = job / "app" / "config" / name
-            tree = json.loads(path.read_text())
-            path.write_text(json.dumps({key: value for key, value in tree.items() if key not in keys}))
-        return job
-
-    with patch.object(sessions, "_job", plain):
-        yield

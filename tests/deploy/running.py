@@ -20,6 +20,7 @@ from coterie.deploy.flare import processes, provision, sessions
 from coterie.deploy.flare.executor import KIT
 from coterie.deploy.journal import STATUS, journal_lines
 from coterie.deploy.presence import connected_sites
+from coterie.deploy.runs import RunFolder
 from coterie.deploy.server_run import Order
 from coterie.deploy.site_process import SiteSettings
 from coterie.evidence.reader import Evidence
@@ -115,13 +116,12 @@ class Running:
     def submit(self, settings: Settings, run: str, *, timeout: float = 30.0, minimum: int = 1, **order: Any) -> str:
         """Send a job, or the next one of a run; as soon as the server answers."""
         end = monotonic() + 60
-        order = {"order": tuple(self.settings), **order}
+        made = Order(run, "study", settings.as_json(), minimum=minimum, **{"order": tuple(self.settings), **order})
+        RunFolder(self.federation.runs / run).place(made, timeout)
         while True:
             try:
                 with sessions.operating(self.federation, 5.0) as session:
-                    return sessions.submit(
-                        session, Order(run, "study", settings.as_json(), minimum=minimum, **order), self.federation, timeout
-                    )
+                    return sessions.submit(session, run, self.federation)
             except UserError:  # not yet
                 if monotonic() > end:
                     raise

@@ -12,17 +12,23 @@ pytest.importorskip("nvflare")
 from nvflare.apis.client import Client
 from nvflare.apis.signal import Signal
 
+from coterie.core.errors import UserError
 from coterie.deploy.flare.carrier import FIRST, FlareCarrier
 from coterie.deploy.flare.controller import CoterieController
 from coterie.deploy.flare.newcomers import LONGEST, Newcomers, patience
+from coterie.deploy.flare.protection import SERVER_FOLDER
 from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.presence import write_presence
+from coterie.deploy.runs import RunFolder
+from coterie.deploy.server_run import Order
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> CoterieController:
-    order = {"run": "a-run", "kind": "study", "settings": {}}
-    made = CoterieController(order, str(tmp_path / "runs"), str(tmp_path))
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CoterieController:
+    monkeypatch.setenv(SERVER_FOLDER, str(tmp_path / "server"))
+    (tmp_path / "server").mkdir()
+    RunFolder(tmp_path / "runs" / "a-run").place(Order("a-run", "study", {}, minimum=2), 30.0)
+    made = CoterieController("a-run")
     made.journal.begin(["a", "b"])
     made.journal.say("round")
     made.began_with = {"a": mark_of(Client("a", "token of a")), "b": mark_of(Client("b", "token of b"))}
@@ -37,6 +43,17 @@ def see(controller: CoterieController, **tokens: str) -> None:
 
 def over(controller: CoterieController, lost: tuple[str, ...] = ()) -> bool:
     return Newcomers(lambda: controller.waiting(controller.gone() | set(lost)), controller.journal.lines).over
+
+
+def test_a_job_says_no_more_than_the_name_of_a_run(controller: CoterieController) -> None:
+    assert controller.order.minimum == 2
+    (controller.folder / "study").mkdir()
+    assert CoterieController("a-run").order.minimum == 1  # it has begun, and goes on with those who are there
+    for name in ("../a-run", "/tmp/a-run", "", ".", "..", "a/b", "x" * 300):
+        with pytest.raises(UserError, match="names a run"):
+            CoterieController(name)
+    with pytest.raises(UserError):
+        CoterieController("another-run")
 
 
 def test_a_job_goes_on_while_all_who_are_there_take_part(controller: CoterieController) -> None:

@@ -72,6 +72,9 @@ def main() -> None:
     """Run the module that the command line names."""
     parent, how, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     end_with_parent(parent, how)
+    from coterie.deploy.flare.protection import protect
+
+    protect()
     if module in STARTS_JOBS:
         _guard_jobs()
     sys.argv = [module, *sys.argv[4:]]

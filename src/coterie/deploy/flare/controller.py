@@ -1,6 +1,8 @@
 """The server's part of a FLARE job: it runs an order, tells how far it is, and ends the job when something new has to be taken in."""
 
+import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,15 @@ from coterie.core.errors import UserError
 from coterie.core.locks import locked
 from coterie.deploy.federation import read_roster
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
+from coterie.deploy.flare.jobs import is_run_name
 from coterie.deploy.flare.newcomers import Newcomers
+from coterie.deploy.flare.protection import SERVER_FOLDER
 from coterie.deploy.flare.watch import mark_of
 from coterie.deploy.journal import Journal
 from coterie.deploy.presence import connected_sites, registrations
 from coterie.deploy.removal import RemovedSites
-from coterie.deploy.server_run import Order, TooFewSitesError, carry_out_order
+from coterie.deploy.runs import RunFolder
+from coterie.deploy.server_run import TooFewSitesError, carry_out_order
 
 CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
 
@@ -28,10 +33,16 @@ CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting 
 class CoterieController(Controller):
     """Runs in a process of its own on the server, one for each job."""
 
-    def __init__(self, order: dict[str, Any], runs: str, server: str, timeout: float = 600.0) -> None:
+    def __init__(self, run: str) -> None:
+        """A job says no more than a run's name: where runs lie and what was ordered, the server knows itself."""
         super().__init__()
-        self.order = Order.read(order)
-        self.folder, self.server, self.timeout = Path(runs) / self.order.run, Path(server), timeout
+        if not is_run_name(run):
+            raise UserError("A job names a run by letters, digits, - . = and _.")
+        self.server = Path(os.environ[SERVER_FOLDER])
+        self.folder = self.server.parent / "runs" / run
+        order, self.timeout = RunFolder(self.folder).order()
+        # A run that has begun goes on with whoever is there.
+        self.order = replace(order, minimum=1) if (self.folder / "study").exists() else order
         self.left: set[str] = set()
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration
         self.removed = RemovedSites(self.server.parent)

@@ -17,7 +17,8 @@ from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.flare.child_process import child_command
 from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.provision import ORGANISATION
+from coterie.deploy.flare.local_files import ORGANISATION, write_server_files, write_site_files
+from coterie.deploy.flare.protection import SERVER_FOLDER, check_flare_version
 
 HEARTBEAT = 4  # seconds
 LOG = "flare.log"
@@ -29,12 +30,17 @@ def start_server(federation: FederationFolder, locks: Sequence[int] = ()) -> "su
 
     The process ends with this one, and inherits these `locks` (file descriptors).
     """
+    check_flare_version()
     check_port(federation.host, federation.port)
-    return _start(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], {}, locks)
+    write_server_files(federation)
+    where = {SERVER_FOLDER: str(federation.server.absolute())}
+    return _start(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], where, locks)
 
 
 def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
     """A site's client, which ends with this process and inherits these `locks` (file descriptors)."""
+    check_flare_version()
+    write_site_files(kit)
     said = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
     return _start(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
 

@@ -6,7 +6,7 @@ A site may also make its key itself and send only a request to be signed: its ki
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,13 +29,10 @@ from coterie.deploy.certificates import DAYS, DRAFT, PROJECT, authority, keep_on
 from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.federation import FederationFolder, check_site_name
 from coterie.deploy.files import keep_private
+from coterie.deploy.flare.local_files import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files
+from coterie.deploy.flare.local_files import PROJECT_SERVER as SERVER
 
-SERVER, ORGANISATION = "coterie-server", "coterie"
-ADMIN = "admin@coterie.local"
-CLASSES = "coterie.deploy.flare."  # what a job may make, on the server and on every site
 AUTHORITY_DAYS = 3650
-HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
-MOST_SITES = 1000
 
 
 def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> FederationFolder:
@@ -52,7 +49,7 @@ def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> Federati
     with _provisioned(federation, sites) as made:
         _copy(made / SERVER, federation.server)
         _copy(made / ADMIN, federation.admin)
-        _tune_server(federation)
+        write_server_files(federation)
         for site in sites:
             _cut_kit(federation, made, site)
     keep_private(federation.server)
@@ -128,7 +125,7 @@ def _provisioned(federation: FederationFolder, sites: Sequence[str]) -> Iterator
     hosts = sorted({federation.host, "localhost", "127.0.0.1"})
     ports = {"fed_learn_port": federation.port, "admin_port": federation.port}
     project.set_server(SERVER, ORGANISATION, {**ports, "default_host": federation.host, "host_names": hosts})
-    project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
+    project.add_admin(ADMIN, ORGANISATION, {"role": ROLE})
     for site in sites:
         project.add_client(site, ORGANISATION, {})
     builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=AUTHORITY_DAYS)]
@@ -169,9 +166,9 @@ def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:
     with TemporaryDirectory(dir=kit.parent) as draft:
         new = Path(draft) / site
         _copy(made / site, new)
-        _edit(new / "local" / "resources.json.default", _client_resources, new / "local" / "resources.json")
         (new / "policy.toml").write_text(DEFAULT_POLICY, encoding="utf-8")
         (new / "kit.json").write_text(json.dumps({"site": site, "server": f"{federation.host}:{federation.port}"}), encoding="utf-8")
+        write_site_files(new)
         keep_private(new)
         new.rename(kit)
 
@@ -180,37 +177,3 @@ def _copy(made: Path, place: Path) -> None:
     """What FLARE made, without its scripts, notebooks and samples: they would start a client past the lock, and nothing reads them."""
     shutil.copytree(made, place, ignore=shutil.ignore_patterns("*.sh", "*.ipynb", "readme.txt", "*.sample"))
     keep_private(place)
-
-
-def _client_resources(tree: dict[str, Any]) -> None:
-    tree["class_allow_list"] = [*tree["class_allow_list"], CLASSES]
-    tree["allow_log_streaming"] = False
-    tree["components"] = [component for component in tree["components"] if component["id"] != "site_log_streamer"]
-
-
-def _tune_server(federation: FederationFolder) -> None:
-    server = federation.server.absolute()
-
-    def listen(tree: dict[str, Any]) -> None:
-        tree["servers"][0]["service"]["target"] = f"{federation.host}:{federation.port}"
-
-    def resources(tree: dict[str, Any]) -> None:
-        tree["servers"][0] |= {"max_num_clients": MOST_SITES, "heart_beat_timeout": HEARTBEAT_TIMEOUT, "check_engine_frequency": 0.5}
-        tree["servers"][0]["shutdown_period"] = 3.0
-        tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(server / "snapshots")
-        for component in tree["components"]:
-            if component["id"] == "job_manager":
-                component["args"]["uri_root"] = str(server / "jobs")
-            if component["id"] == "job_scheduler":
-                component["args"] |= {"max_jobs": 1, "min_schedule_interval": 0.2, "max_schedule_interval": 2.0}
-        tree["components"].append({"id": "watch", "path": f"{CLASSES}watch.Watch", "args": {"server": str(server)}})
-        tree["class_allow_list"] = [*tree["class_allow_list"], CLASSES]
-
-    _edit(server / "startup" / "fed_server.json", listen)
-    _edit(server / "local" / "resources.json.default", resources, server / "local" / "resources.json")
-
-
-def _edit(path: Path, change: Callable[[dict[str, Any]], None], out: Path | None = None) -> None:
-    tree = json.loads(path.read_text(encoding="utf-8"))
-    change(tree)
-    (out or path).write_text(json.dumps(tree, indent=1), encoding="utf-8")

@@ -1,12 +1,9 @@
 """The operator's connection to a server: who is there, submit, follow, abort."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import NoConnection
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
@@ -14,13 +11,11 @@ from nvflare.fuel.hci.client import api
 
 from coterie.core.errors import UserError
 from coterie.deploy.federation import FederationFolder
-from coterie.deploy.flare.provision import ADMIN, HEARTBEAT_TIMEOUT
+from coterie.deploy.flare.jobs import write_job
+from coterie.deploy.flare.local_files import ADMIN
 from coterie.deploy.presence import read_presence
-from coterie.deploy.server_run import Order
 
-POLL = 0.02  # seconds between a site's questions for work
 ENDED = "FINISHED"
-SERVER_APP, SITE_APP = "server_app", "site_app"
 
 
 @contextmanager
@@ -38,58 +33,10 @@ def operating(federation: FederationFolder, timeout: float = 15.0) -> Iterator[S
         session.close()
 
 
-def submit(session: Session, order: Order, federation: FederationFolder, timeout: float) -> str:
-    """Begin a job, or the next one of a run; its number."""
+def submit(session: Session, run: str, federation: FederationFolder) -> str:
+    """Begin a job, or the next one of a run whose order is in its folder; its number."""
     with TemporaryDirectory() as folder:
-        return str(session.submit_job(str(_job(Path(folder), order, federation, timeout))))
-
-
-def _job(folder: Path, order: Order, federation: FederationFolder, timeout: float) -> Path:
-    job = folder / order.run
-    for app in (SERVER_APP, SITE_APP):
-        (job / app / "config").mkdir(parents=True)
-    args = {
-        "order": asdict(order),
-        "runs": str(federation.runs.absolute()),
-        "server": str(federation.server.absolute()),
-        "timeout": timeout,
-    }
-    server: Mapping[str, Any] = {
-        "format_version": 2,
-        "server": {"task_request_interval": POLL, "heart_beat_timeout": HEARTBEAT_TIMEOUT},
-        "dead_client_grace_period": 5.0,
-        "dead_client_check_lead_time": 1.0,
-        "end_run_readiness_check_interval": 0.2,
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-        "workflows": [{"id": "coterie", "path": "coterie.deploy.flare.controller.CoterieController", "args": args}],
-    }
-    client: Mapping[str, Any] = {
-        "format_version": 2,
-        "default_task_fetch_interval": POLL,
-        "get_task_timeout": 60.0,
-        "submit_task_result_timeout": 60.0,
-        "task_check_interval": 0.5,
-        "runner_sync_timeout": 1.0,
-        "job_heartbeat_interval": 3.0,
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
-        "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
-    }
-    # What the server is told, with its folders, is no affair of the sites: they get an app of their own.
-    apps = {SERVER_APP: ["server"], SITE_APP: sorted(federation.sites)}
-    # With fewer than min_clients left FLARE would end the job; how many a run needs to begin with is the order's affair.
-    meta = {"name": order.run, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": apps}
-    files = {
-        "meta.json": meta,
-        f"{SERVER_APP}/config/config_fed_server.json": server,
-        f"{SITE_APP}/config/config_fed_client.json": client,
-    }
-    for path, tree in files.items():
-        (job / path).write_text(json.dumps(tree, indent=1), encoding="utf-8")
-    return job
+        return str(session.submit_job(str(write_job(Path(folder), run, federation.sites))))
 
 
 def active_jobs(session: Session) -> dict[str, str]:

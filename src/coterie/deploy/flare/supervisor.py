@@ -1,7 +1,6 @@
 """What `coterie serve` does beside listening: it begins the jobs that runs need, the first and every next one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -83,7 +82,7 @@ class Supervisor:
         status = run.status
         if run.name in active or status in ENDS or active:
             return  # one job at a time: the next run waits for its turn
-        order, timeout = run.order()
+        order, _ = run.order()
         here = connected_sites(self.federation.server) - set(self.federation.removed)
         began = run.study.exists()
         if len(here) < (1 if began else order.minimum):
@@ -92,8 +91,7 @@ class Supervisor:
             run.say_status("failed", reason=f"its job ended {TRIES} times without a round: see {self.federation.server / 'log.txt'}")
             return
         run.say_status("submitted")
-        # A run that has begun goes on with whoever is there.
-        submit(self._session, replace(order, minimum=1) if began else order, self.federation, timeout)
+        submit(self._session, run.name, self.federation)
         active[run.name] = ""
         self.say(f"Run {run.name}: {'going on' if began else 'beginning'} with {', '.join(sorted(here))}.")
 

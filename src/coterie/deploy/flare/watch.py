@@ -1,5 +1,6 @@
 """In the server's parent process: who is connected, written where jobs can read it; and two faults of FLARE 2.9 kept from spreading."""
 
+import os
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +13,13 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import RunStatus
+from nvflare.fuel.common.exit_codes import ProcessExitCode
+from nvflare.private.defs import CellChannel, CellChannelTopic, JobFailureMsgKey
 
 from coterie.deploy.flare.incoming import limit_frames
+from coterie.deploy.flare.protection import SERVER_FOLDER
 from coterie.deploy.presence import REFRESH, write_presence
+from coterie.deploy.removal import RemovedSites
 
 EVERY = 0.5  # seconds
 
@@ -24,13 +29,21 @@ def mark_of(client: Client) -> str:
     return sha256(str(client.token).encode()).hexdigest()[:16]
 
 
+def _soften(message: Any) -> None:
+    """A site that calls a job unsafe has failed like any other: FLARE would end the job for all."""
+    told = message.payload
+    if isinstance(told, dict) and told.get(JobFailureMsgKey.CODE) == ProcessExitCode.UNSAFE_COMPONENT:
+        told[JobFailureMsgKey.CODE] = ProcessExitCode.EXCEPTION
+
+
 class Watch(FLComponent):
     """A component of the server (local/resources.json)."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         limit_frames()  # the server's port is opened later
-        self.server, self._stop = Path(server), threading.Event()
+        self.server, self._stop = Path(os.environ[SERVER_FOLDER]), threading.Event()
+        self.removed = RemovedSites(self.server.parent)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
@@ -38,6 +51,7 @@ class Watch(FLComponent):
             self._spare_others(engine)
             self._close_left_over(engine, fl_ctx)
             threading.Thread(target=self._write, args=(engine,), daemon=True).start()
+            threading.Thread(target=self._shut_out, args=(engine,), daemon=True).start()
         elif event_type == EventType.SYSTEM_END:
             self._stop.set()
 
@@ -49,6 +63,21 @@ class Watch(FLComponent):
             return ""
 
         engine.job_runner.fail_run = fail_run
+        engine.get_cell().core_cell.add_incoming_request_filter(CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE, _soften)
+
+    def _shut_out(self, engine: Any) -> None:
+        """Close the connections of a removed site at once. What it sends over new ones is refused by the guard."""
+        manager = engine.get_cell().core_cell.communicator.conn_manager
+        before = frozenset[str]()
+        while not self._stop.wait(EVERY):
+            removed = self.removed()
+            for name in [name for name in list(manager.sfm_endpoints) if name.partition(".")[0] in removed - before]:
+                for line in list(manager.get_connections(name) or []):
+                    line.conn.close()
+            for client in list(engine.client_manager.clients.values()):
+                if client.name in removed:
+                    engine.server.logout_client(client.token)
+            before = removed
 
     def _close_left_over(self, engine: Any, fl_ctx: FLContext) -> None:
         """A server that was killed leaves jobs that are called running for ever."""
