@@ -19,7 +19,9 @@ def join(
     threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
 ) -> None:
-    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C."""
+    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C.
+
+    A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
     from coterie.core.errors import check_names
     from coterie.deploy.flare.site_client import check_running, running_sites
     from coterie.deploy.held import site_data
@@ -31,7 +33,7 @@ def join(
     stop_on_terminate()
     check_names([engine], ("auto", "batched", "loop"), "engine")
     site, server = check_kit(kit)
-    read_policy(kit / "policy.toml")
+    policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir)
     folder = str(data_dir.absolute()) if data_dir else None
@@ -42,6 +44,9 @@ def join(
     try:
         with running_sites({site: kit}, server, wait) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
+            print("Every order is approved by policy.toml." if policy.approve.any else f"Orders: coterie policy orders {kit}.", flush=True)
+            for line in news.waiting_orders():
+                print(line, flush=True)
             while True:
                 check_running(kit, site, server, process)
                 for line in news.wait(1.0):

@@ -35,6 +35,7 @@ def launch(
     name: Annotated[str | None, typer.Option(help="The run's name; the study file's, or 'run', unless given.")] = None,
     minimum: Annotated[int | None, typer.Option(help="Sites to begin with; all of the federation unless given.", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
+    purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     trust: options.Trust = False,
@@ -54,7 +55,7 @@ def launch(
         runs = [_resumed(folder, name, methods or [], said, trust)]
     else:
         wanted = _studies(folder, methods or [], said, name, trust)
-        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in wanted]
+        runs = [_ordered(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
     for run, seen in runs:
         if detach:
             told = f"is ordered. {_again(folder, run)}" if run.status != "complete" else "is complete already."
@@ -93,16 +94,19 @@ def _studies(
     return [(f"{name or stem}-{point}", settings) for point, settings in found]
 
 
-def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float) -> "tuple[RunFolder, int]":
+def _ordered(
+    folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float, purpose: str
+) -> "tuple[RunFolder, int]":
     from coterie.core.trust import names_code
-    from coterie.deploy.runs import new_run
+    from coterie.deploy.runs import new_run, operator_name
     from coterie.deploy.server_run import Order
 
     if minimum is not None and minimum > len(folder.sites):
         raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
     run = new_run(folder, name)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if names_code(spec))
-    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted), timeout)
+    who = {"operator": operator_name(), "purpose": purpose}
+    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted, **who), timeout)
     return run, 0
 
 

@@ -32,10 +32,19 @@ class FederatedEngine(Engine):
     name: ClassVar[str] = "flare"
 
     def __init__(
-        self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, limit: int = LIMIT, *, last: int | None = None
+        self,
+        carrier: Carrier,
+        sites: Mapping[str, str],
+        ids: Sequence[str],
+        run: str,
+        limit: int = LIMIT,
+        *,
+        last: int | None = None,
+        order: str = "",
     ) -> None:
         """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
-        are asked nothing else before the `last` round, in which everybody is waited for."""
+        are asked nothing else before the `last` round, in which everybody is waited for. `order` is the hash that every message carries."""
+        self.order = order
         self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
         self._number = {name: i for i, name in enumerate(ids)}
@@ -64,7 +73,7 @@ class FederatedEngine(Engine):
     def letters(self) -> Letters:
         """What is on its way in asynchronous rounds."""
         if self._letters is None:
-            self._letters = Letters(cast(PostingCarrier, self.carrier), self.ids, self.site_of, self.run_id, self._read)
+            self._letters = Letters(cast(PostingCarrier, self.carrier), self.ids, self.site_of, self.run_id, self._read, self.order)
         return self._letters
 
     def _parcels(self, asks: Sequence[Stamped], number: str) -> dict[str, tuple[Parcel, list[int]]]:
@@ -74,7 +83,7 @@ class FederatedEngine(Engine):
         for site in dict.fromkeys(site for own in owners for site in own):
             concerned = [i for i, own in enumerate(owners) if (own == site).any()]
             rows = [np.flatnonzero(owners[i] == site) for i in concerned]
-            found[site] = (parcel_for([asks[i] for i in concerned], self.ids, rows, self.run_id, number), concerned)
+            found[site] = (parcel_for([asks[i] for i in concerned], self.ids, rows, self.run_id, number, self.order), concerned)
         return found
 
     def _read(self, site: str, data: bytes, sent: tuple[Parcel, list[int]], answers: list[Rows], refused: list[dict[int, Refused]]) -> None:
@@ -87,7 +96,8 @@ class FederatedEngine(Engine):
 
         try:
             said = from_message(data, Answers, self.limit)
-            if (said.run, said.number, said.ids) != (parcel.run, parcel.number, parcel.ids) or len(said.answers) != len(concerned):
+            named = [(one.run, one.number, one.order, one.ids) for one in (said, parcel)]
+            if named[0] != named[1] or len(said.answers) != len(concerned):
                 raise MessageError("an answer to another question")
         except MessageError as error:
             for i, stamped in zip(concerned, parcel.asks, strict=True):

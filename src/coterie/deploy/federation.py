@@ -7,6 +7,7 @@ from pathlib import Path
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
+from coterie.deploy.names import escape_text, is_name
 
 FILE = "federation.json"
 
@@ -71,10 +72,5 @@ def server_address(text: str) -> tuple[str, int]:
 
 def check_site_name(name: str) -> None:
     """A name that can be a certificate's, a folder's and FLARE's."""
-    if (
-        not name
-        or len(name) > 60
-        or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-        or name in ("server", "operator", "admin")
-    ):
-        raise UserError(f"A site cannot be called {name!r}: use letters, digits, - and _.")
+    if not is_name(name, 60) or set(name) & set(".=") or name in ("server", "operator", "admin"):
+        raise UserError(f"A site cannot be called {escape_text(name, 100)!r}: use letters, digits, - and _.")

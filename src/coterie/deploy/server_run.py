@@ -1,34 +1,61 @@
 """What a server does in a run, whatever carries its messages: ask who is there, run the study, write the evidence, deliver the models."""
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
-from coterie.core.plain import write_json
+from coterie.core.plain import plain, write_json
 from coterie.core.trust import check_trust
 from coterie.deploy.answering import coterie_version
+from coterie.deploy.asked_kinds import find_asks
 from coterie.deploy.engine import Carrier, FederatedEngine
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
+from coterie.deploy.journal import STATUS
 from coterie.deploy.members import Members
-from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, Received, SiteCard, from_message, to_message
+from coterie.deploy.messages import (
+    LIMIT,
+    PROTOCOL,
+    Delivery,
+    Hello,
+    MessageError,
+    PendingError,
+    Received,
+    SiteCard,
+    from_message,
+    to_message,
+)
+from coterie.deploy.names import escape_text, is_name
+from coterie.deploy.orders import LARGEST_ORDER, LONGEST_NOTE, SHORT_HASH, OrderTerms
 from coterie.deploy.serving_out import deliveries
 from coterie.evidence.settings import Settings
+from coterie.inspect.inspection import inspection
 from coterie.methods.catalogue import build
 from coterie.run.asynchrony import check_methods
 from coterie.run.budget import Clock
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
+from coterie.run.lanes import keyed_seed
 from coterie.run.study import Study
 
 T = TypeVar("T", SiteCard, Received)
 UNDELIVERED = "undelivered.json"  # the sites that did not say that they have their models
+APPROVALS = "approvals.json"  # the order's hash, and the sites that have not approved it yet
+POLL = 2.0  # seconds between questions to sites that have not approved the order
+TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
 
 
 class TooFewSitesError(UserError):
     """Sites that should be there were silent: they may be back in a moment."""
+
+
+class UnapprovedError(TooFewSitesError):
+    """Too few sites have approved the order, and another run waits for its turn."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +69,30 @@ class Order:
     minimum: int = 1  # sites without which nothing begins
     limit: int = LIMIT
     trusted: tuple[str, ...] = ()  # methods and samplers that are code of the operator's own, by their specs: others are not imported
+    operator: str = ""  # who asks; sites are shown it, and what it is for
+    purpose: str = ""
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Order":
         """From what a file or a job holds."""
-        return cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
+        made = cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
+        if not is_name(made.run):  # it is a folder's
+            raise UserError(f"A run cannot be called {escape_text(str(made.run), 100)!r}: use letters, digits, - . = and _.")
+        return made
+
+    def terms(self) -> OrderTerms:
+        """The order as sites read and approve it."""
+        who = {"kind": self.kind, "run": self.run, "operator": self.operator[:LONGEST_NOTE], "purpose": self.purpose[:LONGEST_NOTE]}
+        if self.kind == "inspect":
+            wanted = InspectOrder.read(self.settings)
+            plan, what = plain(self.settings["plan"]), {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,)}
+            return OrderTerms(**who, **what, methods=("inspect",), asks=find_asks([inspection]), plan=plan)
+        settings = Settings.from_json(self.settings)
+        made = [build(spec, trust=spec in self.trusted) for spec in settings.methods]
+        seeds = [keyed_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
+        what = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
+        plan = plain(settings.as_json()["plan"])
+        return OrderTerms(**who, **what, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=plan)
 
 
 def carry_out_order(
@@ -59,10 +105,12 @@ def carry_out_order(
     tell: Callable[[str], None],
     watchers: Iterable[Callback] = (),
 ) -> bool:
-    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so."""
+    """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so,
+    or when a site has approved the order that had not before."""
     if order.kind == "inspect":
-        wanted = InspectOrder.read(order.settings)
-        write_inspection(wanted, introductions(order, carrier, sites, wanted.model, folder, tell), carrier, order.run, folder)
+        wanted, terms = InspectOrder.read(order.settings), order.terms()
+        members, _ = introductions(order, terms, carrier, sites, folder, tell)
+        write_inspection(wanted, members, carrier, order.run, folder, terms.hash)
         return True
     settings = Settings.from_json(order.settings)
     settings.plan.check_real()
@@ -70,9 +118,12 @@ def carry_out_order(
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_methods(settings.plan, settings.methods, methods)
-    members = introductions(order, carrier, sites, settings.model, folder, tell)
+    terms = order.terms()
+    members, pending = introductions(order, terms, carrier, sites, folder, tell)
+    clock = _ApprovalClock(clock, pending)
     problem = problem_of(members, settings.model)
-    engine = FederatedEngine(carrier, members.sites, [m.id for m in members.members], order.run, order.limit, last=settings.plan.rounds)
+    ids = [member.id for member in members.members]
+    engine = FederatedEngine(carrier, members.sites, ids, order.run, order.limit, last=settings.plan.rounds, order=terms.hash)
     settings.plan.check(len(members.members))
     study = Study(
         settings,
@@ -85,7 +136,7 @@ def carry_out_order(
     study.run(out=out, resume=out.exists(), execution=execution, engine=engine, callbacks=watchers, budget=clock)
     if clock.over:
         return False
-    write_json(folder / UNDELIVERED, sorted(_deliver(deliveries(study, out, members, engine, order.run), carrier, order.limit)))
+    write_json(folder / UNDELIVERED, sorted(_deliver(deliveries(study, out, members, engine, order.run, terms.hash), carrier, order.limit)))
     return True
 
 
@@ -96,39 +147,127 @@ def _deliver(parcels: Iterable[Mapping[str, Delivery]], carrier: Carrier, limit:
         said = carrier.exchange({site: to_message(delivery) for site, delivery in by_site.items()})
         for site, delivery in by_site.items():
             try:
-                expected(said.get(site, b""), Received, delivery.run, delivery.number, limit)
+                expected(said.get(site, b""), Received, delivery, limit)
             except MessageError:
                 without.add(site)
     return without
 
 
-def introductions(order: Order, carrier: Carrier, sites: Sequence[str], model: str, folder: Path, tell: Callable[[str], None]) -> Members:
-    """Who is there: every site's card, after those that took part before. What stands in a site's way is told."""
-    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), model, coterie_version())
-    cards, faults = {}, []
-    for site, data in carrier.exchange({site: to_message(hello) for site in sites}).items():
-        try:
-            cards[site] = expected(data, SiteCard, hello.run, hello.number, order.limit)
-        except MessageError as error:
-            faults.append(f"Site {site!r} does not take part: {error}.")
-        else:
-            if cards[site].version != hello.version:
-                tell(f"Site {site!r} has coterie {cards[site].version}, the server {hello.version}: install the same version on both.")
-    for fault in faults:
-        tell(fault)
+class Pending:
+    """The sites of a job that have not approved the order yet."""
+
+    def __init__(self, hello: Hello, carrier: Carrier, limit: int, sites: Iterable[str]) -> None:
+        self.hello, self.carrier, self.limit, self.sites = hello, carrier, limit, set(sites)
+        self.cards: dict[str, SiteCard] = {}  # of those that have approved
+        self.faults: list[str] = []  # of those that take no part
+        self._asked = 0.0
+
+    def ask(self) -> bool:
+        """Ask those that have not said yes or no; whether anything has changed."""
+        self._asked, before = monotonic(), set(self.sites)
+        said = self.carrier.exchange({site: to_message(self.hello) for site in sorted(self.sites)})
+        for site in sorted(self.sites):
+            if site not in said:  # silent, or gone: the next job sees
+                self.sites.discard(site)
+                continue
+            try:
+                self.cards[site] = expected(said[site], SiteCard, self.hello, self.limit)
+            except PendingError:
+                continue
+            except MessageError as error:
+                self.faults.append(f"Site {site!r} does not take part: {error}.")
+            self.sites.discard(site)
+        return self.sites != before
+
+    def has_approval(self) -> bool:
+        """Whether one of them has approved since; asked at most every few seconds."""
+        known = len(self.cards)
+        if self.sites and monotonic() - self._asked > POLL:
+            self.ask()
+        return len(self.cards) > known
+
+
+class _ApprovalClock:
+    """Ends a job, so that the next one takes a site in that has approved the order since."""
+
+    def __init__(self, clock: Clock, pending: Pending) -> None:
+        self.clock, self.pending, self._over = clock, pending, False
+
+    @property
+    def over(self) -> bool:
+        self._over = self._over or self.pending.has_approval()
+        return self._over or self.clock.over
+
+    def begin_wave(self) -> bool:
+        return not self._over and self.clock.begin_wave()
+
+
+def introductions(
+    order: Order,
+    terms: OrderTerms,
+    carrier: Carrier,
+    sites: Sequence[str],
+    folder: Path,
+    tell: Callable[[str], None],
+) -> tuple[Members, Pending]:
+    """Who is there: every site's card, after those that took part before, and the sites that have yet to approve the order.
+
+    Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
+    What stands in a site's way is told.
+    """
+    if len(text := terms.as_text()) > LARGEST_ORDER:
+        raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
+    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, coterie_version(), terms.hash, text)
+    pending, began, told = Pending(hello, carrier, order.limit, sites), monotonic(), set[str]()
+    folder.mkdir(parents=True, exist_ok=True)
+    pending.ask()
+    while True:
+        for fault in pending.faults:
+            if fault not in told:
+                told.add(fault)
+                tell(fault)
+        if pending.sites and (waiting := _describe_pending(pending)) not in told:
+            told.add(waiting)
+            tell(waiting)
+        write_json(folder / APPROVALS, {"order": terms.hash, "pending": sorted(pending.sites)})
+        if len(pending.cards) >= order.minimum or len(pending.cards) + len(pending.sites) < order.minimum:
+            break
+        if monotonic() - began > TURN and _others_wait(folder):
+            raise UnapprovedError(_describe_pending(pending))
+        sleep(POLL)
+        pending.ask()
+    cards = pending.cards
     if len(cards) < order.minimum:
         short = f"{len(cards)} sites introduced themselves, {order.minimum} are needed."
-        raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
-    folder.mkdir(parents=True, exist_ok=True)
+        raise UserError(f"{short} {' '.join(pending.faults)}") if pending.faults else TooFewSitesError(short)
+    for site, card in cards.items():
+        if card.version != hello.version:
+            tell(
+                f"Site {site!r} has coterie {escape_text(card.version, 40)}, the server {hello.version}: install the same version on both."
+            )
     path = folder / "members.json"
     members = Members.of(cards, order.order, Members.read(path) if path.exists() else None)
     members.write(path)
-    return members
+    return members, pending
 
 
-def expected(data: bytes, kind: type[T], run: str, number: str, limit: int) -> T:
+def _others_wait(folder: Path) -> bool:
+    """Whether another run of the federation waits for its turn: there is one job at a time."""
+    for path in folder.parent.glob(f"*/{STATUS}"):
+        with suppress(OSError, ValueError, AttributeError):  # being written
+            if path.parent != folder and json.loads(path.read_text(encoding="utf-8")).get("status") in ("waiting", "again"):
+                return True
+    return False
+
+
+def _describe_pending(pending: Pending) -> str:
+    short, run = pending.hello.order[:SHORT_HASH], pending.hello.run
+    return f"Waiting for approval at {', '.join(sorted(pending.sites))} (order {short}); there: coterie policy approve KIT {run}."
+
+
+def expected(data: bytes, kind: type[T], asked: Hello | Delivery, limit: int) -> T:
     """The message, if it answers this question."""
     found: T = from_message(data, kind, limit)
-    if (found.run, found.number) != (run, number):
+    if (found.run, found.number, found.order) != (asked.run, asked.number, asked.order):
         raise MessageError("an answer to another question")
     return found
