@@ -23,6 +23,7 @@ def join(
 
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
     from coterie.core.errors import check_names
+    from coterie.deploy.audit import Audit
     from coterie.deploy.flare.site_client import check_running, running_sites
     from coterie.deploy.held import site_data
     from coterie.deploy.kits import check_kit
@@ -40,7 +41,8 @@ def join(
     SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd())).write(kit)
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
     del held
-    news = SiteNews(kit)
+    news, audit = SiteNews(kit), Audit(kit / "audit.jsonl")
+    audit.chain_flare_log()
     try:
         with running_sites({site: kit}, server, wait) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
@@ -52,4 +54,5 @@ def join(
                 for line in news.wait(1.0):
                     print(line, flush=True)
     except KeyboardInterrupt:
+        audit.chain_flare_log()
         print(f"{site} has left. It may join again at any time.", flush=True)

@@ -1,6 +1,7 @@
 """`coterie launch`: a study on the sites of a real federation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,9 @@ def launch(
     minimum: Annotated[int | None, typer.Option(help="Sites to begin with; all of the federation unless given.", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
     purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run --name, with more --rounds if given, or look at it again.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -117,17 +120,28 @@ def _resumed(
     from coterie.deploy.journal import journal_lines
     from coterie.deploy.runs import ENDS, WAITING, known_run
     from coterie.evidence.settings import Settings
+    from coterie.run.execution import Execution
+    from coterie.run.study_file import FileStudy
 
     if name is None:
         raise UserError("--resume needs --name: name the run to go on with.")
     run = known_run(folder, name)
-    if methods:
-        ((_, settings),) = _studies(folder, methods, said, name, trust)
-        stored = Settings.from_json(run.order()[0].settings)
-        if stored != settings:
-            differ = ", ".join(stored.differences(settings))
+    status, (order, timeout) = run.status, run.order()
+    if (methods or said) and order.kind == "study":
+        stored = Settings.from_json(order.settings)
+        given = (
+            _studies(folder, methods, said, name, trust)[0][1] if methods else FileStudy("", stored, Execution(), None).but(said).settings
+        )
+        more = replace(stored, plan=replace(stored.plan, rounds=max(stored.plan.rounds, given.plan.rounds)))
+        if given != more:
+            differ = ", ".join(stored.differences(given))
             raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")
-    status = run.status
+        if more != stored:
+            if status not in ENDS:
+                raise UserError(f"The run {name!r} has not ended: stop it with 'coterie federation stop' before it gets more rounds.")
+            seen = len(journal_lines(run.folder))
+            run.place(replace(order, settings=more.as_json()), timeout)  # a new order: every site approves it again
+            return run, seen
     if status in ENDS and status != "complete":
         run.say_status(WAITING)
     return run, 0 if status not in ENDS else len(journal_lines(run.folder))

@@ -107,8 +107,6 @@ def audit_log(
     as_json: options.AsJson = False,
 ) -> None:
     """Check that no line of the site's log was changed, taken out or cut off since the last check, and print its last entries."""
-    from coterie.cli.console import PlainConsole
-    from coterie.cli.listing import listing
     from coterie.deploy.audit import verify_kit_log
     from coterie.deploy.files import kit_files
 
@@ -116,9 +114,10 @@ def audit_log(
     if as_json:
         print(json.dumps({"lines": found.lines, "faults": found.faults, "last": found.last, "entries": found.entries}))
     else:
-        if found.entries:
-            columns = ("line", "time", "run", "order", "what", "round", "clients", "bytes out", "")
-            PlainConsole().print(listing(columns, [_entry_row(entry) for entry in found.entries]))
+        rows = [("line", "time (UTC)", "run", "order", "what", ""), *map(_entry_row, found.entries)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+        for row in rows if found.entries else []:  # one line each, whatever the width of the terminal
+            print("  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]]).rstrip())
         for fault in found.faults:
             print(fault)
         print(f"{found.lines} lines, {len(found.faults)} faults; the last hash is {found.last}.")
@@ -130,22 +129,16 @@ def _entry_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """An entry of the log as a row; whatever a server sent is shown without control characters."""
     from coterie.deploy.names import escape_text
 
-    event = entry.get("event")
-    told = entry.get("denied") or entry.get("reason") or entry.get("error") or entry.get("folder") or ""
-    what = entry.get("ask", "?") if event is None else f"{event}: {entry['state']}" if "state" in entry else event
-    clients = entry.get("clients")
-    cells = (
-        entry["line"],
-        str(entry.get("time", ""))[:19].replace("T", " "),
-        entry.get("run", ""),
-        str(entry.get("order", ""))[:8],
-        what,
-        entry.get("round", ""),
-        len(clients) if isinstance(clients, list) else "",
-        entry.get("bytes_out", ""),
-        told,
-    )
-    return tuple(escape_text(str(cell), 200) for cell in cells)
+    clients, state = entry.get("clients"), entry.get("state")
+    parts = [f"round {entry['round']}"] if "round" in entry else []
+    parts += [f"{len(clients)} client{'s' * (len(clients) != 1)}"] if isinstance(clients, list) else []
+    parts += [f"{entry['bytes_out']:,} bytes out"] if isinstance(entry.get("bytes_out"), int) else []
+    parts += [f"by {entry['by']}"] if entry.get("by") else []
+    parts += [str(entry[name]) for name in ("denied", "reason", "folder") if entry.get(name)]
+    what = entry.get("event") or entry.get("ask", "?")
+    time, order = str(entry.get("time", ""))[:19].replace("T", " "), str(entry.get("order", ""))[:8]
+    cells = (entry["line"], time, entry.get("run", ""), order, f"{what}, {state}" if state else what, "; ".join(parts))
+    return tuple(escape_text(str(cell)) for cell in cells)
 
 
 def _numbers(model: str, features: int, classes: int) -> str:

@@ -5,6 +5,8 @@ A name becomes a folder, a file or a line of a log, so it is held to a small alp
 
 import re
 
+from coterie.core.showing import shown
+
 LONGEST_NAME = 100  # characters: a file name has 255 bytes, and suffixes are added
 LONGEST_TEXT = 4096  # characters of any other text in a message
 SHOWN_TEXT = 300  # characters of a text that is printed or logged
@@ -28,7 +30,7 @@ def shorten_text(text: str, longest: int = SHOWN_TEXT) -> str:
 
 def escape_text(text: str, longest: int = SHOWN_TEXT) -> str:
     """Return a text for a terminal or a line of a log: short, and without line breaks or control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in shorten_text(text, longest))
+    return shown(shorten_text(text, longest)).replace("\n", "\\n")
 
 
 def make_folder_name(text: str, longest: int = LONGEST_NAME) -> str:

@@ -2,19 +2,19 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coterie.core.errors import UserError
 from coterie.core.plain import plain, write_json
 from coterie.core.trust import check_trust
 from coterie.deploy.answering import coterie_version
 from coterie.deploy.asked_kinds import find_asks
-from coterie.deploy.engine import Carrier, FederatedEngine
+from coterie.deploy.engine import Carrier, FederatedEngine, PostingCarrier
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
 from coterie.deploy.journal import STATUS
 from coterie.deploy.members import Members
@@ -110,6 +110,7 @@ def carry_out_order(
     if order.kind == "inspect":
         wanted, terms = InspectOrder.read(order.settings), order.terms()
         members, _ = introductions(order, terms, carrier, sites, folder, tell)
+        carrier = _MembersOnly(carrier, members.here)
         write_inspection(wanted, members, carrier, order.run, folder, terms.hash)
         return True
     settings = Settings.from_json(order.settings)
@@ -120,7 +121,7 @@ def carry_out_order(
     check_methods(settings.plan, settings.methods, methods)
     terms = order.terms()
     members, pending = introductions(order, terms, carrier, sites, folder, tell)
-    clock = _ApprovalClock(clock, pending)
+    clock, carrier = _ApprovalClock(clock, pending), _MembersOnly(carrier, members.here)
     problem = problem_of(members, settings.model)
     ids = [member.id for member in members.members]
     engine = FederatedEngine(carrier, members.sites, ids, order.run, order.limit, last=settings.plan.rounds, order=terms.hash)
@@ -185,6 +186,26 @@ class Pending:
         if self.sites and monotonic() - self._asked > POLL:
             self.ask()
         return len(self.cards) > known
+
+
+class _MembersOnly:
+    """A carrier that takes nothing to sites without a card in this job: they refused, or have yet to approve. They count as silent."""
+
+    def __init__(self, carrier: Carrier, sites: Container[str]) -> None:
+        self.carrier, self.sites, self._silent = carrier, sites, list[str]()
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        own = {site: data for site, data in parcels.items() if site in self.sites}
+        return self.carrier.exchange(own) if own else {}
+
+    def post(self, number: str, site: str, data: bytes) -> None:
+        if site in self.sites:
+            cast(PostingCarrier, self.carrier).post(number, site, data)
+        else:
+            self._silent.append(number)
+
+    def collect(self, *, wait: bool) -> tuple[str, bytes | None] | None:
+        return (self._silent.pop(), None) if self._silent else cast(PostingCarrier, self.carrier).collect(wait=wait)
 
 
 class _ApprovalClock:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
 
+from coterie.core.json_object import read_object
 from coterie.deploy.approvals import Approvals, OrderRecord
 from coterie.deploy.files import kit_files
 from coterie.deploy.names import escape_text
@@ -88,6 +90,10 @@ def order_lines(order: str, record: OrderRecord, kit: Path) -> list[str]:
     """An order in words, for a terminal."""
     terms = record.order
     told = {"pending": "waits for your approval", "approved": f"is approved (by {escape_text(record.by)})", "refused": "is refused"}
+    if (kit / "kit.json").is_file():
+        terms = replace(
+            terms, operator=f"{terms.operator or 'no name'}, by the server {read_object(kit / 'kit.json', server=str)['server']}"
+        )
     lines = [f"Run {escape_text(terms.run)}: the order {order[:SHORT_HASH]} {told[record.state]}."]
     return lines + [f"  {heading:<9} {text}" for heading, text in describe_order(terms, read_policy(kit_files(kit).policy), record.epsilon)]
 
