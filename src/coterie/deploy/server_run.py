@@ -80,15 +80,15 @@ class Order:
             raise UserError(f"A run cannot be called {escape_text(str(made.run), 100)!r}: use letters, digits, - . = and _.")
         return made
 
-    def terms(self) -> OrderTerms:
-        """The order as sites read and approve it."""
+    def terms(self, methods: Sequence[Any] | None = None) -> OrderTerms:
+        """The order as sites read and approve it. `methods` are the study's, where they are built already."""
         who = {"kind": self.kind, "run": self.run, "operator": self.operator[:LONGEST_NOTE], "purpose": self.purpose[:LONGEST_NOTE]}
         if self.kind == "inspect":
             wanted = InspectOrder.read(self.settings)
             plan, what = plain(self.settings["plan"]), {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,)}
             return OrderTerms(**who, **what, methods=("inspect",), asks=find_asks([inspection]), plan=plan)
         settings = Settings.from_json(self.settings)
-        made = [build(spec, trust=spec in self.trusted) for spec in settings.methods]
+        made = methods if methods is not None else [build(spec, trust=spec in self.trusted) for spec in settings.methods]
         seeds = [keyed_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
         what = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
         plan = plain(settings.as_json()["plan"])
@@ -119,7 +119,7 @@ def carry_out_order(
     # a wrong one is refused before any site is asked
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_methods(settings.plan, settings.methods, methods)
-    terms = order.terms()
+    terms = order.terms(methods)
     members, pending = introductions(order, terms, carrier, sites, folder, tell)
     clock, carrier = _ApprovalClock(clock, pending), _MembersOnly(carrier, members.here)
     problem = problem_of(members, settings.model)
