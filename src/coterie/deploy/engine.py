@@ -96,9 +96,10 @@ class FederatedEngine(Engine):
 
         try:
             said = from_message(data, Answers, self.limit)
-            named = [(one.run, one.number, one.order, one.ids) for one in (said, parcel)]
-            if named[0] != named[1] or len(said.answers) != len(concerned):
+            if (said.run, said.number, said.ids) != (parcel.run, parcel.number, parcel.ids) or len(said.answers) != len(concerned):
                 raise MessageError("an answer to another question")
+            if said.order != parcel.order:
+                raise MessageError("an answer to another order")
         except MessageError as error:
             for i, stamped in zip(concerned, parcel.asks, strict=True):
                 refuse(i, stamped, Refusal.UNREADABLE, str(error))
