@@ -170,46 +170,42 @@ def test_a_hello_must_be_what_it_says(tmp_path: Path) -> None:
 
 
 TERMS = json.loads(make_terms("first").as_text())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "nonsense",
-        "[" * 100_000,
-        make_terms("first").as_text() + " ",
-        make_terms("first").as_text().replace('"rounds":1000', '"rounds":5,"rounds":1000'),  # shown the one, held to the other
-        *(
-            json.dumps({**TERMS, **wrong}, sort_keys=True, separators=(",", ":"))
-            for wrong in (
-                {"run": "../x"},
-                {"run": 3},
-                {"kind": "job"},
-                {"methods": []},
-                {"methods": [1]},
-                {"methods": ["x" * 501]},
-                {"seeds": []},
-                {"seeds": ["0"]},
-                {"seeds": [True]},
-                {"asks": ["Everything"]},
-                {"asks": []},
-                {"purpose": "x" * 501},
-                {"operator": None},
-                {"more": 1},
-                {"plan": []},
-                {"plan": {"rounds": 10**10, "local": {"epochs": 1}}},
-                {"plan": {"rounds": True, "local": {"epochs": 1}}},
-                {"plan": {"rounds": 1, "local": {"epochs": -1}}},
-                {"plan": {"rounds": 1, "local": []}},
-                {"plan": {"rounds": 1}},
-                {"kind": "inspect", "plan": {"pilot": 3}},
-                {"seeds": list(range(100_000))},
-            )
-        ),
-    ],
+WRONG_TERMS: tuple[dict[str, Any], ...] = (
+    {"run": "../x"},
+    {"run": 3},
+    {"kind": "job"},
+    {"methods": []},
+    {"methods": [1]},
+    {"methods": ["x" * 501]},
+    {"seeds": []},
+    {"seeds": ["0"]},
+    {"seeds": [True]},
+    {"asks": ["Everything"]},
+    {"asks": []},
+    {"purpose": "x" * 501},
+    {"operator": None},
+    {"more": 1},
+    {"plan": []},
+    {"plan": {"rounds": 10**10, "local": {"epochs": 1}}},
+    {"plan": {"rounds": True, "local": {"epochs": 1}}},
+    {"plan": {"rounds": 1, "local": {"epochs": -1}}},
+    {"plan": {"rounds": 1, "local": []}},
+    {"plan": {"rounds": 1}},
+    {"kind": "inspect", "plan": {"pilot": 3}},
+    {"seeds": list(range(100_000))},
 )
+NO_ORDERS = (
+    "",
+    "[]",
+    "nonsense",
+    "[" * 100_000,
+    make_terms("first").as_text() + " ",
+    make_terms("first").as_text().replace('"rounds":1000', '"rounds":5,"rounds":1000'),  # shown the one, held to the other
+    *(json.dumps({**TERMS, **wrong}, sort_keys=True, separators=(",", ":")) for wrong in WRONG_TERMS),
+)
+
+
+@pytest.mark.parametrize("text", NO_ORDERS, ids=range(len(NO_ORDERS)))
 def test_what_is_no_order_is_refused(text: str) -> None:
     with pytest.raises(OrderError):
         OrderTerms.read(text)

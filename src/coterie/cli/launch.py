@@ -108,7 +108,7 @@ def _ordered(
         raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
     run = new_run(folder, name)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if names_code(spec))
-    who = {"operator": operator_name(), "purpose": purpose}
+    who: dict[str, Any] = {"operator": operator_name(), "purpose": purpose}
     run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted, **who), timeout)
     return run, 0
 

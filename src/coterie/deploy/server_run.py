@@ -82,17 +82,21 @@ class Order:
 
     def terms(self, methods: Sequence[Any] | None = None) -> OrderTerms:
         """The order as sites read and approve it. `methods` are the study's, where they are built already."""
-        who = {"kind": self.kind, "run": self.run, "operator": self.operator[:LONGEST_NOTE], "purpose": self.purpose[:LONGEST_NOTE]}
+        who: dict[str, Any] = {
+            "kind": self.kind,
+            "run": self.run,
+            "operator": self.operator[:LONGEST_NOTE],
+            "purpose": self.purpose[:LONGEST_NOTE],
+        }
         if self.kind == "inspect":
             wanted = InspectOrder.read(self.settings)
-            plan, what = plain(self.settings["plan"]), {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,)}
-            return OrderTerms(**who, **what, methods=("inspect",), asks=find_asks([inspection]), plan=plan)
+            who |= {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": plain(self.settings["plan"])}
+            return OrderTerms(**who, methods=("inspect",), asks=find_asks([inspection]))
         settings = Settings.from_json(self.settings)
         made = methods if methods is not None else [build(spec, trust=spec in self.trusted) for spec in settings.methods]
         seeds = [keyed_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
-        what = {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
-        plan = plain(settings.as_json()["plan"])
-        return OrderTerms(**who, **what, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=plan)
+        who |= {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
+        return OrderTerms(**who, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=plain(settings.as_json()["plan"]))
 
 
 def carry_out_order(
