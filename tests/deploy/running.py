@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from coterie.core.errors import UserError
 from coterie.core.plain import read_json
+from coterie.deploy.default_policy import approve_orders
 from coterie.deploy.flare import processes, provision, sessions
 from coterie.deploy.flare.executor import KIT
 from coterie.deploy.journal import STATUS, journal_lines
@@ -53,6 +54,7 @@ class Running:
         self.federation = provision.create(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
         for name, told in self.settings.items():
             told.write(self.federation.kit(name))
+            approve_orders(self.federation.kit(name) / "policy.toml", any=True)
         self.at_once = tuple(sites)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 

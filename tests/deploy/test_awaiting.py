@@ -92,7 +92,7 @@ def real(carrier: InProcess, settings: Settings, *, owner: Mapping[str, str] = O
         methods=tuple(build(spec) for spec in settings.methods),
         changing=True,
     )
-    engine = FederatedEngine(carrier, owner, FEDERATION.ids, "a run", last=settings.plan.rounds)
+    engine = FederatedEngine(carrier, owner, FEDERATION.ids, "a-run", last=settings.plan.rounds)
     kept: Any = Last()
     return study.run(engine=engine, callbacks=[kept], **options), kept.models
 
@@ -172,7 +172,7 @@ def test_a_job_that_ends_takes_what_was_on_its_way_with_it(tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, Any], told: str, tmp_path: Path) -> None:
-    order = Order("a run", "study", replace(SETTINGS, **change).as_json())
+    order = Order("a-run", "study", replace(SETTINGS, **change).as_json())
     nobody: Any = None
     with pytest.raises(UserError, match=told):
         carry_out_order(order, nobody, [], tmp_path, clock=nobody, tell=print)

@@ -43,7 +43,7 @@ def sites_of(federation: Federation, count: int) -> dict[str, list[str]]:
 
 def federated(federation: Federation, sites: dict[str, list[str]], **options: Any) -> FederatedEngine:
     owner = {client: site for site, clients in sites.items() for client in clients}
-    return FederatedEngine(InProcess(federation, sites, **options), owner, federation.ids, "a run")
+    return FederatedEngine(InProcess(federation, sites, **options), owner, federation.ids, "a-run")
 
 
 @pytest.mark.parametrize(("data", "count"), [("heart(validation=0.2)", 4), ("digits/rotated(clients=9,groups=3,validation=0.2)", 4)])
@@ -72,7 +72,7 @@ def test_a_site_gets_only_its_clients_and_only_the_models_they_need() -> None:
 
     sites = sites_of(federation, 8)
     owner = {client: site for site, clients in sites.items() for client in clients}
-    engine = FederatedEngine(Watched(federation, sites), owner, federation.ids, "a run")
+    engine = FederatedEngine(Watched(federation, sites), owner, federation.ids, "a-run")
     Study.prepare(settings(federation.name, "fesem(groups=2)", rounds=2)).run(engine=engine)
     assert all(len(parcel.ids) == 1 for parcel in seen)
     assert all(getattr(s.ask, "models", np.zeros((1, 1))).shape[0] == 1 for parcel in seen for s in parcel.asks)
@@ -124,7 +124,7 @@ def test_an_answer_that_cannot_be_right_costs_only_its_site_the_round(how: str) 
     sites = sites_of(federation, 4)
     owner = {client: site for site, clients in sites.items() for client in clients}
     carrier = InProcess(federation, sites, tamper=break_once(BROKEN[how]))
-    engine = FederatedEngine(carrier, owner, federation.ids, "a run", limit=1 << 19)
+    engine = FederatedEngine(carrier, owner, federation.ids, "a-run", limit=1 << 19)
     study = Study.prepare(replace(settings(federation.name, "fedavg", rounds=2), seeds=(0,)))
     result = study.run(engine=engine)
     absences = result.evidence.table("absences").to_pylist()

@@ -19,13 +19,13 @@ from nvflare.apis.signal import Signal
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.data.catalogue import load
-from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.flare.carrier import BODY
 from coterie.deploy.flare.executor import KIT, CoterieExecutor
-from coterie.deploy.messages import PROTOCOL, Answers, Hello, Parcel, SiteCard, from_message, to_message
+from coterie.deploy.messages import PROTOCOL, Answers, Parcel, SiteCard, from_message, to_message
 from coterie.deploy.site_process import SiteSettings
 from coterie.engines.engine import Stamped
 from coterie.engines.world import World
+from deploy.ordering import APPROVING_POLICY, make_hello, make_terms
 
 
 def said(executor: CoterieExecutor, message: object) -> bytes:
@@ -39,14 +39,14 @@ def said(executor: CoterieExecutor, message: object) -> bytes:
 
 def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KIT, str(tmp_path))
-    (tmp_path / "policy.toml").write_text(DEFAULT_POLICY)
+    (tmp_path / "policy.toml").write_text(APPROVING_POLICY)
     SiteSettings(data="heart", clients=("va",), engine="loop", threads=1).write(tmp_path)
-    executor = CoterieExecutor()
+    executor, terms = CoterieExecutor(), make_terms()
     try:
-        card = from_message(said(executor, Hello(PROTOCOL, "a run", "1", "mclr", "source")), SiteCard)
+        card = from_message(said(executor, make_hello(terms)), SiteCard)
         assert card.ids == ("va",)
         models, first = np.zeros((1, World.of(load("heart"), "mclr").model.layout.size), dtype=np.float32), np.zeros(1, dtype=np.int64)
-        parcel = Parcel(PROTOCOL, "a run", "2", ("va",), (Stamped(Train(first, models, Local(), start=first), 0, 1),))
+        parcel = Parcel(PROTOCOL, "r", "2", ("va",), (Stamped(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
         before = from_message(said(executor, parcel), Answers)
         os.kill(executor.child.pid, signal.SIGKILL)
         after = from_message(said(executor, parcel), Answers)

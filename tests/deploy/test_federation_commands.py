@@ -24,7 +24,7 @@ from coterie.cli.app import app
 from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.deploy.default_policy import DEFAULT_POLICY
+from coterie.deploy.default_policy import approve_orders
 from coterie.deploy.federation import FederationFolder, check_site_name, server_address
 from coterie.deploy.flare.processes import check_port, wait_for
 from coterie.deploy.flare.provision import add, create, request, sign
@@ -48,6 +48,7 @@ from coterie.inspect.answers import answers
 from coterie.run.budget import Budget
 from coterie.run.execution import Execution
 from coterie.run.study import Study
+from deploy.ordering import APPROVING_POLICY
 
 pytest.importorskip("nvflare")
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
@@ -310,7 +311,7 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     kits = {site: tmp_path / site for site in HOSPITALS}
     for site, kit in kits.items():
         kit.mkdir()
-        (kit / "policy.toml").write_text(DEFAULT_POLICY.replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
+        (kit / "policy.toml").write_text(APPROVING_POLICY.replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
         SiteSettings("heart", (site,), engine="loop").write(kit)
     run = RunFolder(tmp_path / "inspect")
 
@@ -349,6 +350,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(found.kit(site))
             policy = found.kit(site) / "policy.toml"  # to the digit as in simulation: IFCA chooses by losses, and Switzerland has 9 to test
             policy.write_text(policy.read_text().replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
+            approve_orders(found.kit(site) / "policy.toml", any=True)
         kits = {site: found.kit(site) for site in HOSPITALS}
         processes.enter_context(running_sites(kits, f"{found.host}:{found.port}", 90.0))
         attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, told.append, 0.3))
@@ -441,7 +443,7 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     absences = CliRunner().invoke(app, ["federation", "status", folder, "--json"])
     assert json.loads(absences.stdout.splitlines()[-1])["removed"] == ["va"]
     audit = [json.loads(line) for line in (federation.kit("va") / "audit.jsonl").read_text().splitlines()]
-    assert max(line["round"] for line in audit if line["run"] == "second" and "round" in line) < 12
+    assert max(line["round"] for line in audit if line.get("run") == "second" and "ask" in line) < 12
     assert run.status == "complete"
     assert "Run second is complete already." in invoke("launch", "--federation", folder, "--resume", "--name", "second", "--detach")
     assert not (federation.kit("va") / "bundles" / "second").exists()

@@ -10,12 +10,12 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.deploy.answering import site_card
-from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.held import site_data
 from coterie.deploy.messages import PROTOCOL, Hello, from_message, to_message
 from coterie.deploy.server_run import Order, TooFewSitesError, introductions
 from coterie.deploy.site_process import SiteSettings, work
 from coterie.engines.world import World
+from deploy.ordering import APPROVING_POLICY, make_hello, make_terms
 
 
 class Says:
@@ -30,7 +30,7 @@ class Says:
 
 def introduce(answer: bytes | None, folder: Path) -> list[str]:
     told: list[str] = []
-    introductions(Order("a-run", "study", {}, minimum=2), Says(answer), ["a", "b"], "mclr", folder, told.append)
+    introductions(Order("a-run", "study", {}, minimum=2), make_terms("a-run"), Says(answer), ["a", "b"], folder, told.append)
     return told
 
 
@@ -50,7 +50,7 @@ def test_a_site_that_met_an_error_says_no_more_than_that(tmp_path: Path) -> None
         introduce(b"", tmp_path)
 
 
-def kit_of(folder: Path, policy: str = DEFAULT_POLICY) -> Path:
+def kit_of(folder: Path, policy: str = APPROVING_POLICY) -> Path:
     (folder / "policy.toml").write_text(policy)
     SiteSettings(data="heart", clients=("va",), engine="loop", threads=1).write(folder)
     return folder
@@ -69,15 +69,17 @@ def answered(kit: Path, message: bytes) -> bytes:
 
 
 def test_a_site_of_another_version_says_so(tmp_path: Path) -> None:
-    hello = to_message(Hello(PROTOCOL + 1, "a-run", "1", "mclr", "later"))
+    hello = to_message(replace(make_hello(run="a-run"), protocol=PROTOCOL + 1))
     said = answered(kit_of(tmp_path), hello)
-    with pytest.raises(UserError, match="the other side says: a message of protocol 2, this side speaks 1: install the same version"):
+    with pytest.raises(
+        UserError, match=f"the other side says: a message of protocol {PROTOCOL + 1}, this side speaks {PROTOCOL}: install the same"
+    ):
         introduce(said, tmp_path / "server")
     assert "install the same version" in (tmp_path / "site.log").read_text()
 
 
 def test_a_model_that_a_policy_does_not_name_is_told_to_the_server(tmp_path: Path) -> None:
-    said = answered(kit_of(tmp_path), to_message(Hello(PROTOCOL, "a-run", "1", "os:system", "now")))
+    said = answered(kit_of(tmp_path), to_message(make_hello(run="a-run", model="os:system")))
     with pytest.raises(UserError, match="The model 'os:system' may not run here: the site's policy names"):
         introduce(said, tmp_path / "server")
 
@@ -98,7 +100,8 @@ class Answering:
 
 def test_versions_that_differ_are_told_and_take_part(tmp_path: Path) -> None:
     told: list[str] = []
-    members = introductions(Order("a-run", "study", {}), Answering(va="0.0.1"), ["hungary", "va"], "mclr", tmp_path, told.append)
+    order, terms = Order("a-run", "study", {}), make_terms("a-run")
+    members, _ = introductions(order, terms, Answering(va="0.0.1"), ["hungary", "va"], tmp_path, told.append)
     assert len(members.members) == 2
     (sentence,) = told
     assert sentence.startswith("Site 'va' has coterie 0.0.1, the server ")

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from coterie.cli.app import app
 from coterie.core.plan import Plan
 from coterie.core.trust import UntrustedCodeError
-from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.presence import write_presence
 from coterie.deploy.runs import known_run
@@ -23,6 +22,7 @@ from coterie.methods.catalogue import build
 from coterie.run.budget import Budget
 from coterie.run.execution import Execution
 from coterie.run.study import Study
+from deploy.ordering import APPROVING_POLICY
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
 OWN = "methods.trimmed_average:TrimmedAverage(trim=0.25)"
@@ -37,7 +37,7 @@ class Here:
         for site in HOSPITALS:
             kit = kits / site
             kit.mkdir(parents=True)
-            (kit / "policy.toml").write_text(DEFAULT_POLICY)
+            (kit / "policy.toml").write_text(APPROVING_POLICY)
             SiteSettings("heart", (site,), engine="loop").write(kit)
             self.sites[site] = Site(kit)
 

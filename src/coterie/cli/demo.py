@@ -47,6 +47,7 @@ def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console:
     from coterie.cli.results import print_result
     from coterie.core.local import Local
     from coterie.core.plan import Plan
+    from coterie.deploy.default_policy import approve_orders
     from coterie.deploy.flare.server_process import running_server
     from coterie.deploy.flare.site_client import running_sites
     from coterie.deploy.flare.supervisor import supervise
@@ -69,10 +70,12 @@ def _carry_out(federation: "FederationFolder", rounds: int, seeds: int, console:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(federation.kit(site))
             policy = federation.kit(site) / "policy.toml"  # the data are public, and one hospital has 9 patients to test on
             policy.write_text(policy.read_text().replace("\nrounding = 3\n", "\nrounding = 1\n").replace("samples = 10", "samples = 5"))
+            approve_orders(federation.kit(site) / "policy.toml", methods=METHODS, models=[settings.model], maximum_rounds=rounds)
+        console.print(f"Each hospital's policy.toml approves this order by itself: its methods, {settings.model}, {rounds} rounds.")
         kits = {site: federation.kit(site) for site in HOSPITALS}
         running.enter_context(running_sites(kits, f"{federation.host}:{federation.port}", 90.0))
         console.print(f"{', '.join(HOSPITALS)} have joined, each with its own patients.")
-        run.place(Order("demo", "study", settings.as_json(), HOSPITALS, len(HOSPITALS)), 120.0)
+        run.place(Order("demo", "study", settings.as_json(), HOSPITALS, len(HOSPITALS), operator="coterie federation demo"), 120.0)
         over = Event()
         attending = Thread(target=supervise, args=(federation, lambda: over.is_set() or process.poll() is not None, console.print))
         attending.start()

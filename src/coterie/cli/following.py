@@ -47,7 +47,7 @@ def _show(line: dict[str, Any], bar: Any, console: "PlainConsole") -> None:
         console.print(line["sentence"], style="yellow")
     elif what == "ended" and line["status"] == "again":
         bar.on_end()
-        console.print("A site waits to take part: the run goes on with it in a moment.")
+        console.print(line.get("reason") or "A site waits to take part: the run goes on with it in a moment.")
 
 
 class _Told:

@@ -23,14 +23,15 @@ def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_jso
     from coterie.deploy.federation import FederationFolder
     from coterie.deploy.inspecting import ANSWERS
     from coterie.deploy.presence import require_server
-    from coterie.deploy.runs import free_name, new_run
+    from coterie.deploy.runs import free_name, new_run, operator_name
     from coterie.deploy.server_run import Order
 
     stop_on_terminate()
     federation, console = FederationFolder.open(folder), PlainConsole(stderr=as_json)
     require_server(folder, federation.server)
     run = new_run(federation, name or free_name(federation, "inspect"))
-    run.place(Order(run.name, "inspect", wanted.as_json(), federation.sites, len(federation.sites)), TIMEOUT)
+    sites = federation.sites
+    run.place(Order(run.name, "inspect", wanted.as_json(), sites, len(sites), operator=operator_name()), TIMEOUT)
     status = follow(federation, run, console)
     if status != "complete":
         raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")

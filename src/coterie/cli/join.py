@@ -19,8 +19,11 @@ def join(
     threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
 ) -> None:
-    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C."""
+    """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C.
+
+    A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
     from coterie.core.errors import check_names
+    from coterie.deploy.audit import Audit
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.site_client import check_running, running_sites
     from coterie.deploy.held import site_data
@@ -33,20 +36,25 @@ def join(
     check_names([engine], ("auto", "batched", "loop"), "engine")
     site, server = check_kit(kit)
     keep_private(kit)
-    read_policy(kit / "policy.toml")
+    policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
     folder = str(data_dir.absolute()) if data_dir else None
     settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
     del held
-    news = SiteNews(kit)
+    news, audit = SiteNews(kit), Audit(kit / "audit.jsonl")
+    audit.chain_flare_log()
     try:
         with running_sites({site: kit}, server, wait, {site: settings}) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
+            print("Every order is approved by policy.toml." if policy.approve.any else f"Orders: coterie policy orders {kit}.", flush=True)
+            for line in news.waiting_orders():
+                print(line, flush=True)
             while True:
                 check_running(kit, site, server, process)
                 for line in news.wait(1.0):
                     print(line, flush=True)
     except KeyboardInterrupt:
+        audit.chain_flare_log()
         print(f"{site} has left. It may join again at any time.", flush=True)

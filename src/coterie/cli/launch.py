@@ -37,7 +37,10 @@ def launch(
     name: Annotated[str | None, typer.Option(help="The run's name; the study file's, or 'run', unless given.")] = None,
     minimum: Annotated[int | None, typer.Option(help="Sites to begin with; all of the federation unless given.", min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a site has to answer.", min=1)] = 600.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run --name, or look at it again.")] = False,
+    purpose: Annotated[str, typer.Option(help="What the run is for: sites read it before they approve the order.")] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run --name, with more --rounds if given, or look at it again.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -56,7 +59,7 @@ def launch(
         runs = [_resumed(folder, name, methods or [], said, trust)]
     else:
         wanted = _studies(folder, methods or [], said, name, trust)
-        runs = [_ordered(folder, run, settings, minimum, timeout) for run, settings in wanted]
+        runs = [_ordered(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
     for run, seen in runs:
         if detach:
             told = f"is ordered. {_again(folder, run)}" if run.status != "complete" else "is complete already."
@@ -103,16 +106,19 @@ def with_usual_share(settings: "Settings", sites: int) -> "Settings":
     return replace(settings, plan=replace(settings.plan, most_share=usual_share(sites)))
 
 
-def _ordered(folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float) -> "tuple[RunFolder, int]":
+def _ordered(
+    folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float, purpose: str
+) -> "tuple[RunFolder, int]":
     from coterie.core.trust import names_code
-    from coterie.deploy.runs import new_run
+    from coterie.deploy.runs import new_run, operator_name
     from coterie.deploy.server_run import Order
 
     if minimum is not None and minimum > len(folder.sites):
         raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
     run = new_run(folder, name)
     trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if names_code(spec))
-    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted), timeout)
+    who: dict[str, Any] = {"operator": operator_name(), "purpose": purpose}
+    run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted, **who), timeout)
     return run, 0
 
 
@@ -123,18 +129,31 @@ def _resumed(
     from coterie.deploy.journal import journal_lines
     from coterie.deploy.runs import ENDS, WAITING, known_run
     from coterie.evidence.settings import Settings
+    from coterie.run.execution import Execution
+    from coterie.run.study_file import FileStudy
 
     if name is None:
         raise UserError("--resume needs --name: name the run to go on with.")
     run = known_run(folder, name)
-    if methods:
-        stored = Settings.from_json(run.order()[0].settings)
+    status, (order, timeout) = run.status, run.order()
+    if (methods or said) and order.kind == "study":
+        stored = Settings.from_json(order.settings)
         usual = {} if stored.plan.most_share is None else {"most_share": stored.plan.most_share}  # sites may have been added since
-        ((_, settings),) = _studies(folder, methods, usual | said, name, trust)
-        if stored != settings:
-            differ = ", ".join(stored.differences(settings))
+        given = (
+            _studies(folder, methods, usual | said, name, trust)[0][1]
+            if methods
+            else FileStudy("", stored, Execution(), None).but(said).settings
+        )
+        more = replace(stored, plan=replace(stored.plan, rounds=max(stored.plan.rounds, given.plan.rounds)))
+        if given != more:
+            differ = ", ".join(stored.differences(given))
             raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")
-    status = run.status
+        if more != stored:
+            if status not in ENDS:
+                raise UserError(f"The run {name!r} has not ended: stop it with 'coterie federation stop' before it gets more rounds.")
+            seen = len(journal_lines(run.folder))
+            run.place(replace(order, settings=more.as_json()), timeout)  # a new order: every site approves it again
+            return run, seen
     if status in ENDS and status != "complete":
         run.say_status(WAITING)
     return run, 0 if status not in ENDS else len(journal_lines(run.folder))

@@ -1,11 +1,17 @@
 """`coterie policy`: what may leave a site, said by its policy file."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="What a site answers and what may leave it.", no_args_is_help=True)
+from coterie.cli import options
+
+app = typer.Typer(help="What a site answers, which orders it approves, and what may leave it.", no_args_is_help=True)
+ENTRIES = 20  # of the log that are printed
+Order = Annotated[str, typer.Argument(help="The order: its run's name, or the beginning of its hash.", metavar="ORDER")]
 Kit = Annotated[Path, typer.Argument(help="The site's kit folder, or its policy file.", metavar="KIT")]
 
 
@@ -50,21 +56,89 @@ def default_policy() -> None:
     print(DEFAULT_POLICY, end="")
 
 
+@app.command("orders")
+def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
+    """List the orders that have come, in words: which wait, which are approved, which are refused."""
+    from coterie.deploy.approvals import Approvals
+    from coterie.deploy.site_news import order_lines
+
+    found = Approvals(kit).records()
+    if as_json:
+        rows = [{"order": order, "state": one.state, "by": one.by, "time": one.time, "reason": one.reason} for order, one in found.items()]
+        terms = [{"epsilon": one.epsilon, **json.loads(one.terms)} for one in found.values()]
+        print(json.dumps([row | told for row, told in zip(rows, terms, strict=True)]))
+        return
+    for order, record in found.items():
+        print("\n".join(order_lines(order, record, kit)))
+        if record.state == "pending":
+            print(f"  Approve it:  coterie policy approve {kit} {order[:12]}")
+        print()
+    waiting = sum(record.state == "pending" for record in found.values())
+    print(f"{len(found)} orders, {waiting} of them waiting for approval.")
+
+
+@app.command("approve")
+def approve_order(kit: Kit, order: Order) -> None:
+    """Answer an order from now on, as far as the policy allows."""
+    from coterie.deploy.approvals import Approvals
+    from coterie.deploy.site_news import order_lines
+
+    found, record = Approvals(kit).decide(order, "approved")
+    print("\n".join(order_lines(found, record, kit)))
+    print("The site answers it from now on. Take it back with 'coterie policy refuse'.")
+
+
+@app.command("refuse")
+def refuse_order(
+    kit: Kit, order: Order, reason: Annotated[str, typer.Option(help="Why, in a sentence that the server is told.")] = ""
+) -> None:
+    """Do not answer an order; one that was approved is not answered any more, at once."""
+    from coterie.deploy.approvals import Approvals
+
+    found, record = Approvals(kit).decide(order, "refused", reason)
+    print(f"Run {record.order.run}: the order {found[:12]} is refused. What it was answered before is in the log.")
+
+
 @app.command("audit")
 def audit_log(
     kit: Kit,
     last: Annotated[str | None, typer.Option(help="A hash that was noted earlier: it must still be in the log.")] = None,
+    entries: Annotated[int, typer.Option(help="How many of the last entries to print.", min=0)] = ENTRIES,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Check that no line of the site's log was changed or taken out."""
-    from coterie.deploy.audit import verify_audit
+    """Check that no line of the site's log was changed, taken out or cut off since the last check, and print its last entries."""
+    from coterie.deploy.audit import verify_kit_log
     from coterie.deploy.files import kit_files
 
-    found = verify_audit(kit if kit.suffix == ".jsonl" else kit_files(kit).audit, last)
-    for fault in found.faults:
-        print(fault)
-    print(f"{found.lines} lines, {len(found.faults)} faults; the last hash is {found.last}.")
+    found = verify_kit_log(kit if kit.suffix == ".jsonl" else kit_files(kit).audit, last, entries=entries)
+    if as_json:
+        print(json.dumps({"lines": found.lines, "faults": found.faults, "last": found.last, "entries": found.entries}))
+    else:
+        rows = [("line", "time (UTC)", "run", "order", "what", ""), *map(_entry_row, found.entries)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+        for row in rows if found.entries else []:  # one line each, whatever the width of the terminal
+            print("  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]]).rstrip())
+        for fault in found.faults:
+            print(fault)
+        print(f"{found.lines} lines, {len(found.faults)} faults; the last hash is {found.last}.")
     if found.faults:
         raise typer.Exit(1)
+
+
+def _entry_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """An entry of the log as a row; whatever a server sent is shown without control characters."""
+    from coterie.deploy.names import escape_text
+
+    clients, state = entry.get("clients"), entry.get("state")
+    parts = [f"round {entry['round']}"] if "round" in entry else []
+    parts += [f"{len(clients)} client{'s' * (len(clients) != 1)}"] if isinstance(clients, list) else []
+    parts += [f"{entry['bytes_out']:,} bytes out"] if isinstance(entry.get("bytes_out"), int) else []
+    parts += [f"by {entry['by']}"] if entry.get("by") else []
+    parts += [str(entry[name]) for name in ("denied", "reason", "folder") if entry.get(name)]
+    what = entry.get("event") or entry.get("ask", "?")
+    time, order = str(entry.get("time", ""))[:19].replace("T", " "), str(entry.get("order", ""))[:8]
+    cells = (entry["line"], time, entry.get("run", ""), order, f"{what}, {state}" if state else what, "; ".join(parts))
+    return tuple(escape_text(str(cell)) for cell in cells)
 
 
 def _numbers(model: str, features: int, classes: int) -> str:

@@ -1,49 +1,97 @@
-"""The site's own log: every ask, and what was sent. Lines are only ever added, and each holds the hash of the one before.
+"""The site's own log: hellos, approvals, asks, deliveries, what was refused, and what was sent. Lines are only ever added, and each holds
+the hash of the one before.
 
-The chain shows that a line was changed, taken out or put in. Whoever may write the file can write it anew from some line on, or cut its
-end: to be held to it by others, tell them the last hash from time to time (`AuditCheck.last`).
+The chain shows that a line was changed, taken out or put in. `coterie policy audit` keeps the last hash in the kit, and so notices the
+next time that the end was cut off. Whoever may write the kit's files can write both anew: to be held to the log by others, tell them the
+last hash from time to time (`AuditCheck.last`).
 """
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.locks import locked
 from coterie.core.plain import as_json
+from coterie.deploy.names import SHOWN_TEXT, shorten_text
 
 FIRST = "0" * 64  # what the first line holds in place of an earlier hash
+HEAD = "audit.head.json"  # the last hash that was checked
+FLARE_LOG = "audit.log"  # what NVIDIA FLARE itself logs, in the same folder
+LONGEST_FIELD = 2 * SHOWN_TEXT  # characters of a text in an entry; a server or a client's id may have sent any
+MOST_NAMES = 10_000  # names in one list of an entry
 
 
 class Audit:
     """Appends to one file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, order: str = "") -> None:
+        """`order` is the hash of the order that all that is logged here is part of."""
+        self.path, self.order = path, order
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add a line; it is on the disk when this returns."""
+        """Add a line; it is on the disk when this returns. Where it cannot be written whole (a full disk), nothing of it stays."""
+        stamp = {"order": self.order} if self.order else {}
         with locked(self.path):
             number, previous, torn = _end(self.path)
-            body = {**entry, "line": number + 1, "previous": previous}
+            body = {**stamp, **_shortened(entry), "line": number + 1, "previous": previous}
             line = as_json({**body, "hash": _hash(body)})
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                text = (b"\n" if torn else b"") + line.encode() + b"\n"
-                if os.write(handle, text) < len(text):
-                    raise OSError(f"the audit log {self.path} could not be written whole: is the disk full?")
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            self._write((b"\n" if torn else b"") + line.encode() + b"\n")
+
+    def log(self, event: str, **told: Any) -> None:
+        """Add a line about something other than an ask."""
+        self.append({"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **told})
+
+    def chain_flare_log(self) -> None:
+        """Add a line with the hash of what NVIDIA FLARE has added to its own log since the last such line; none where nothing was."""
+        path = self.path.with_name(FLARE_LOG)
+        if not path.exists():
+            return
+        begin = max((piece["end"] for piece in flare_pieces(self.path)), default=0)
+        end = _whole_lines(path)
+        if end > begin:
+            self.log("flare log", begin=begin, end=end, sha256=_hash_of(path, begin, end))
 
     def last_value(self, key: str) -> Any:
         """What the last line that has this key says; None where no line has it."""
         mark = json.dumps(key).encode()
         return next((entry[key] for line in _from_end(self.path) if mark in line and (entry := _entry(line)) and key in entry), None)
+
+    def _write(self, text: bytes) -> None:
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            try:
+                if os.write(handle, text) < len(text):
+                    raise OSError(f"the audit log {self.path} could not be written whole: is the disk full?")
+                os.fsync(handle)
+            except OSError:
+                with suppress(OSError):  # half a line would look like a log that was tampered with
+                    os.ftruncate(handle, size)
+                    os.fsync(handle)
+                raise
+        finally:
+            os.close(handle)
+
+
+def _shortened(value: Any) -> Any:
+    """An entry whose texts have a bounded length: what a server sends must not fill the disk."""
+    if isinstance(value, str):
+        return shorten_text(value, LONGEST_FIELD)
+    if isinstance(value, Mapping):
+        return {shorten_text(str(name), LONGEST_FIELD): _shortened(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        more = [f"... ({len(value):,} in all)"] if len(value) > MOST_NAMES else []
+        return [*map(_shortened, value[:MOST_NAMES]), *more]
+    return value
 
 
 @dataclass(frozen=True)
@@ -53,13 +101,21 @@ class AuditCheck:
     lines: int
     last: str  # the hash that the next line will hold
     faults: tuple[str, ...]  # in words, in the order of the lines; none where the log is whole
+    entries: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # the last ones, as many as were wanted
 
 
-def verify_audit(path: Path, last: str | None = None) -> AuditCheck:
-    """Check every line. With the last hash that was noted elsewhere, a log that was cut or written anew is noticed, too."""
+def verify_audit(path: Path, last: str | None = None, *, entries: int = 0) -> AuditCheck:
+    """Check every line. With the last hash that was noted elsewhere, a log that was cut or written anew is noticed, too.
+
+    Args:
+        path: The log.
+        last: A hash that must be in it.
+        entries: How many of the last entries to return.
+    """
     if not path.exists():
         raise UserError(f"There is no audit log {path}: check the path.")
     faults: list[str] = []
+    found = deque[Mapping[str, Any]](maxlen=entries)
     number, previous, seen = 0, FIRST, {FIRST}
     for place, entry in enumerate(_lines(path), start=1):
         if entry is None:
@@ -73,9 +129,89 @@ def verify_audit(path: Path, last: str | None = None) -> AuditCheck:
             faults.append(f"Line {place - 1} was replaced: line {place} follows another one.")
         number, previous = entry["line"], entry["hash"]
         seen.add(previous)
+        found.append(entry)
     if last is not None and last not in seen:
         faults.append("The hash that was noted is in no line: the end of the log was cut off, or the log was written anew.")
-    return AuditCheck(number, previous, tuple(faults))
+    return AuditCheck(number, previous, (*faults, *_flare_faults(path)), tuple(found))
+
+
+def verify_kit_log(path: Path, last: str | None = None, *, entries: int = 0) -> AuditCheck:
+    """Check a kit's log against the head that the last check left in the kit, too, and leave the new head there.
+
+    A head is kept only of a log without faults: one that was cut is reported until its end is there again.
+    """
+    head = path.with_name(HEAD)
+    noted = _read_head(head)
+    if noted is not None and not path.exists():
+        raise UserError(f"There is no audit log {path}, and it had {noted[0]} lines when it was last checked: it was removed.")
+    found = verify_audit(path, last, entries=entries)
+    if noted is not None and not _holds(path, *noted):
+        cut = f"Line {noted[0]} was the last one when the log was last checked, and is gone: the end was cut off, or the log written anew."
+        found = AuditCheck(found.lines, found.last, (*found.faults, cut), found.entries)
+    if not found.faults:
+        write_whole(head, as_json({"line": found.lines, "hash": found.last}) + "\n", 0o600)
+    return found
+
+
+def _read_head(path: Path) -> tuple[int, str] | None:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        return int(tree["line"]), str(tree["hash"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"The head of the audit log {path} cannot be read ({error}): remove it, and compare with a hash noted elsewhere (--last)."
+        ) from error
+
+
+def _holds(path: Path, line: int, hash_: str) -> bool:
+    return line == 0 or any(entry is not None and (entry["line"], entry["hash"]) == (line, hash_) for entry in _lines(path))
+
+
+def flare_pieces(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log that hold a hash of FLARE's own log."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:  # only those lines are parsed: this happens at every job
+        found = [_entry(line) for line in file if b'"event": "flare log"' in line]
+    return [one for one in found if one is not None and all(type(one.get(name)) is int for name in ("begin", "end"))]
+
+
+def _flare_faults(path: Path) -> Iterator[str]:
+    """What is wrong with FLARE's own log beside a log, by the hashes in its chain."""
+    other = path.with_name(FLARE_LOG)
+    for piece in flare_pieces(path):
+        begin, end = piece["begin"], piece["end"]
+        if not other.exists() or other.stat().st_size < end:
+            yield f"FLARE's log {other.name} was cut off: line {piece['line']} has its first {end} bytes, it has fewer."
+            return
+        if _hash_of(other, begin, end) != piece.get("sha256"):
+            yield f"FLARE's log {other.name} was changed between bytes {begin} and {end}, of which line {piece['line']} has the hash."
+
+
+def _hash_of(path: Path, begin: int, end: int) -> str:
+    made = sha256()
+    with path.open("rb") as file:
+        file.seek(begin)
+        while begin < end and (data := file.read(min(1 << 20, end - begin))):
+            made.update(data)
+            begin += len(data)
+    return made.hexdigest()
+
+
+def _whole_lines(path: Path) -> int:
+    """Bytes up to the end of the last whole line."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size:
+            begin = max(0, size - (1 << 16))
+            file.seek(begin)
+            place = file.read(size - begin).rfind(b"\n")
+            if place >= 0:
+                return begin + place + 1
+            size = begin
+    return 0
 
 
 def _gap(before: int, number: int, place: int) -> str:

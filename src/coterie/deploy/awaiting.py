@@ -50,9 +50,12 @@ class _Answer:
 class Letters:
     """What is on its way for all lanes of a run."""
 
-    def __init__(self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read, limit: Callable[[str, Parcel], None]) -> None:
+    def __init__(
+        self, post: Post, ids: Sequence[str], site_of: Array, run: str, read: Read, limit: Callable[[str, Parcel], None], order: str = ""
+    ) -> None:
         """`read` takes over what a site says, as `FederatedEngine` reads it; `limit` tells the carrier how large an answer can be."""
-        self.carrier, self.ids, self.site_of, self.run, self.read, self.limit = post, ids, site_of, run, read, limit
+        self.carrier, self.ids, self.site_of, self.run, self.read = post, ids, site_of, run, read
+        self.limit, self.order = limit, order
         self.posted: dict[str, _Letter] = {}
         self.inbox: defaultdict[int, list[_Answer]] = defaultdict(list)  # by lane, answers that it has not had, as they came
         self.silent: defaultdict[int, list[int]] = defaultdict(list)  # by lane, clients that will not answer
@@ -111,7 +114,7 @@ class Letters:
             rows = [_places(stamped, [c for c in own if self.site_of[c] == site]) for stamped, own in zip(asks, now, strict=True)]
             concerned = [i for i, own in enumerate(rows) if len(own)]
             number = secrets.token_hex(16)
-            parcel = parcel_for([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number)
+            parcel = parcel_for([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number, self.order)
             lanes = tuple((asks[i].lane, asks[i].round_, tuple(clients_of(asks[i].ask)[rows[i]].tolist())) for i in concerned)
             self.posted[number] = _Letter(site, parcel, lanes)
             self.limit(site, parcel)

@@ -19,7 +19,7 @@ from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossT
 from coterie.core.refusals import Refusal
 from coterie.core.rules import MODEL
 from coterie.deploy.denied import Denied
-from coterie.deploy.messages import Answers, MessageError, Parcel, Received, SiteCard, from_message
+from coterie.deploy.messages import Answers, Delivery, Hello, MessageError, Parcel, PendingError, Received, SiteCard, from_message
 from coterie.deploy.parcels import clients_of
 
 MOST = (1 << 31) - 1  # of any count: evidence holds them in 32 bits
@@ -270,23 +270,25 @@ def read_answers(data: Said, parcel: Parcel, limit: int) -> Answers:
     found = _read(data, Answers, limit)
     if (found.run, found.number, found.ids) != (parcel.run, parcel.number, parcel.ids):
         raise MessageError("an answer to another question")
+    if found.order != parcel.order:
+        raise MessageError("an answer to another order")
     if not isinstance(found.answers, tuple) or len(found.answers) != len(parcel.asks):
         raise MessageError("an answer to another question")
     return found
 
 
-def read_card(data: Said, run: str, number: str, limit: int) -> SiteCard:
+def read_card(data: Said, hello: Hello, limit: int) -> SiteCard:
     """A site's card, if it answers this question."""
-    return _answering(_read(data, SiteCard, min(limit, CARD_BYTES)), run, number, CARD)
+    return _answering(_read(data, SiteCard, min(limit, CARD_BYTES)), hello, CARD)
 
 
-def read_receipt(data: Said, run: str, number: str, limit: int) -> Received:
+def read_receipt(data: Said, delivery: Delivery, limit: int) -> Received:
     """A site's receipt, if it answers this delivery."""
-    return _answering(_read(data, Received, min(limit, RECEIPT_BYTES)), run, number, RECEIPT)
+    return _answering(_read(data, Received, min(limit, RECEIPT_BYTES)), delivery, RECEIPT)
 
 
-def _answering(found: T, run: str, number: str, rules: Rules) -> T:
-    if (found.run, found.number) != (run, number):
+def _answering(found: T, asked: Hello | Delivery, rules: Rules) -> T:
+    if (found.run, found.number, found.order) != (asked.run, asked.number, asked.order):
         raise MessageError("an answer to another question")
     check_fields(found, rules)
     return found
@@ -302,6 +304,8 @@ def _read(data: Said, kind: type[T], limit: int) -> T:
         raise InvalidMessageError(f"a message of {len(data):,} bytes, where this answer has {limit:,} at most", Refusal.TOO_LARGE)
     try:
         return from_message(data, kind, limit)
+    except PendingError:
+        raise
     except MessageError as error:
         raise MessageError(shown(error)) from error
     except Exception as error:  # a value that one of the kinds refuses to be made of

@@ -1,5 +1,10 @@
 """The policy file that a site begins with: every key with its default and what it means."""
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
 DEFAULT_POLICY = """\
 # What this site answers and what may leave it. The file is yours: no message of the server can change it.
 # In words:  coterie policy explain .       After a change:  coterie policy check policy.toml
@@ -59,6 +64,22 @@ error_messages = true
 # glove = "/data/glove.npz"          # lstm(embeddings=glove)
 # bert-tiny = "/models/bert-tiny"    # text(bert-tiny), where "text" is among the models
 
+[approve]
+# A new order (a run: methods, model, rounds, asks) is answered only after your yes: 'coterie join' shows it, and
+# 'coterie policy approve KIT ORDER' says yes. Orders that this table lists are approved without asking you.
+# Whether every order is.
+any = false
+
+# Or: orders of these methods alone, by name or whole spec; "inspect" is 'coterie inspect --federation'. Empty: none.
+methods = []
+
+# And of these models alone; empty: those of 'models' above.
+models = []
+
+# And of at most so many rounds, and so much epsilon of any client in all that it has answered.
+# maximum_rounds = 100
+# maximum_epsilon = 4.0
+
 [privacy]
 # "none": models and gradients leave as they are, other numbers rounded.
 mechanism = "none"
@@ -81,3 +102,19 @@ mechanism = "none"
 # epsilon_limit = 8.0
 # protect_tests = true
 """
+
+
+def approve_orders(path: Path, **table: Any) -> None:
+    """Change the [approve] table of a policy file, key by key; a key that is not there, or is commented out, is added.
+
+    Args:
+        path: A policy file with an [approve] table, such as a kit's.
+        table: Keys and values of the table.
+    """
+    head, mark, rest = path.read_text(encoding="utf-8").partition("[approve]\n")
+    own, next_, tail = rest.partition("\n[")
+    for name, value in table.items():
+        line = f"{name} = {json.dumps(value)}"
+        own, changed = re.subn(rf"(?m)^(# )?{name} = .*$", lambda found, line=line: line, own, count=1)  # type: ignore[misc]
+        own += "" if changed else f"{line}\n"
+    path.write_text(head + mark + own + next_ + tail, encoding="utf-8")

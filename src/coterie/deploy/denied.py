@@ -9,7 +9,8 @@ class Denied:
     """Why an ask has no reply, in one sentence that may leave the site."""
 
     reason: str
-    cause: Literal["policy", "budget", "failure"] = "policy"  # the site does not want to, no longer may, or could not
+    # the site does not want to, no longer may, could not, or has not approved the order yet
+    cause: Literal["policy", "budget", "failure", "pending"] = "policy"
 
     def __str__(self) -> str:
         return self.reason

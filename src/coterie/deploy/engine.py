@@ -58,10 +58,12 @@ class FederatedEngine(Engine):
         last: int | None = None,
         members: Members | None = None,
         counts: Literal["checked", "believed"] = "checked",
+        order: str = "",
     ) -> None:
         """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
         are asked nothing else before the `last` round, in which everybody is waited for. Replies are held against what `members` say of
-        themselves; sample counts only where they are to be checked."""
+        themselves; sample counts only where they are to be checked. `order` is the hash that every message carries."""
+        self.order = order
         self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
         self.site_of = np.array([sites[name] for name in ids], dtype=object)
         self._number = {name: i for i, name in enumerate(ids)}
@@ -96,7 +98,8 @@ class FederatedEngine(Engine):
     def letters(self) -> Letters:
         """What is on its way in asynchronous rounds."""
         if self._letters is None:
-            self._letters = Letters(cast(PostingCarrier, self.carrier), self.ids, self.site_of, self.run_id, self._read, self._limit)
+            carrier = cast(PostingCarrier, self.carrier)
+            self._letters = Letters(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)
         return self._letters
 
     def _limit(self, site: str, parcel: Parcel) -> None:
@@ -120,7 +123,7 @@ class FederatedEngine(Engine):
         for site in dict.fromkeys(site for own in owners for site in own):
             concerned = [i for i, own in enumerate(owners) if (own == site).any()]
             rows = [np.flatnonzero(owners[i] == site) for i in concerned]
-            found[site] = (parcel_for([asks[i] for i in concerned], self.ids, rows, self.run_id, number), concerned)
+            found[site] = (parcel_for([asks[i] for i in concerned], self.ids, rows, self.run_id, number, self.order), concerned)
         return found
 
     def _read(self, site: str, data: Said, sent: tuple[Parcel, list[int]], answers: list[Rows], refused: list[dict[int, Refused]]) -> None:

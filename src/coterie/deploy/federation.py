@@ -9,6 +9,7 @@ from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import json_text
+from coterie.deploy.names import escape_text, is_name
 
 FILE = "federation.json"
 PROJECT = "coterie"  # FLARE's name of a federation
@@ -117,7 +118,7 @@ def read_roster(folder: Path) -> dict[str, Claim]:
 
 def write_roster(folder: Path, roster: Mapping[str, Claim]) -> None:
     """Keep the operator's roster: the next job of every run goes by it."""
-    write_json(folder / ROSTER, {site: asdict(claim) for site, claim in roster.items()})
+    write_whole(folder / ROSTER, json_text({site: asdict(claim) for site, claim in roster.items()}), 0o600)
 
 
 def server_address(text: str) -> tuple[str, int]:
@@ -130,10 +131,5 @@ def server_address(text: str) -> tuple[str, int]:
 
 def check_site_name(name: str) -> None:
     """A name that can be a certificate's, a folder's and FLARE's."""
-    if (
-        not name
-        or len(name) > 60
-        or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-        or name in ("server", "operator", "admin")
-    ):
-        raise UserError(f"A site cannot be called {name!r}: use letters, digits, - and _.")
+    if not is_name(name, 60) or set(name) & set(".=") or name in ("server", "operator", "admin"):
+        raise UserError(f"A site cannot be called {escape_text(name, 100)!r}: use letters, digits, - and _.")

@@ -50,13 +50,13 @@ class InspectOrder:
         return cls(**{**tree, "plan": InspectPlan(**plan)})
 
 
-def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, run: str, folder: Path) -> None:
-    """Ask, and write inspection.json, inspection.html and the answers in words into the run's folder."""
+def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, run: str, folder: Path, terms: str = "") -> None:
+    """Ask, and write inspection.json, inspection.html and the answers in words into the run's folder. `terms` is the order's hash."""
     problem = problem_of(members, order.model)
     plan = replace(order.plan, validation=order.plan.validation and members.validation)
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), order.seed, 0)
     script = inspection(problem.initial(order.seed), members.classes, (order.data, order.model), ctx, plan)
-    engine = _Listening(carrier, members.sites, [member.id for member in members.members], run, members)
+    engine = _Listening(carrier, members, run, terms)
     try:
         found = answer(script, engine, seed=order.seed)
     except UserError as error:
@@ -76,8 +76,8 @@ def write_inspection(order: InspectOrder, members: Members, carrier: Carrier, ru
 class _Listening(FederatedEngine):
     """Keeps what sites refuse, to be told why an inspection has too little to go by."""
 
-    def __init__(self, carrier: Carrier, sites: Mapping[str, str], ids: Sequence[str], run: str, members: Members) -> None:
-        super().__init__(carrier, sites, ids, run, members=members)
+    def __init__(self, carrier: Carrier, members: Members, run: str, order: str) -> None:
+        super().__init__(carrier, members.sites, [member.id for member in members.members], run, members=members, order=order)
         self.denials: list[str] = []
 
     def run(self, asks: Sequence[Stamped]) -> list[Any]:

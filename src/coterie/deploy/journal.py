@@ -1,7 +1,7 @@
 """How far a run is, line by line, beside its evidence: what a launcher follows, and what is left to read when something went wrong."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from os import SEEK_END
 from pathlib import Path
@@ -9,12 +9,14 @@ from time import time
 from typing import Any
 
 from coterie.core.plain import write_json
+from coterie.deploy.names import escape_text
 from coterie.evidence.record import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
 from coterie.run.lanes import Lane
 
 STATUS, LINES = "status.json", "journal.jsonl"
+LONGEST = 2000  # characters of a text in a line
 
 
 def journal_lines(folder: Path, after: int = 0) -> list[dict[str, Any]]:
@@ -27,6 +29,11 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
             yield json.loads(line)
+
+
+def _escaped(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told, in texts that a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
+    return {name: escape_text(text, LONGEST) if isinstance(text, str) and name != "trace" else text for name, text in told.items()}
 
 
 class Journal(Callback):
@@ -47,7 +54,7 @@ class Journal(Callback):
             size = lines.seek(0, SEEK_END)
             lines.seek(max(size - 1, 0))
             torn = size > 0 and lines.read(1) != b"\n"
-            line = json.dumps({"time": round(time(), 3), "what": what, **told})
+            line = json.dumps({"time": round(time(), 3), "what": what, **_escaped(told)})
             lines.write((b"\n" if torn else b"") + line.encode() + b"\n")
 
     def fault(self, sentence: str) -> None:
@@ -57,7 +64,7 @@ class Journal(Callback):
     def end(self, status: str, **told: Any) -> None:
         """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
         self.say("ended", status=status, **told)
-        write_json(self.folder / STATUS, {"status": status, **told})
+        write_json(self.folder / STATUS, {"status": status, **_escaped(told)})
 
     def lines(self, after: int = 0) -> list[dict[str, Any]]:
         """The lines from this one on."""

@@ -1,9 +1,11 @@
 """What crosses the wire between a server and a site, as safetensors bytes with a JSON header. No pickle; only kinds that are listed here.
 
-How asks are cut for a site is in `parcels`.
+How asks are cut for a site is in `parcels`. Every message names the run and the hash of its order; names and texts are bounded where a
+message is read, whoever sent it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 from coterie.core.arrays import Array
@@ -13,12 +15,13 @@ from coterie.core.serving import Mixture, Serving
 from coterie.core.sketches import Sketch
 from coterie.core.trees import UnknownKindError, pack, unpack
 from coterie.deploy.denied import Denied
+from coterie.deploy.names import LONGEST_TEXT, escape_text, is_name
 from coterie.engines.engine import Stamped
 from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online, OwnExpert
 from coterie.methods.ditto import Beside
 from coterie.methods.moon import Contrast
 
-PROTOCOL = 1
+PROTOCOL = 2
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
 
 
@@ -27,6 +30,10 @@ M = TypeVar("M", "Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received
 
 class MessageError(ValueError):
     """Bytes that are no message, or not the one that was waited for."""
+
+
+class PendingError(MessageError):
+    """The site has not approved the order yet: it may be asked again."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Parcel:
     number: str
     ids: tuple[str, ...]  # the site's clients that the asks are about: the asks say their places here
     asks: tuple[Stamped, ...]
+    order: str = ""  # the hash of the order that the asks are part of
 
 
 @dataclass(frozen=True)
@@ -49,17 +57,20 @@ class Answers:
     number: str
     ids: tuple[str, ...]
     answers: tuple[Any, ...]  # a Reply or a Denied each
+    order: str = ""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first question of a run: who is there? With it travels what is to be trained."""
+    """The first question of a run: who is there? With it travels the order in full, as canonical JSON (`orders.OrderTerms`)."""
 
     protocol: int
     run: str
     number: str
     model: str
     version: str
+    order: str = ""
+    terms: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class SiteCard:
     classes: tuple[str, ...]
     validation: bool
     features: tuple[str, ...] = ()
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ class Delivery:
     ids: tuple[str, ...]  # the clients that the serving's places mean
     serving: Serving
     names: tuple[str, ...]  # of the serving's models
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,7 @@ class Received:
     run: str
     number: str
     folder: str
+    order: str = ""
 
 
 KINDS: dict[str, type] = {
@@ -135,16 +149,54 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     except UnknownKindError as error:
         raise MessageError(f"a message of an unknown kind ({error})") from error
     except (ValueError, OverflowError) as error:
-        raise MessageError(f"no message that can be read ({str(error)[:200]})") from error
+        raise MessageError(f"no message that can be read ({escape_text(str(error), 200)})") from error
     if isinstance(found, Denied):
-        raise MessageError(f"the other side says: {found.reason}")
+        raise (PendingError if found.cause == "pending" else MessageError)(f"the other side says: {escape_text(str(found.reason))}")
     if not isinstance(found, kind):
         raise MessageError(f"a {type(found).__name__} where a {kind.__name__} was waited for")
     if found.protocol != PROTOCOL:
         raise MessageError(
-            f"a message of protocol {found.protocol}, this side speaks {PROTOCOL}: install the same version of coterie on both sides"
+            f"a message of protocol {escape_text(str(found.protocol), 40)}, this side speaks {PROTOCOL}: "
+            "install the same version of coterie on both sides"
         )
+    if (fault := next(_find_faults(found), None)) is not None:
+        raise MessageError(f"a {kind.__name__} with {fault}")
     return found
+
+
+def _find_faults(message: Any) -> Iterator[str]:
+    """What is wrong with the names and texts of a message: they become folders, files and lines of logs."""
+    for name in ("run", "number"):
+        if not is_name(getattr(message, name)):
+            yield f"a {name} that is no name (letters, digits, - . = and _, at most 100 characters)"
+    if not isinstance(message.order, str) or (message.order and not is_name(message.order)):
+        yield "an order that is no hash"
+    if isinstance(message, Received) and not is_name(message.folder):
+        yield "a folder that is no name"
+    if isinstance(message, Delivery) and not isinstance(message.method, str):
+        yield "a method that is no text"
+    for name in ("ids", "names", "classes", "features"):
+        texts = getattr(message, name, ())
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            yield f"{name} that are no texts"
+    if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name != "terms" for text in _texts(getattr(message, f.name))):
+        yield f"a text of over {LONGEST_TEXT:,} characters"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts within a value that was read from a message."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from _texts(getattr(value, f.name))
 
 
 def is_kind(data: bytes, kind: type) -> bool:

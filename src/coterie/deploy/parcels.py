@@ -18,7 +18,7 @@ from coterie.deploy.messages import PROTOCOL, Parcel
 from coterie.engines.engine import Stamped
 
 
-def parcel_for(asks: Sequence[Stamped], ids: Sequence[str], rows: Sequence[Ids], run: str, number: str) -> Parcel:
+def parcel_for(asks: Sequence[Stamped], ids: Sequence[str], rows: Sequence[Ids], run: str, number: str, order: str = "") -> Parcel:
     """The asks cut for one site: `rows[i]` are the places of its clients in ask i, `ids[c]` is the id of the server's client c."""
     numbers = sorted({int(c) for stamped, own in zip(asks, rows, strict=True) for c in clients_of(stamped.ask)[own]})
     place = {client: i for i, client in enumerate(numbers)}
@@ -27,7 +27,7 @@ def parcel_for(asks: Sequence[Stamped], ids: Sequence[str], rows: Sequence[Ids],
         ask = slim(stamped.ask.take(own))  # type: ignore[attr-defined]
         renumbered = np.array([place[int(c)] for c in clients_of(ask)], dtype=np.int64)
         cut.append(replace(stamped, ask=with_clients(ask, renumbered), lane=0))
-    return Parcel(PROTOCOL, run, number, tuple(ids[c] for c in numbers), tuple(cut))
+    return Parcel(PROTOCOL, run, number, tuple(ids[c] for c in numbers), tuple(cut), order)
 
 
 def clients_of(ask: Ask[Any]) -> Ids:

@@ -13,6 +13,7 @@ from coterie.core.errors import UserError, suggestion
 from coterie.core.specs import Spec, parse
 from coterie.deploy.denied import Denied
 from coterie.deploy.mechanisms import MECHANISMS, ClipNoise, DpSgd, Mechanism, NoPrivacy, PolicyTable
+from coterie.deploy.orders import Approve
 
 if TYPE_CHECKING:
     from coterie.engines.engine import Stamped
@@ -78,6 +79,7 @@ class Policy(PolicyTable):
     error_messages: bool = True  # whether it is told the text of an error, which may quote a value
     model_files: dict[str, str] = Field(default_factory=dict)  # what a model's spec may name, and the file, folder or hub model meant
     privacy: Mechanism = NoPrivacy()
+    approve: Approve = Approve()  # orders that are answered without asking the site's operator
 
     def permitted(self, stamped: "Stamped", world: "World") -> Denied | None:
         """Why an ask is not answered; None where it is."""
@@ -178,6 +180,10 @@ def policy_of(text: str, name: str = "policy") -> Policy:
         raise UserError(
             f"The policy file {name} tells counts by class but not their sum: set 'class_counts' to false, or 'sample_counts' to true."
         )
+    if made.approve.any and made.approve != Approve(any=True):
+        raise UserError(
+            f"The policy file {name} approves any order and limits which: leave 'approve.any' out, or the other keys of [approve]."
+        )
     return made
 
 
@@ -211,5 +217,7 @@ def _sentence(fault: Any) -> str:
 
 
 def _known(place: tuple[Any, ...]) -> list[str]:
+    if len(place) > 1 and place[0] == "approve":
+        return list(Approve.model_fields)
     table = MECHANISMS[place[1]] if len(place) > 2 and place[0] == "privacy" else Policy
     return list(table.model_fields)

@@ -1,5 +1,7 @@
 """Runs of a federation as their folders tell of them: what was ordered, how it stands. `coterie serve` alone begins jobs from them."""
 
+import getpass
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +12,8 @@ from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.journal import STATUS
-from coterie.deploy.server_run import Order
+from coterie.deploy.names import LONGEST_NAME, escape_text, is_name
+from coterie.deploy.server_run import APPROVALS, Order
 
 ORDER, STOP = "order.json", "stop"
 WAITING, SUBMITTED, RUNNING_NOW, AGAIN = "waiting", "submitted", "running", "again"
@@ -59,6 +62,12 @@ class RunFolder:
     def stop_wanted(self) -> bool:
         return (self.folder / STOP).exists()
 
+    @property
+    def pending_sites(self) -> tuple[str, ...]:
+        """The sites that had not approved the order when they were last asked."""
+        path = self.folder / APPROVALS
+        return tuple(read_object(path, pending=list)["pending"]) if path.exists() else ()
+
     def want_stop(self) -> None:
         """Ask the server to abort it."""
         (self.folder / STOP).touch()
@@ -83,12 +92,20 @@ def known_run(federation: FederationFolder, name: str) -> RunFolder:
 
 def new_run(federation: FederationFolder, name: str) -> RunFolder:
     """A run that is not there yet."""
-    if not name or name[0] in ".-" or not all(c.isascii() and (c.isalnum() or c in "-_.=") for c in name):
-        raise UserError(f"A run cannot be called {name!r}: use letters, digits, - . = and _.")
+    if not is_name(name):
+        raise UserError(f"A run cannot be called {escape_text(name, 100)!r}: use letters, digits, - . = and _, at most {LONGEST_NAME}.")
     folder = federation.runs / name
     if folder.exists():
         raise UserError(f"The federation has a run {name!r} already: choose another --name, or go on with it by --resume.")
     return RunFolder(folder)
+
+
+def operator_name() -> str:
+    """Who orders, as sites are told: the user and the machine."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return socket.gethostname()
 
 
 def free_name(federation: FederationFolder, stem: str) -> str:

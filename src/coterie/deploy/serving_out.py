@@ -17,7 +17,9 @@ from coterie.run.drive import answer
 from coterie.run.study import Study
 
 
-def deliveries(study: Study, folder: Path, members: Members, engine: FederatedEngine, run: str) -> Iterator[dict[str, Delivery]]:
+def deliveries(
+    study: Study, folder: Path, members: Members, engine: FederatedEngine, run: str, order: str
+) -> Iterator[dict[str, Delivery]]:
     """For each method of the study, with its first seed: by site, what its clients are served. Who is not there now gets none."""
     states, roster = standing(folder).lanes, members.roster()
     for lane in study.lanes():
@@ -33,7 +35,8 @@ def deliveries(study: Study, folder: Path, members: Members, engine: FederatedEn
             ids, cut = tuple(roster.ids[int(c)] for c in part.clients), slim_serving(part)
             used = np.unique(part.rows) if len(cut.models) < len(part.models) else np.arange(len(part.models))
             named = tuple(names[int(row)] for row in used)
-            found[site] = Delivery(PROTOCOL, run, secrets.token_hex(16), lane.label, lane.seed, lane.round_, ids, cut, named)
+            number = secrets.token_hex(16)
+            found[site] = Delivery(PROTOCOL, run, number, lane.label, lane.seed, lane.round_, ids, cut, named, order)
         yield found
 
 

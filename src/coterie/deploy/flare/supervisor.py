@@ -28,6 +28,7 @@ class Supervisor:
     def look(self) -> None:
         """Submit what waits, go on with what ended early, abort what is to be stopped."""
         open_runs = [run for run in runs_of(self.federation) if run.status not in ENDS]
+        open_runs.sort(key=lambda run: run.status == AGAIN and bool(run.pending_sites))  # whose sites have to decide lets others go first
         if not open_runs:
             return
         try:
@@ -96,6 +97,8 @@ class Supervisor:
         self.say(f"Run {run.name}: {'going on' if began else 'beginning'} with {', '.join(sorted(here))}.")
 
     def _may_try(self, run: RunFolder) -> bool:
+        if run.pending_sites:
+            return True  # sites take the time they need to approve an order
         rounds = sum(line["what"] == "round" for line in journal_lines(run.folder))
         before, tries = self._tries.get(run.name, (rounds, 0))
         tries = 1 if rounds > before else tries + 1
