@@ -134,11 +134,11 @@ def test_test_samples_among_training_samples_are_refused() -> None:
         *((f"{name}(groups=5)", {}, "makes 5 groups") for name in ("fedgroup", "fesem_ma", "fedex", "hypocluster", "flhc", "robust")),
     ],
 )
-def test_more_groups_than_clients_are_refused_before_anything_is_run(method: str, plan: dict[str, int], told: str, tmp_path: Path) -> None:
+def test_more_groups_than_clients_are_refused_before_anything_is_run(method: str, plan: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=told):
         ct.study(method, data="heart", rounds=1, out=tmp_path / "s", **plan)
     with pytest.raises(UserError, match=told):  # also where only the second federation is too small
-        ct.compare(["fedavg", method], data=["digits/iid(clients=12)", "heart"], rounds=1, out=tmp_path / "c", **plan)  # type: ignore[arg-type]
+        ct.compare(["fedavg", method], data=["digits/iid(clients=12)", "heart"], rounds=1, out=tmp_path / "c", **plan)
     assert not list(tmp_path.iterdir())
 
 

@@ -127,7 +127,8 @@ def carried_out(
     for source, design in zip(sources, request.designs, strict=True):
         first = source(design.draws[0])
         request.plan.check(first.seen)
-        check_groups(*zip(*entries, strict=True), first.at(request.plan.rounds).seen, request.plan.cohort)
+        clients = first.at(request.plan.rounds).seen
+        check_groups([label for label, _ in entries], [method for _, method in entries], clients, request.plan.cohort)
         if first.seen < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
         metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task

@@ -60,7 +60,7 @@ class Request:
             rest = {name: value for name, value in tree.items() if name not in ("format", "folders", "extensions", *GROWS)}
             return cls(
                 **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
-                **{"extensions": int(tree.get("extensions", 0))},  # earlier versions had none
+                extensions=int(tree.get("extensions", 0)),  # earlier versions had none
                 methods=_words(tree["methods"]),
                 data=_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),

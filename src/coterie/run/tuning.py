@@ -133,7 +133,7 @@ def validation_of(evidence: Evidence, entries: Sequence[Labelled], rates: Rates)
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
         raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
     table = np.stack([curve_scores(curves)["last10"] for curves in records.validation]).mean(axis=1)  # (methods,) nan where any diverged
-    ruined = diverged(records, len(records.rounds) - 1).any(axis=1)
+    ruined = np.asarray(diverged(records, len(records.rounds) - 1).any(axis=1))
     found = {}
     for label, _ in entries:
         places = [records.place(at_rate((label, FedAvg()), rate)[0]) for rate in _rates_of(rates, label)]
