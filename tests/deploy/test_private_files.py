@@ -17,11 +17,10 @@ from coterie.deploy.bundle_files import write_bundle
 from coterie.deploy.certificates import authority, keep_only_authority, renew
 from coterie.deploy.federation import FederationFolder
 from coterie.deploy.files import keep_private
+from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, write_job
 from coterie.deploy.flare.provision import add, create, request, sign
-from coterie.deploy.flare.sessions import SERVER_APP, SITE_APP, _job
 from coterie.deploy.kits import check_kit
 from coterie.deploy.removal import remove_site
-from coterie.deploy.server_run import Order
 from coterie.deploy.site_process import SiteSettings
 
 KEY = b"PRIVATE KEY-----"
@@ -124,8 +123,8 @@ def test_a_bundle_is_its_owner_s_alone(tmp_path: Path) -> None:
 
 
 def test_sites_get_the_part_of_a_job_that_is_theirs(federation: FederationFolder, tmp_path: Path) -> None:
-    """The server's part names its folders and holds the whole order."""
-    job = _job(tmp_path, Order("first", "study", {"methods": ["fedavg"]}, ("a", "c"), 1), federation, 60.0)
+    """The server's part names the run; neither has folders or the order."""
+    job = write_job(tmp_path, "first", federation.sites)
     meta = json.loads((job / "meta.json").read_text())
     assert meta["deploy_map"] == {SERVER_APP: ["server"], SITE_APP: ["a", "c", "d"]}  # b was removed
     assert [path.name for path in (job / SITE_APP / "config").iterdir()] == ["config_fed_client.json"]
