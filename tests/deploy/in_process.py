@@ -46,5 +46,5 @@ class InProcess:
             return to_message(site_card(from_message(data, Hello), world))
         if is_kind(data, Delivery):
             delivery = from_message(data, Delivery)
-            return to_message(Received(PROTOCOL, delivery.run, delivery.number, "kept"))
+            return to_message(Received(PROTOCOL, delivery.run, delivery.number, "kept", delivery.order))
         return answer_parcel(data, world, engine.run)

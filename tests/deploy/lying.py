@@ -96,7 +96,7 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
         "a table in place of clients": (lambda reply: replace(reply, clients=reply.clients[:, None]), Refusal.UNREADABLE),
         "a word in place of sizes": (lambda reply: replace(reply, sizes="many"), Refusal.UNREADABLE),
         "another kind": (lambda reply: LossTable(reply.clients, np.zeros((1, 1)), reply.sizes), Refusal.UNREADABLE),
-        "a reason of 10,000 characters": (lambda reply: Denied("x" * 10_000, "policy"), Refusal.FAILED),
+        "a reason of 10,000 characters": (lambda reply: Denied("x" * 10_000, "policy"), Refusal.UNREADABLE),
         "a reason of control characters": (lambda reply: Denied("\x1b[2J", "policy"), Refusal.FAILED),
         "a reason that is a number": (lambda reply: Denied(7), Refusal.FAILED),  # type: ignore[arg-type]
         "an unknown cause": (lambda reply: Denied("So.", "whim"), Refusal.FAILED),  # type: ignore[arg-type]

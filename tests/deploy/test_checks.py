@@ -28,6 +28,7 @@ from coterie.evidence.verify import verify
 from coterie.run.budget import Budget
 from deploy import lying
 from deploy.in_process import InProcess
+from deploy.ordering import make_terms
 from deploy.running import absences
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
@@ -77,7 +78,8 @@ def took_part(folder: Path) -> dict[int, set[str]]:
 def test_a_false_card_costs_only_its_site_the_job(how: str, tmp_path: Path) -> None:
     told: list[str] = []
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=lie(SiteCard, how))
-    members = introductions(Order("a-run", "study", {}, HOSPITALS, 3), carrier, HOSPITALS, "mclr", tmp_path, told.append)
+    order = Order("a-run", "study", {}, HOSPITALS, 3)
+    members, _ = introductions(order, make_terms("a-run"), carrier, HOSPITALS, tmp_path, told.append)
     assert set(members.sites) == members.here == set(HONEST)
     (sentence,) = told
     assert sentence.startswith(f"Site '{LIAR}' does not take part: ")
@@ -117,7 +119,7 @@ def test_losses_and_errors_are_checked_too(kind: type[Reply], ask: type[Losses] 
     everybody = np.arange(4, dtype=np.int64)
     for how, (_, why) in lying.REPLIES[kind].items():
         engine = FederatedEngine(
-            InProcess(federation, {site: [site] for site in HOSPITALS}, tamper=lie(kind, how)), owner, HOSPITALS, "a run"
+            InProcess(federation, {site: [site] for site in HOSPITALS}, tamper=lie(kind, how)), owner, HOSPITALS, "a-run"
         )
         question = ask(everybody, np.zeros((2, 28), dtype=np.float32))
         reply = accept(question, engine.run([Stamped(question, 0, 1)])[0])

@@ -19,7 +19,7 @@ from coterie.deploy.disclosure import Discloser, Question, apportioned, loss_lim
 from coterie.deploy.held import held_by_site
 from coterie.deploy.ledger import Ledger
 from coterie.deploy.mechanisms import ClipNoise, DpSgd
-from coterie.deploy.messages import KINDS, PROTOCOL, Hello, SiteCard, to_message
+from coterie.deploy.messages import KINDS, SiteCard, to_message
 from coterie.deploy.policy import Policy
 from coterie.deploy.site import SiteWorker
 from coterie.deploy.site_process import Site, SiteSettings
@@ -27,6 +27,7 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Stamped
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
+from deploy.ordering import APPROVE_ANY, make_hello
 
 HEART = held_by_site(load("heart"), ("cleveland", "va"))
 W = World.of(HEART, "mclr")
@@ -156,10 +157,10 @@ def test_the_card_tells_what_evaluations_tell(tmp_path: Path) -> None:
     for name, said in (("told", ""), ("kept", "sample_counts = false\nclass_counts = false\n")):
         kit = tmp_path / name
         kit.mkdir()
-        (kit / "policy.toml").write_text(said)
+        (kit / "policy.toml").write_text(said + APPROVE_ANY)
         SiteSettings("heart", ("cleveland", "va"), engine="loop").write(kit)
         made = Site(kit)
-        card = cast(SiteCard, unpack(made.answer(to_message(Hello(PROTOCOL, "r", "n", "mclr", "source"))), KINDS))
+        card = cast(SiteCard, unpack(made.answer(to_message(make_hello())), KINDS))
         evaluated = answer(cast(SiteWorker, made.worker), Evaluate(Serving.one(BOTH, made_up())))
         if name == "told":
             assert np.array_equal(card.actual, evaluated.actual)

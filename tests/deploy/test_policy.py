@@ -13,7 +13,7 @@ from coterie.core.local import Local
 from coterie.core.rules import LocalRule
 from coterie.core.serving import Serving
 from coterie.deploy.default_policy import DEFAULT_POLICY
-from coterie.deploy.messages import PROTOCOL, Hello, MessageError, to_message
+from coterie.deploy.messages import MessageError, SiteCard, from_message, to_message
 from coterie.deploy.permission import rule_name
 from coterie.deploy.policy import ASKS, MODEL_WORDS, OWN_MODELS, OWN_RULES, POSITIONS, Policy, policy_of, read_policy
 from coterie.deploy.site_process import Site, SiteSettings
@@ -22,6 +22,7 @@ from coterie.methods.ditto import Beside
 from coterie.methods.moon import Contrast
 from coterie.models.catalogue import models
 from coterie.testing.worlds import world
+from deploy.ordering import make_hello
 
 CLIENTS = np.arange(3)
 INITIAL = world().model.initial(0)(0)
@@ -176,7 +177,7 @@ def test_a_server_cannot_ask_whether_a_file_exists(tmp_path: Path) -> None:
     site, told = Site(tmp_path), set()
     for path in (tmp_path / "policy.toml", tmp_path / "missing.npz"):
         with pytest.raises(MessageError) as refused:
-            site.answer(to_message(Hello(PROTOCOL, "r", "n", f"lstm(vocabulary=9,embeddings={str(path)!r})", "source")))
+            from_message(site.answer(to_message(make_hello(model=f"lstm(vocabulary=9,embeddings={str(path)!r})"))), SiteCard)
         told.add(str(refused.value).replace(str(path)[:40], ""))
     assert len(told) == 1
     assert "names no file" in told.pop()

@@ -110,7 +110,15 @@ def test_a_comparison_on_two_federations(tmp_path: Path) -> None:
 def test_tuning_gives_every_method_the_same_grid_and_its_own_rate(tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     rates = (1e-6, 0.3)
-    given: dict[str, Any] = {"data": DATA, "seeds": (0, 1), "plan": PLAN, "execution": LOOP, "rates": rates, "tuning_seeds": 1, "finetune": 1}
+    given: dict[str, Any] = {
+        "data": DATA,
+        "seeds": (0, 1),
+        "plan": PLAN,
+        "execution": LOOP,
+        "rates": rates,
+        "tuning_seeds": 1,
+        "finetune": 1,
+    }
     comparison = compare(["fedprox(mu=0.1)"], out=out, extensions=0, **given)
     (found,) = comparison.federations
     assert found.data == "digits/rotated(clients=8,groups=2,validation=0.1)"

@@ -169,7 +169,7 @@ class Site:
         self.world = World.of(self.federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
         self.worker = open_site(self.kit, self.world, engine, run=terms.run)
-        self.worker.audit = Audit(self.audit.path, terms.hash)
+        self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
         if record.limit is not None and isinstance(self.policy.privacy, (ClipNoise, DpSgd)):
             least = min(record.limit, self.policy.privacy.epsilon_limit or record.limit)
             privacy = self.policy.privacy.model_copy(update={"epsilon_limit": least})
