@@ -358,8 +358,8 @@ def main() -> int:
     """The drills, or the soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="drills whose names hold one of these words")
-    parser.add_argument("--soak", type=float, help="so many minutes of rounds with random kills instead")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--soak", type=float, help="so many minutes of rounds with random kills and malicious messages instead")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills and the messages")
     parser.add_argument("--verbose", action="store_true", help="the journal of every drill, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ what they like. What it does to which of its messages stands in the file `lies.j
 
 import json
 import os
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from coterie.core.refusals import Refusal
 from coterie.deploy.denied import Denied
 from coterie.deploy.messages import Answers, MessageError, SiteCard, from_message, is_kind, to_message
 
-LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told
+LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told; or "random" ones
 OTHER = "hungary"  # a client of another site
 PICKLE = b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94."
 
@@ -183,10 +184,13 @@ def install() -> None:
     from coterie.deploy.flare.executor import KIT, CoterieExecutor
 
     honest, before = CoterieExecutor._answer, dict[str, list[bytes]]()
+    chance = random.Random(os.getpid())
 
     def answer(self: CoterieExecutor, data: bytes, abort: Signal) -> bytes | None:
         said = honest(self, data, abort)
         lies = json.loads((Path(os.environ[KIT]) / LIES).read_text(encoding="utf-8"))
+        if "random" in lies:
+            return tell_random_lie(said, lies["random"], chance) if said else said
         if said and is_kind(said, SiteCard):
             return tell_lie(lies["card"], said) if "card" in lies else said
         for kind, name in ((Trained, ""), (Evaluated, "evaluation ")):
@@ -197,6 +201,19 @@ def install() -> None:
         return said
 
     CoterieExecutor._answer = answer  # type: ignore[method-assign]
+
+
+def tell_random_lie(said: bytes, settings: Mapping[str, Any], chance: random.Random) -> bytes:
+    """An honest message, or with the chance `share` a random lie of its kind. A job's process is seeded by its id: each tells other lies."""
+    if chance.random() >= settings["share"]:
+        return said
+    if is_kind(said, SiteCard):
+        return tell_lie(chance.choice([how for how in CARDS if "another site" not in how]), said)  # they name a client of `heart`
+    if not is_kind(said, Answers):
+        return said
+    known = REPLIES.get(type(from_message(said, Answers).answers[0]), {})
+    how = chance.choice([*known, *ANSWERS, "20000000 bytes", "nonsense in FLARE's own form"])
+    return _over_the_wire(how, [said])
 
 
 def _over_the_wire(how: str | None, told: list[bytes]) -> bytes:
