@@ -29,8 +29,9 @@ format: $(VENV)/.dev
 mutants: $(VENV)/.dev  ## break important lines one at a time: some test must notice each
 	$(BIN)/python scripts/mutants.py
 
-drill: $(VENV)/.dev  ## hundreds of attacks on studies, then real federations whose processes are killed, stopped and starved: tables of what happened
+drill: $(VENV)/.dev  ## hundreds of attacks on studies and on a federation, then real federations whose processes are killed, stopped and starved: tables of what happened
 	$(BIN)/python scripts/attack.py --trials 500
+	$(BIN)/python scripts/attack_federation.py
 	$(BIN)/python scripts/drill.py
 	$(BIN)/python scripts/ray_drill.py
 

@@ -4,7 +4,8 @@
 
 The attacks themselves are tests (`tests/deploy` and a few beside it), so that there is one copy of each. Those about processes start a
 server, sites and a malicious site on this machine, with mutual TLS; those about messages run the code of a server or a site in this
-process. A row counts as held when all of its trials ran and passed. `--quick` omits the real processes. Needs the extra `deploy`, and Linux.
+process. A row counts as held when all of its trials ran and passed. `--quick` omits the real processes. Needs the extra `deploy`
+and Linux.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ OUTSIDER, LOCAL, SITE, SITES, OPERATOR, SERVER, MAKER = (
     "server",
     "bundle's maker",
 )
-PROCESSES = {"test_attacks", "test_intruders", "test_kills", "test_approval_federation", "test_certificates"}  # files of real processes
+PROCESSES = {"test_attacks", "test_intruders", "test_kills", "test_approval_federation"}  # files of real processes
 REFUSED = "refused"
 
 
@@ -123,7 +125,10 @@ ATTACKS = (
     ),
     # one site
     Attack(
-        "read another site's kit (shell)", SITE, "refused by the server and logged", in_deploy("intruders::a_site_cannot_look_into_another_s_kit")
+        "read another site's kit (shell)",
+        SITE,
+        "refused by the server and logged",
+        in_deploy("intruders::a_site_cannot_look_into_another_s_kit"),
     ),
     Attack(
         "delete another site's files, also under the server's name",
@@ -137,9 +142,7 @@ ATTACKS = (
         "refused; nothing is run",
         in_deploy("intruders::a_site_cannot_run_a_program_at_another"),
     ),
-    Attack(
-        "stop or examine processes of others", SITE, REFUSED, in_deploy("intruders::a_site_cannot_stop_or_examine_processes_of_others")
-    ),
+    Attack("stop or examine processes of others", SITE, REFUSED, in_deploy("intruders::a_site_cannot_stop_or_examine_processes_of_others")),
     Attack(
         "any message to another site, under any name",
         SITE,
@@ -170,7 +173,10 @@ ATTACKS = (
         in_deploy("intruders::a_removed_site_is_cut_off_at_once", "guard::a_removed_site_hears_that_it_is_and_nothing_else"),
     ),
     Attack(
-        "join under another site's name", SITE, "refused: certificate and name differ", in_deploy("attacks::a_site_that_claims_another_s_name_is_refused")
+        "join under another site's name",
+        SITE,
+        "refused: certificate and name differ",
+        in_deploy("attacks::a_site_that_claims_another_s_name_is_refused"),
     ),
     Attack("act as the operator", SITE, "no session", in_deploy("attacks::a_site_cannot_act_as_the_operator")),
     Attack(
@@ -223,7 +229,9 @@ ATTACKS = (
         "control sequences to the operator's terminal",
         SITE,
         "escaped",
-        in_deploy("delivery::what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is", "checks::a_receipt_that_cannot_be_right_is_none"),
+        in_deploy(
+            "delivery::what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is", "checks::a_receipt_that_cannot_be_right_is_none"
+        ),
     ),
     Attack(
         "formulas and markup in names",
@@ -266,7 +274,9 @@ ATTACKS = (
         OPERATOR,
         "refused by `join`, or replaced",
         in_deploy(
-            "intruders::a_kit_that_brings_more_is_refused", "jobs::a_kit_with_more_in_it_is_refused", "jobs::what_a_kit_says_of_flare_is_not_believed"
+            "intruders::a_kit_that_brings_more_is_refused",
+            "jobs::a_kit_with_more_in_it_is_refused",
+            "jobs::what_a_kit_says_of_flare_is_not_believed",
         ),
     ),
     Attack(
@@ -294,7 +304,10 @@ ATTACKS = (
         in_deploy("orders::an_ask_outside_of_the_order_is_denied_and_logged", "orders::a_hello_must_be_what_it_says"),
     ),
     Attack(
-        "spend more privacy than the order was approved for", SERVER, "denied", in_deploy("orders::what_was_approved_by_epsilon_is_held_to_it")
+        "spend more privacy than the order was approved for",
+        SERVER,
+        "denied",
+        in_deploy("orders::what_was_approved_by_epsilon_is_held_to_it"),
     ),
     Attack(
         "counts that a policy withholds, from one `Losses` ask",
@@ -329,7 +342,9 @@ ATTACKS = (
         "a gradient from sketches of many runs",
         SERVER,
         "half of its directions at most, over all runs",
-        in_deploy("sketches_of_sites::twelve_runs_show_no_more_than_one", "sketches_of_sites::the_key_of_a_projection_is_a_number_of_64_bits"),
+        in_deploy(
+            "sketches_of_sites::twelve_runs_show_no_more_than_one", "sketches_of_sites::the_key_of_a_projection_is_a_number_of_64_bits"
+        ),
     ),
     Attack(
         "ask for files by a model's spec",
@@ -432,7 +447,11 @@ class Recorder:
                 print(f"\r{sum(self.passed.values())} of {self.total} ", end="", file=sys.stderr, flush=True)
         elif not report.passed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            why = f"not tried: {report.longrepr[2]}" if isinstance(report.longrepr, tuple) else str(crash.message if crash else report.longrepr)
+            why = (
+                f"not tried: {report.longrepr[2]}"
+                if isinstance(report.longrepr, tuple)
+                else str(crash.message if crash else report.longrepr)
+            )
             self.faults[test].append(f"{report.nodeid.partition('::')[2]}: {' '.join(why.split())[:200]}")
             print(f"{report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
 
@@ -447,7 +466,8 @@ def run_attacks(attacks: Sequence[Attack]) -> int:
     wanted = {test for attack in attacks for test in attack.tests}
     files = sorted({str(ROOT / "tests" / test.partition("::")[0]) for test in wanted})
     recorder: Any = Recorder(wanted)
-    pytest.main(["-n", "0", "-p", "no:terminal", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *files], plugins=[recorder])
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        pytest.main(["-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *files], plugins=[recorder])
     wrong = 0
     print("| attack | who | what happened | trials | held |\n| --- | --- | --- | ---: | --- |")
     for attack in attacks:

@@ -22,7 +22,9 @@ from coterie.core.refusals import Refusal
 from coterie.deploy.denied import Denied
 from coterie.deploy.messages import Answers, MessageError, SiteCard, from_message, is_kind, to_message
 
-LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told; or "random" ones
+LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told; or "random": the share of lies
+TOLD = "lies_told.txt"  # the random ones, one a line
+WIRE = ("20000000 bytes", "nonsense in FLARE's own form")  # lies about the message itself
 OTHER = "hungary"  # a client of another site
 PICKLE = b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94."
 
@@ -190,7 +192,7 @@ def install() -> None:
         said = honest(self, data, abort)
         lies = json.loads((Path(os.environ[KIT]) / LIES).read_text(encoding="utf-8"))
         if "random" in lies:
-            return tell_random_lie(said, lies["random"], chance) if said else said
+            return tell_random_lie(said, lies["random"], chance, Path(os.environ[KIT])) if said else said
         if said and is_kind(said, SiteCard):
             return tell_lie(lies["card"], said) if "card" in lies else said
         for kind, name in ((Trained, ""), (Evaluated, "evaluation ")):
@@ -203,17 +205,23 @@ def install() -> None:
     CoterieExecutor._answer = answer  # type: ignore[method-assign]
 
 
-def tell_random_lie(said: bytes, settings: Mapping[str, Any], chance: random.Random) -> bytes:
-    """An honest message, or with the chance `share` a random lie of its kind. A job's process is seeded by its id: each tells other lies."""
-    if chance.random() >= settings["share"]:
+def tell_random_lie(said: bytes, share: float, chance: random.Random, kit: Path) -> bytes:
+    """An honest message, or with the chance `share` (of site cards a quarter of it) a random lie of its kind, which is written down."""
+    card = is_kind(said, SiteCard)
+    if chance.random() >= (share / 4 if card else share) or not (card or is_kind(said, Answers)):
         return said
-    if is_kind(said, SiteCard):
-        return tell_lie(chance.choice([how for how in CARDS if "another site" not in how]), said)  # they name a client of `heart`
-    if not is_kind(said, Answers):
-        return said
-    known = REPLIES.get(type(from_message(said, Answers).answers[0]), {})
-    how = chance.choice([*known, *ANSWERS, "20000000 bytes", "nonsense in FLARE's own form"])
-    return _over_the_wire(how, [said])
+    if card:
+        how = chance.choice([how for how in CARDS if "another site" not in how])  # they name a client of `heart`
+    else:
+        how = chance.choice([*REPLIES.get(type(from_message(said, Answers).answers[0]), {}), *ANSWERS, *WIRE])
+    with (kit / TOLD).open("a", encoding="utf-8") as file:
+        file.write(how + "\n")
+    return tell_lie(how, said) if card else _over_the_wire(how, [said])
+
+
+def read_lies(kit: Path) -> list[str]:
+    """The random lies that a site has told so far."""
+    return (kit / TOLD).read_text(encoding="utf-8").splitlines() if (kit / TOLD).exists() else []
 
 
 def _over_the_wire(how: str | None, told: list[bytes]) -> bytes:

@@ -32,7 +32,7 @@ from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from deploy.intruder import Intruder
-from deploy.lying import LIES
+from deploy.lying import LIES, read_lies
 from deploy.running import MARK, Running
 
 SITES = 8
@@ -44,7 +44,14 @@ GROWTH = 1.1
 NEAR = 1e-6  # of the largest weight: how far models may be from the simulated ones
 BETWEEN = 30.0, 90.0  # seconds from kill to kill: beginning a job for eight sites on two cores takes half a minute
 MESSAGES = 0.5, 4.0  # seconds from one malicious message to the next
-LYING = 0.2  # of the liar's answers are lies
+HARMFUL = (
+    "shell",
+    "delete",
+    "run_program",
+    "stop_process",
+    "clients",
+)  # the others do harm where the run ends, which is seen by its rounds
+LYING = 0.3  # of the liar's answers are lies
 TESTS = Path(__file__).parents[1]
 
 
@@ -101,7 +108,7 @@ class Messages:
                 self.answered.append(f"{name}: the intruder is gone ({type(error).__name__})")
                 return
             self.sent[name] += 1
-            if "'code': 'ok'" in str(found):
+            if name in HARMFUL and "'code': 'ok'" in str(found):
                 self.answered.append(f"{name}: {str(found)[:300]}")
 
     def end(self) -> None:
@@ -168,7 +175,7 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
     why: Counter[str] = Counter()
     with Running(folder / "soak", sites, later=later) as running:
         kit = running.federation.kit
-        (kit(LIAR) / LIES).write_text(json.dumps({"random": {"share": LYING}}), encoding="utf-8")
+        (kit(LIAR) / LIES).write_text(json.dumps({"random": LYING}), encoding="utf-8")
         start(running, LIAR)
         with Intruder(kit(INTRUDER), INTRUDER, **{MARK: str(running.federation.folder)}) as intruder:
             running.wait_connected(list(running.settings), 120)
@@ -184,21 +191,19 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
                 why.update(evidence.frame("absences")["why"])
                 apart = max(apart, difference(running.study_folder(run), settings))
                 runs += 1
-                print(
-                    f"study {runs}: {time() - at:.0f} s, {killer.kills} kills, {messages.sent.total()} malicious messages, {why.total()} answers "
-                    f"absent or refused, {lost} rounds lost so far; models at most {apart:.1g} from the simulated ones",
-                    flush=True,
-                )
+                told = f"study {runs}: {time() - at:.0f} s; so far {killer.kills} kills, {messages.sent.total()} malicious messages"
+                told += f", {len(read_lies(kit(LIAR)))} lies, {why.total()} answers absent or refused, {lost} rounds lost"
+                print(f"{told}, models at most {apart:.1g} from the simulated ones", flush=True)
             messages.end()
+        lies = read_lies(kit(LIAR))
         harmed = messages.answered + (["a program was run at another site"] if messages.out.exists() else [])
     warm = [size for when, size in killer.sizes if when > began + WARM * (killer.end - began)]
     growth = warm[-1] / warm[0]
-    print(f"messages: {dict(sorted(messages.sent.items()))}\nabsent or refused: {dict(sorted(why.items()))}")
-    print("\n".join(harmed) or "no message was answered")
-    print(
-        f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {lost} rounds lost, "
-        f"models at most {apart:.1g} from the simulated ones, server {warm[0] >> 20} to {warm[-1] >> 20} MiB"
-    )
+    print(f"messages: {dict(sorted(messages.sent.items()))}\nlies: {len(lies)}, of {len(set(lies))} kinds")
+    print(f"absent or refused: {dict(sorted(why.items()))}")
+    print("\n".join(harmed) or "no message did harm")
+    told = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies, {lost} rounds lost"
+    print(f"{told}, models at most {apart:.1g} from the simulated ones, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
     return int(lost > 0 or bool(harmed) or apart > NEAR or growth > GROWTH)
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -19,8 +20,14 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.deploy.certificates import authority, read_certificate
 from coterie.deploy.flare import processes, provision
 from coterie.deploy.site_process import SiteSettings
 from coterie.evidence.reader import Evidence
@@ -61,20 +68,55 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield made
 
 
-def test_without_a_certificate_nobody_is_answered(running: Running) -> None:
-    root = running.federation.kit(SITE) / "startup" / "rootCA.pem"
-    context = ssl.create_default_context(cafile=str(root))
+def greeting(running: Running, certificate: Path | None = None, key: Path | None = None) -> bytes:
+    """What the server's port answers to the first bytes of gRPC, with a client's certificate or none; nothing where it hangs up."""
+    context = ssl.create_default_context(cafile=str(running.federation.kit(SITE) / "startup" / "rootCA.pem"))
     context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection(("127.0.0.1", running.federation.port), 5) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as line,
-    ):
-        line.settimeout(10)
-        try:
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", running.federation.port), 5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as line,
+        ):
+            line.settimeout(10)
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-            assert line.recv(100) == b""
-        except OSError:
-            pass  # TLS 1.3 tells the client after the handshake that its certificate is missed
+            return line.recv(100)
+    except TimeoutError:
+        raise
+    except OSError:  # TLS 1.3 tells the client after the handshake that its certificate is missed or wrong
+        return b""
+
+
+def test_without_a_certificate_nobody_is_answered(running: Running) -> None:
+    startup = running.federation.kit(SITE) / "startup"
+    assert greeting(running) == b""
+    assert greeting(running, startup / "client.crt", startup / "client.key") != b""
+    with socket.create_connection(("127.0.0.1", running.federation.port), 5) as plain:  # and without TLS
+        plain.settimeout(10)
+        with suppress(ConnectionError):
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            assert b"\0\0\0\0" not in plain.recv(100)  # no settings of HTTP/2; an alert of TLS at most
+
+
+@pytest.mark.parametrize("kind", ["self-signed", "another authority of the same name", "expired", "not valid yet", "signed by a site"])
+def test_no_wrong_certificate_is_let_in(running: Running, kind: str, tmp_path: Path) -> None:
+    root, root_key = authority(running.federation)
+    startup = running.federation.kit(SITE) / "startup"
+    site, site_key = read_certificate(startup / "client.crt"), load_pem_private_key((startup / "client.key").read_bytes(), None)
+    own: Any = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    issuer, signer = {
+        "self-signed": (site.subject, own),
+        "another authority of the same name": (root.subject, rsa.generate_private_key(public_exponent=65537, key_size=2048)),
+        "signed by a site": (site.subject, site_key),
+    }.get(kind, (root.subject, root_key))
+    begins = datetime.now(UTC) + timedelta(days={"expired": -9, "not valid yet": 3}.get(kind, -1))
+    made = x509.CertificateBuilder().subject_name(site.subject).issuer_name(issuer).public_key(own.public_key()).serial_number(7)
+    made = made.not_valid_before(begins).not_valid_after(begins + timedelta(days=5))
+    pem = made.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM)
+    (tmp_path / "crt").write_bytes(pem + ((startup / "client.crt").read_bytes() if kind == "signed by a site" else b""))
+    (tmp_path / "key").write_bytes(own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert greeting(running, tmp_path / "crt", tmp_path / "key") == b""
 
 
 @pytest.fixture(scope="module")
