@@ -127,7 +127,7 @@ def test_a_study_file_names_a_ray_cluster_only_with_trust(coterie: Commands, her
         for command in (["run"], ["compare", "--out", here / "out"], ["plan"]):
             assert says in coterie.refused(*command, path)
         with pytest.raises(UntrustedCodeError):
-            ct.compare(path, out=here / "out")
+            ct.compare(str(path), out=here / "out")
         with pytest.raises(UntrustedCodeError):
             read_study_file(path)
         with pytest.raises(BlockingIOError):

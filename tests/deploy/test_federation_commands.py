@@ -425,7 +425,7 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     policy.write_text(policy.read_text().replace(', "Evaluate"]', "]"))
     invoke("launch", "fedavg", "--federation", folder, "--rounds", "12", "--epochs", "1", "--name", "second", "--detach")
     run = RunFolder(federation.runs / "second")
-    assert wait_for(lambda: (overview(federation)["runs"][-1]["round"] or 0) >= 2, 90.0)
+    assert wait_for(lambda: (overview(federation)["runs"][-1]["round"] or 0) >= 2, 300.0)
     assert "va is removed." in invoke("federation", "remove", folder, "va")
     said = invoke("launch", "--federation", folder, "--resume", "--name", "second")
     assert "fedavg" in said

@@ -25,9 +25,9 @@ from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serial
 
 from coterie.core.errors import UserError
 from coterie.core.locks import locked
-from coterie.deploy.certificates import DAYS, DRAFT, PROJECT, authority, keep_only_authority, write_authority
+from coterie.deploy.certificates import DAYS, DRAFT, authority, keep_only_authority, write_authority
 from coterie.deploy.default_policy import DEFAULT_POLICY
-from coterie.deploy.federation import FederationFolder, check_site_name
+from coterie.deploy.federation import PROJECT, FederationFolder, check_site_name
 from coterie.deploy.files import keep_private
 from coterie.deploy.flare.local_files import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files
 from coterie.deploy.flare.local_files import PROJECT_SERVER as SERVER
@@ -109,9 +109,9 @@ def sign(federation: FederationFolder, site: str, asked: Path) -> FederationFold
 def _certify(federation: FederationFolder, site: str, key: Any) -> x509.Certificate:
     certificate, own = authority(federation)
     issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    return generate_cert(
-        subject=Identity(site, ORGANISATION, None), issuer=Identity(issuer), signing_pri_key=own, subject_pub_key=key, valid_days=DAYS
-    )
+    subject = Identity(site, ORGANISATION, None)
+    made: x509.Certificate = generate_cert(subject, Identity(issuer), signing_pri_key=own, subject_pub_key=key, valid_days=DAYS)
+    return made
 
 
 @contextmanager
