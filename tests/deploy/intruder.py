@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.provision import ORGANISATION
+from coterie.deploy.flare.local_files import ORGANISATION
 
 TESTS = Path(__file__).parents[1]
 JOB = "11111111-2222-3333-4444-555555555555"  # of a job that nobody ordered
