@@ -80,6 +80,13 @@ def _set(name: str, value: Any) -> Change:
     return lambda reply: replace(reply, **{name: np.full_like(getattr(reply, name), value)})
 
 
+def _first(counts: Any) -> Any:
+    """All counts in the first column."""
+    made = np.zeros_like(counts)
+    made[:, 0] = counts.sum(axis=1)
+    return made
+
+
 # by kind of reply and by name, the lie and why it is refused
 REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
     Trained: {
@@ -107,6 +114,10 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
     Evaluated: {
         "negative hits": (_set("hits", -1), Refusal.INVALID),
         "more hits than samples": (lambda reply: replace(reply, hits=reply.actual + 1), Refusal.INVALID),
+        "all right, and all of one class": (
+            lambda reply: replace(reply, hits=_first(reply.actual), predicted=_first(reply.actual)),
+            Refusal.INVALID,
+        ),
         "2^40 hits": (_set("hits", 1 << 40), Refusal.INVALID),
         "negative predictions": (_set("predicted", -5), Refusal.INVALID),
         "a prediction too many": (lambda reply: replace(reply, predicted=reply.predicted + 1), Refusal.INVALID),

@@ -71,7 +71,8 @@ def took_part(folder: Path) -> dict[int, set[str]]:
     """By round, who had a part in the mean."""
     evidence = Evidence.open(folder / "study")
     names, mixing = evidence.roster["id"].to_pylist(), evidence.frame("mixing")
-    return {int(round_): {names[c] for c in rows["source"]} for round_, rows in mixing.groupby("round")}
+    pairs = list(zip(mixing["round"].tolist(), mixing["source"].tolist(), strict=True))
+    return {round_: {names[client] for each, client in pairs if each == round_} for round_, _ in pairs}
 
 
 @pytest.mark.parametrize("how", lying.CARDS)

@@ -17,9 +17,12 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCo
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from coterie.deploy.checks import Excess
+from coterie.deploy.flare import incoming
 from coterie.deploy.flare.incoming import OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames
 from coterie.deploy.flare.processes import wait_for
 from deploy.running import free_port
@@ -78,6 +81,8 @@ def line() -> Iterator[Line]:
     site.start()
     assert wait_for(lambda: made.send(1, POLL) == ReturnCode.OK, 20)
     yield made
+    for task in list(RxTask.rx_task_map.values()):  # streams that never end: somebody reads them
+        task.stop(StreamError("the test is over"), notify=False)
     for cell in (site, server):
         with suppress(Exception):
             cell.stop()
@@ -115,6 +120,9 @@ def test_a_result_that_does_not_say_how_large_it_is_is_dropped_when_it_is_too_la
     assert wait_for(lambda: bool(line.dropped), 10)
     assert len(line.dropped) == 1
     assert not line.got
+    task = RxTask.rx_task_map["a", 1001]
+    assert wait_for(lambda: task.failed, 10)  # what had come is let go
+    assert not task.chunks
 
 
 def test_many_streams_that_never_end_are_dropped(line: Line) -> None:
@@ -125,6 +133,15 @@ def test_many_streams_that_never_end_are_dropped(line: Line) -> None:
         line.frame(3000 + stream, 0, 1000)
     assert wait_for(lambda: bool(line.dropped), 10)
     assert not line.got
+
+
+def test_a_stream_of_which_nothing_comes_any_more_makes_room(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in range(RESULTS):
+        line.frame(4000 + stream, 0, 1000)
+    assert wait_for(lambda: len(line.streams.open) == RESULTS, 10)
+    monkeypatch.setattr(incoming, "FORGOTTEN", 0.0)
+    assert line.send(1) == ReturnCode.OK
+    assert RxTask.rx_task_map["a", 4000].failed
 
 
 @pytest.mark.parametrize("headers", [{StreamHeaderKey.SIZE: "many"}, {StreamHeaderKey.SIZE: -1}, {StreamHeaderKey.SEQUENCE: None}])

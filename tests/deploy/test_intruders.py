@@ -192,19 +192,6 @@ def test_the_server_s_job_connects_to_nobody(running: Running, intruder: Intrude
             port.accept()
 
 
-def test_a_removed_site_is_cut_off_at_once(running: Running, job: str) -> None:
-    with Intruder(running.federation.kit(REMOVED), REMOVED, **{MARK: str(running.federation.folder)}) as site:
-        running.wait_connected({REMOVED})
-        assert site.attack("heartbeat")["code"] == "ok"
-        remove_site(running.federation, REMOVED)
-        assert processes.wait_for(lambda: REMOVED not in running.connected(), 4 * EVERY + 5)
-        log = site.kit / processes.LOG
-        assert processes.wait_for(lambda: "is closed" in log.read_text(errors="replace"), 10)  # it may call again, and is heard no more
-        assert site.attack("heartbeat")["code"] != "ok"
-        assert site.attack("shell", peer=VICTIM)["code"] != "ok"
-        assert site.attack("abort", job=job)["code"] != "ok"
-
-
 COMMANDS = [f"{what} {VICTIM} site.json" for what in ("cat", "head", "tail", "grep clients")]
 COMMANDS += [
     f"ls {VICTIM}",
@@ -236,6 +223,18 @@ def test_the_operator_ends_the_run_and_another_goes_through(running: Running, jo
     assert processes.wait_for(lambda: not running.pids("server job"), 60)
     lines = running.study(SHORT, "after", minimum=2)
     assert lines[-1]["status"] == "complete"
+
+
+def test_a_removed_site_is_cut_off_at_once(running: Running) -> None:
+    with Intruder(running.federation.kit(REMOVED), REMOVED, **{MARK: str(running.federation.folder)}) as site:
+        running.wait_connected({REMOVED})
+        assert site.attack("heartbeat")["code"] == "ok"
+        remove_site(running.federation, REMOVED)
+        assert processes.wait_for(lambda: REMOVED not in running.connected(), 4 * EVERY + 5)
+        log = site.kit / processes.LOG
+        assert processes.wait_for(lambda: "is closed" in log.read_text(errors="replace"), 10)  # it may call again, and is heard no more
+        assert site.attack("heartbeat")["code"] != "ok"
+        assert site.attack("shell", peer=VICTIM)["code"] != "ok"
 
 
 def test_a_kit_that_brings_more_is_refused(running: Running, tmp_path: Path) -> None:

@@ -2,16 +2,35 @@
 
 from collections import Counter
 
+from coterie.analysis.roles import known
 from coterie.core.refusals import Refusal
 from coterie.evidence.reader import Evidence
 from coterie.evidence.record import STOPPED
+from coterie.methods.at_rate import AtRate
 
+MOST_PULL = 0.1  # of the way back to where a step's term pulls (docs/methods/fesem.md)
 NAMED = 3  # clients named one by one
 
 
 def remarks_of(evidence: Evidence) -> list[str]:
     """Sentences, none where nothing is odd. A reply that its site's policy denies is no oddity and is told elsewhere."""
-    return [*_silent(evidence), *_stopped_early(evidence), *_refused(evidence)]
+    return [*_silent(evidence), *_stopped_early(evidence), *_refused(evidence), *_held_back(evidence)]
+
+
+def _held_back(evidence: Evidence) -> list[str]:
+    """Methods whose proximal term takes much of every local step back: they may score low with the right groups."""
+    said, plan = [], evidence.settings.plan
+    for label in evidence.settings.methods:
+        method = known(label)
+        if method is None:
+            continue
+        rate, weight = (method.lr if isinstance(method, AtRate) else None) or plan.local.lr, method.proximal
+        if rate * weight > MOST_PULL:
+            said.append(
+                f"{label}: its proximal term takes {min(rate * weight, 1.0):.0%} of the way back in every local step (weight {weight:g} at "
+                f"learning rate {rate:g}), so that it trains little; give it a weight of at most {MOST_PULL / rate:.2g}."
+            )
+    return said
 
 
 def _stopped_early(evidence: Evidence) -> list[str]:

@@ -182,6 +182,11 @@ class Method(ABC, Generic[S]):
         return NOTHING
 
     @property
+    def proximal(self) -> float:
+        """The weight mu of the proximal term that its clients train with; 0 without one."""
+        return 0.0
+
+    @property
     def weighs_alike(self) -> bool:
         """Whether it counts clients (or clusters of them) alike where FedAvg counts samples."""
         return False

@@ -9,7 +9,7 @@ from scipy.cluster import hierarchy
 from coterie.analysis.measures import METRICS, OWN
 from coterie.core.arrays import Ints
 from coterie.inspect.inspection import Inspection
-from coterie.inspect.pilot import Pilot
+from coterie.inspect.pilot import Pilot, Way
 from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
 from coterie.report.figure import Figure
 from coterie.report.raster import shades, shrunk
@@ -126,7 +126,8 @@ def pilot_arms(pilot: Pilot) -> Figure:
         ("random groups of the same sizes", pilot.random.sum(axis=1) / samples),
     ]
     if pilot.ways is not None:
-        arms[1:1] = [(name, [pilot.ways.score(way)]) for way, name in (("tuned", "one model, fine-tuned"), ("alone", "training alone"))]
+        more: tuple[tuple[Way, str], ...] = (("tuned", "one model, fine-tuned"), ("alone", "training alone"))
+        arms[1:1] = [(name, [pilot.ways.score(way)]) for way, name in more]
     data = [{"arm": name, "accuracy": 100 * float(score)} for name, drawn in arms for score in drawn]
     names = [name for name, _ in arms]
     colours = {"one model": OKABE_ITO["black"], "groups": OKABE_ITO["blue"], "random groups of the same sizes": GREY}

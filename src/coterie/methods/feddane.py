@@ -27,6 +27,10 @@ class FedDANE(OneModelMethod):
     def trains_once(self) -> bool:
         return False  # it asks for gradients first
 
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         first, second = ctx.cohort("gradient cohort"), ctx.cohort()  # S and S': two draws; the second is the one FedAvg would train
         probes = yield from Gradient(np.union1d(first, second), state.models)  # every client's grad F_k(w_t), asked once

@@ -28,6 +28,10 @@ class FedGroup(ColdStart):
     eta_g: float = setting(0.01, "The step that groups take towards each other.", least=0)
     mu: float = setting(0.0, "Weight of a proximal term; above 0 it is FedGrouProx.", least=0)
 
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
     def round(self, state: Directed, ctx: Context) -> Round[Directed]:
         if not len(state.directions):  # nobody answered so far: the cold start takes this round
             return (yield from self.group_cold_start(state, ctx))

@@ -20,6 +20,10 @@ class FedProx(OneModelMethod):
     mu: float = setting(1.0, "Weight of the proximal term.", least=0)
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()
         trained = yield from Train(cohort, state.models, ctx.local.but(mu=self.mu), partial=True)

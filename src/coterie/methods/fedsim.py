@@ -51,6 +51,10 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         number = yield from self.asked_number(self.clusters, model, init, ctx, "clusters", self.sketching(ctx))
         return Guided(model, number)
 
+    @property
+    def proximal(self) -> float:
+        return self.mu
+
     def round(self, state: Guided, ctx: Context) -> Round[Guided]:
         cohort, sketch = ctx.cohort(), self.sketching(ctx)  # Alg. 1, line 3
         probes = yield from Gradient(cohort, state.models, sketch=sketch)  # Alg. 2, lines 1-4

@@ -27,6 +27,10 @@ class FeSEM(WarmStart):
     lam: float = setting(0.1, "Lambda: the paper gives none; the authors' code has .1.", least=0)
     literal: bool = setting(False, "Eq. 7 with a distance weight by the client's size.")
 
+    @property
+    def proximal(self) -> float:
+        return 2 * self.lam
+
     def round(self, state: Centres, ctx: Context) -> Round[Centres]:
         if not len(state.first):
             return (yield from self.warm_up(state, ctx))

@@ -45,6 +45,10 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
     def weighs_alike(self) -> bool:
         return self.method.weighs_alike
 
+    @property
+    def proximal(self) -> float:
+        return self.method.proximal
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer(Wrapper[S, S], ABC):

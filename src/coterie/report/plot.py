@@ -27,8 +27,10 @@ class OfflineChart:
 
     def save(self, path: Path | str) -> None:
         """Write the chart: .html (interactive, offline), .svg, .png, .pdf or .json by the file's ending."""
-        html = str(path).lower().endswith(".html")
-        self.chart.save(str(path), **({"inline": True} if html else {}))
+        if str(path).lower().endswith(".html"):
+            self.chart.save(str(path), inline=True)
+        else:
+            self.chart.save(str(path))
 
 
 def curves_of(found: Comparison | Evidence) -> OfflineChart:

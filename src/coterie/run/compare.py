@@ -44,7 +44,7 @@ from coterie.run.options import plan_of
 from coterie.run.progress import watchers_of
 from coterie.run.request import Request
 from coterie.run.study import Study
-from coterie.run.tuning import Labelled, at_rate, choose_rates, grid_of, stored_rates, wider_grids, with_validation
+from coterie.run.tuning import GRID, Labelled, at_rate, choose_rates, grid_of, stored_rates, wider_grids, with_validation
 
 if TYPE_CHECKING:
     from coterie.run.study_file import FileStudy  # which needs pydantic
@@ -74,6 +74,7 @@ def compare(
     loss: str | None = None,
     trust: bool = False,
     accept: bool = False,
+    tune: bool | Iterable[float] = False,
     **settings: Any,
 ) -> Comparison:
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
@@ -82,8 +83,10 @@ def compare(
     a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
     names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
     that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
-    ends on time with complete pairs, and `resume` goes on. Data with severe faults (`check_data`) are refused unless `accept`. Where no
-    run reaches the end, `NothingFinishedError` says why and carries the comparison that there is.
+    ends on time with complete pairs, and `resume` goes on. `tune` gives every method the learning rate that does best on clients'
+    validation parts, of the usual grid or of the rates given; `tuning_seeds` and `extensions` are its settings. Data with severe faults
+    (`check_data`) are refused unless `accept`. Where no run reaches the end, `NothingFinishedError` says why and carries the comparison
+    that there is.
     """
     file = compared_file(methods, trust, execution is not None)
     chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
@@ -93,7 +96,8 @@ def compare(
     settings = own | {"plan": plan_of(settings, plan, local, None if file is None else file.settings.plan), "model": named}
     entries = entries_of(methods if file is None else file.settings.methods)
     given = chosen.data if unseen is None else tuple(leaving_out(each, unseen) for each in chosen.data)
-    settings |= {"rates": tuple(settings.get("rates", ()))}
+    rates = (GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
+    settings |= {"rates": tuple(settings.get("rates", ())) or rates}
     if settings["rates"]:
         given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)

@@ -19,6 +19,7 @@ SIGNAL, WATCH = "signal", "watch"
 LOOK = 0.5  # seconds between looks at the parent
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STARTS_JOBS = ("nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train")
+JOBS = ("nvflare.private.fed.app.server.runner_process", "nvflare.private.fed.app.client.worker_process")
 
 
 def child_command(python: list[str], module: str, how: str | None = None) -> list[str]:
@@ -72,9 +73,10 @@ def main() -> None:
     """Run the module that the command line names."""
     parent, how, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     end_with_parent(parent, how)
-    from coterie.deploy.flare.protection import protect
+    if module in (*STARTS_JOBS, *JOBS):
+        from coterie.deploy.flare.protection import protect
 
-    protect()
+        protect()
     if module in STARTS_JOBS:
         _guard_jobs()
     sys.argv = [module, *sys.argv[4:]]

@@ -198,7 +198,9 @@ class Guard:
     def _is_needed(self, letter: Letter, origin: Party, destination: Party) -> bool:
         ends = (destination.role, origin.role)
         if (letter.channel, letter.topic) == (STREAM_CHANNEL, STREAM_ACK_TOPIC):
-            return ends in STREAMS and letter.headers.get(StreamHeaderKey.DATA_TYPE) != StreamDataType.ERROR
+            # The server's job ends a stream that is too large; nobody else ends another's.
+            ended = letter.headers.get(StreamHeaderKey.DATA_TYPE) == StreamDataType.ERROR
+            return ends in STREAMS and (not ended or ends == (SITE_JOB, SERVER_JOB))
         if letter.channel == STREAM_CHANNEL and (letter.topic != STREAM_DATA_TOPIC or ends not in STREAMS):
             return False
         return letter.subject in REQUESTS.get(ends, frozenset())

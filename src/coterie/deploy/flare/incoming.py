@@ -4,7 +4,8 @@ FLARE 2.9 takes a result of 4 GiB, holds it several times over while it is decod
 It has one fixed limit for all streams (`streaming_max_blob_size`); here it is what the ask allows, site by site.
 
 What is used of FLARE: the callback that every cell registers for stream data (`STREAM_CHANNEL`, `STREAM_DATA_TOPIC`), which is wrapped; the
-gRPC drivers' `GRPC_DEFAULT_OPTIONS`; and `_is_server_job_cell`, by which a cell decides to end its process because of a message.
+table of streams that come in (`RxTask`); the gRPC drivers' `GRPC_DEFAULT_OPTIONS`; and `_is_server_job_cell`, by which a cell decides to
+end its process because of a message.
 """
 
 import threading
@@ -18,6 +19,7 @@ from nvflare.apis.fl_constant import ServerCommandNames
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
@@ -27,9 +29,10 @@ FRAME = 16 << 20  # bytes of a frame: FLARE streams in chunks of 1 MiB, and what
 SMALL = 4 << 20  # bytes of a stream that is no result: questions for work, signs of life, replies of the server's parent
 WRAPPING = 64 << 10  # bytes that FLARE adds to a result
 HEADERS = 256  # bytes that a frame counts for beside its payload: many empty ones are a flood, too
-RESULTS, OTHERS = 2, 32  # streams of a site that may be open at once
+RESULTS, OTHERS = 2, 8  # streams of a site that may be open at once: each takes one of the 64 threads that FLARE has for all of them
 FORGOTTEN = 60.0  # seconds without a frame after which a stream is no longer open
 REMEMBERED = 4096  # streams that were dropped, whose frames may still come
+SERVER = "server"  # the server's own processes
 RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
 
 
@@ -71,6 +74,7 @@ class IncomingStreams:
         self.allowed, self.dropped, self.reject = allowed, dropped, cell.byte_receiver.reject
         self.open: dict[tuple[str, int], _Stream] = {}
         self.refused: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.stale: list[tuple[str, int]] = []  # to be stopped once the lock is free
         self.lock = threading.Lock()
         self.receive = cell.core_cell.req_reg.find(STREAM_CHANNEL, STREAM_DATA_TOPIC).cb
         cell.core_cell.register_request_cb(STREAM_CHANNEL, STREAM_DATA_TOPIC, self._take)
@@ -90,9 +94,14 @@ class IncomingStreams:
                 self.refused[key] = None
                 if len(self.refused) > REMEMBERED:
                     self.refused.popitem(last=False)
+            stale, self.stale = self.stale, []
+        for old in stale:
+            _stop(old, StreamError("not a frame for too long"))
         if excess is None:
             return self.receive(message)
-        self.reject(message, StreamError(f"more than the {excess.limit:,} bytes that are waited for"))
+        error = StreamError(f"more than the {excess.limit:,} bytes that are waited for")
+        if not _stop(key, error):
+            self.reject(message, error)
         if stream.is_result:
             self.dropped(stream.site, excess)
         return None
@@ -126,7 +135,20 @@ class IncomingStreams:
             return sum(each.site == stream.site and each.is_result == stream.is_result for each in self.open.values())
 
         most = RESULTS if stream.is_result else OTHERS
-        if count() <= most:
+        if count() <= most or stream.site == SERVER:
             return False
-        self.open = {key: each for key, each in self.open.items() if now - each.seen < FORGOTTEN}
+        for key in [key for key, each in self.open.items() if each is not stream and now - each.seen >= FORGOTTEN]:
+            del self.open[key]
+            self.stale.append(key)
         return count() > most
+
+
+def _stop(key: tuple[str, int], error: StreamError) -> bool:
+    """Have FLARE let go of what has come of a stream, and of the threads that wait for more; whether anything had come."""
+    task = RxTask.rx_task_map.get(key)
+    if task is None:
+        return False
+    task.stop(error)
+    task.chunks.clear()
+    task.out_seq_chunks.clear()
+    return True
