@@ -202,8 +202,9 @@ def soak(folder: Path, minutes: float, seed: int) -> int:
     print(f"messages: {dict(sorted(messages.sent.items()))}\nlies: {len(lies)}, of {len(set(lies))} kinds")
     print(f"absent or refused: {dict(sorted(why.items()))}")
     print("\n".join(harmed) or "no message did harm")
-    told = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies, {lost} rounds lost"
-    print(f"{told}, models at most {apart:.1g} from the simulated ones, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
+    told = f"{runs * (ROUNDS + 1)} rounds, {killer.kills} kills, {messages.sent.total()} malicious messages, {len(lies)} lies"
+    told += f", {lost} rounds lost, models at most {apart:.1g} from the simulated ones"
+    print(f"{told}, server {warm[0] >> 20} to {warm[-1] >> 20} MiB")
     return int(lost > 0 or bool(harmed) or apart > NEAR or growth > GROWTH)
 
 

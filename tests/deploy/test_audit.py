@@ -190,7 +190,8 @@ def parcel_of(terms: OrderTerms, ids: tuple[str, ...] = ("va",), clients: Any = 
 def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
     site, terms = Site(kit), make_terms("first")
     site.answer(to_message(make_hello(terms)))
-    (approval, hello) = verify_audit(kit / "audit.jsonl", entries=2).entries
+    (approval, sealed, hello) = verify_audit(kit / "audit.jsonl", entries=3).entries
+    assert sealed["event"] == "ledger sealed"
     assert (approval["event"], approval["state"], approval["by"]) == ("approval", "approved", "policy")
     assert (hello["event"], hello["run"], hello["clients"]) == ("hello", "first", ["va"])
     assert hello["sizes"] == [104]
@@ -248,11 +249,11 @@ def test_entries_on_the_terminal(kit: Path) -> None:
     assert told.exit_code == 0
     assert "\x1b" not in told.output
     rows = [line.split() for line in told.output.splitlines()]
-    assert [row[5] for row in rows[1:-1]] == ["approval,", "hello,", "refused", "Train"]
+    assert [row[5] for row in rows[1:-1]] == ["approval,", "ledger", "hello,", "refused", "ledger", "Train"]
     assert "round 1; 1 client; " in told.output
     assert len(run(app, ["policy", "audit", str(kit), "--entries", "1"]).output.splitlines()) == 3
     found = json.loads(run(app, ["policy", "audit", str(kit), "--json"]).output)
-    assert (found["lines"], found["faults"], len(found["entries"])) == (4, [], 4)
+    assert (found["lines"], found["faults"], len(found["entries"])) == (6, [], 6)
     (kit / "audit.jsonl").write_bytes(b"".join(lines(kit / "audit.jsonl")[:-1]))
     cut = run(app, ["policy", "audit", str(kit)])
     assert cut.exit_code == 1
