@@ -19,12 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests")]
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-
-import pytest  # noqa: E402
-
 OUTSIDER, LOCAL, SITE, SITES, OPERATOR, SERVER, MAKER = (
     "outsider",
     "local user",
@@ -490,6 +487,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the kills and the messages")
     options = parser.parse_args()
     if options.soak:
+        sys.path[:0] = [str(ROOT / "tests")]
         from deploy.soak import soak
 
         with tempfile.TemporaryDirectory() as folder:
