@@ -153,7 +153,10 @@ def test_a_bundle_whose_schema_is_of_other_columns_is_refused(mixed: Fed, tmp_pa
     ("fault", "sentence"),
     [
         ("misspelt", "The site lacks the column 'energy' of the federation: did you mean 'enregy'?"),
-        ("unknown_word", "The site has 'Pixel' in column 'phone', a word that the federation does not know: choose from HTC, Samsung, Sony"),
+        (
+            "unknown_word",
+            "The site has 'Pixel' in column 'phone', a word that the federation does not know: choose from HTC, Samsung, Sony",
+        ),
     ],
 )
 def test_a_site_with_other_columns_or_words_is_refused_and_the_others_complete(

@@ -189,7 +189,9 @@ def describe_thin_sites(members: Members, cards: Mapping[str, SiteCard]) -> list
         sentences.append(f"Fewer than {TINY} training samples: {_listed(tiny)}. Their own scores say little.")
     own = {site: read_schema(card.schema).classes for site, card in cards.items() if card.schema and site in members.here}
     lacking = [
-        f"{shown(name)} at {_listed(sites)}" for name in members.classes if (sites := [site for site in sorted(own) if name not in own[site]])
+        f"{shown(name)} at {_listed(sites)}"
+        for name in members.classes
+        if (sites := [site for site in sorted(own) if name not in own[site]])
     ]
     return [*sentences, *([f"No samples of a class: {_listed(lacking, '; ')}."] if lacking else [])]
 
