@@ -43,8 +43,9 @@ def test_a_table_with_words_and_gaps(capfd: pytest.CaptureFixture[str], monkeypa
     run("predict", "bundle", "--data", "new.csv", "--label", "ill", "--out", "predicted.csv")
     assert len(pd.read_csv("predicted.csv")) == len(pd.read_csv("new.csv"))
     people(range(7, 8)).assign(job="pilot").to_csv("strange.csv", index=False)
-    notice = "Note: strange.csv: 40 of 40 rows hold 'pilot' in column 'job', which training did not know: taken for gaps."
-    assert notice in run("predict", "bundle", "--data", "strange.csv", "--label", "ill").splitlines()
+    code, _, err = coterie(capfd, monkeypatch, "predict", "bundle", "--data", "strange.csv", "--label", "ill")
+    assert code == 2
+    assert "strange.csv has 'pilot' in row 0, which is no word of column 'job': " in err
     told = json.loads(run("place", str(study), "--method", METHOD, "--data", "new.csv", "--json").splitlines()[0])
     shown = run("show", str(study), "--groups")
     line = next(line for line in shown.splitlines() if f"{told['model']}:" in line)

@@ -18,11 +18,13 @@ def join(
     engine: Annotated[str, typer.Option(help="How clients are carried out: auto, batched or loop.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads; all cores unless given.", min=1)] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1)] = 60.0,
+    accept: options.Accept = False,
 ) -> None:
     """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C.
 
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
     from coterie.core.errors import check_names
+    from coterie.data.checks import check_before
     from coterie.deploy.audit import Audit
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.site_client import check_running, running_sites
@@ -39,6 +41,8 @@ def join(
     policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
+    for line in check_before(held, accept=accept):
+        print(line, flush=True)
     folder = str(data_dir.absolute()) if data_dir else None
     settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)

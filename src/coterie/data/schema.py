@@ -103,6 +103,10 @@ class Schema:
         """A name for each number that a model sees, in its order; none for texts."""
         return tuple(feature for column in self.columns if column.kind != "text" for feature in column.features)
 
+    def shared(self) -> "Schema":
+        """What sites must agree on: without the label's column and the marks of gaps, which are each file's own."""
+        return replace(self, label=(), missing=())
+
     def told(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self) | {"text": None if self.text is None else dict(self.text)}
@@ -201,13 +205,14 @@ def _size(schema: Schema) -> str:
     return "x".join(map(str, schema.shape)) + named
 
 
-def conform(federation: Federation, schema: Schema, other: str = "the federation") -> Federation:
+def conform(federation: Federation, schema: Schema, other: str = "the federation", where: str | None = None) -> Federation:
     """The federation in the form of a schema: columns, indicators and class numbers reordered by name.
 
     Args:
         federation: A site's data.
         schema: The schema that all sites share.
         other: Whose the schema is, for the error.
+        where: What to call the data in the error; default: by their name.
 
     Returns:
         The same clients and rows; features, statistics, classes and labels are in the schema's order.
@@ -216,16 +221,17 @@ def conform(federation: Federation, schema: Schema, other: str = "the federation
         UserError: A column, a kind, a word, a class or the preparation differs; the sentence names it with the nearest match.
     """
     own = _with_empty_columns(Schema.of(federation), schema, federation)
-    check(own, schema, f"The data {federation.name!r}", other)
+    check(own, schema, where or f"The data {federation.name!r}", other)
     made = federation
     if own.features != schema.features:
         made = _in_order(made, own.features, schema)
     if own.classes != schema.classes:
         made = _relabelled(made, own.classes, schema.classes)
-    told = replace(schema, missing=own.missing).told() if SCHEMA in federation.provenance else None
+    kept = replace(schema, missing=own.missing, label=own.label or schema.label)
+    told = kept.told() if SCHEMA in federation.provenance else None
     return made.with_(
         provenance=made.provenance if told is None else {**made.provenance, SCHEMA: told},
-        later=tuple((begin, conform(world, schema, other)) for begin, world in federation.later),
+        later=tuple((begin, conform(world, schema, other, where)) for begin, world in federation.later),
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core.asks import Ask, Evaluated, Reply
+from coterie.data.federation import Federation
+from coterie.data.schema import Schema
 from coterie.deploy.denied import Denied
 from coterie.deploy.messages import LIMIT, PROTOCOL, Answers, Hello, Parcel, SiteCard, from_message, to_message
 from coterie.deploy.names import escape_text
@@ -62,7 +64,7 @@ def _renumbered(reply: Reply, back: dict[int, int]) -> Reply:
 
 
 def site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tells_tests: bool = True) -> SiteCard:
-    """What the site tells of itself."""
+    """What the site tells of itself; where the hello names a schema, the world is in its form already."""
     federation = world.federation
     owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
     classes = len(federation.classes)
@@ -80,7 +82,14 @@ def site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tells_tes
         validation=federation.validation is not None,
         features=tuple(map(str, federation.provenance.get("features", ()))),
         order=hello.order,
+        schema=hello.schema or describe_columns(federation),
     )
+
+
+def describe_columns(federation: Federation) -> str:
+    """The schema that a site tells of its data: names of columns, words and classes. Empty where the samples have no named columns."""
+    own = Schema.of(federation)
+    return own.shared().to_json() if own.columns else ""
 
 
 def coterie_version() -> str:

@@ -21,6 +21,7 @@ from coterie.data.blocked import BlockedTexts
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
+from coterie.data.schema import Schema
 from coterie.deploy.text_scores import log_likelihoods_of, scores_of_texts
 from coterie.engines.loss import scores
 from coterie.engines.tallies import THRESHOLD
@@ -72,6 +73,7 @@ class Bundle:
     task: Task = CLASSIFICATION
     make: MakeModule = build_model  # another where the model was given as an object
     several: Inputs | None = None  # what a row holds, where samples have several inputs
+    schema: Schema | None = None  # of the table that it was trained on
 
     def __repr__(self) -> str:
         who = ", ".join([*list(self.clients)[:3], *["..."] * (len(self.clients) > 3)])

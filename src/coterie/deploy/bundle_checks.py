@@ -40,12 +40,24 @@ def contradiction(bundle: Bundle) -> str | None:
         return f"{len(bundle.features)} features named where the model takes {width}"
     if bundle.preparation is not None and bundle.preparation.features != bundle.features:
         return "a preparation that makes other features than it names"
+    if bundle.schema is not None and (wrong := _contradicting_schema(bundle)):
+        return wrong
     if bundle.worded is not None and bundle.worded.wording.shape != bundle.input_shape:
         return "texts that become other features than the model takes"
     if bundle.blocked is not None and (not texts or bundle.input_shape != (bundle.blocked.length + 1,)):
         return "texts that are cut into other blocks than the model takes"
     if any(len(s.mean) != width or len(s.deviation) != width for s in bundle.scaling.values()):
         return f"a scaling that is not of {width} features"
+    return None
+
+
+def _contradicting_schema(bundle: Bundle) -> str | None:
+    schema = bundle.schema
+    assert schema is not None
+    if (schema.classes, schema.shape, schema.task) != (bundle.classes, bundle.input_shape, bundle.task.name):
+        return "a schema of other classes, samples or labels than it names"
+    if not any(column.kind == "text" for column in schema.columns) and schema.features != bundle.features:
+        return "a schema of other features than it names"
     return None
 
 

@@ -21,6 +21,7 @@ from coterie.data.blocked import BlockedTexts
 from coterie.data.preparing.preparation import Preparation
 from coterie.data.preparing.worded import WordedColumn
 from coterie.data.scaling import Scaling
+from coterie.data.schema import Schema
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.bundle_checks import contradiction
 from coterie.deploy.bundle_head import FORMAT, HEAD, bundle_bytes, first_line, read_head
@@ -66,6 +67,8 @@ def write_bundle(bundle: Bundle, folder: Path) -> None:
         head["blocked"] = bundle.blocked.told()
     if bundle.several is not None:
         head["inputs"] = bundle.several.told()
+    if bundle.schema is not None:
+        head["schema"] = bundle.schema.told()
     if not bundle.task.counts_classes:
         head["task"] = asdict(bundle.task)
     try:
@@ -110,6 +113,7 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             blocked=None if head.blocked is None else BlockedTexts.read(head.blocked),
             several=None if head.inputs is None else Inputs.read(head.inputs),
             task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
+            schema=None if head.schema_ is None else Schema.read(head.schema_),
         )
         wrong = contradiction(bundle)
     except trees.UnknownKindError as error:

@@ -61,6 +61,7 @@ class Head(_Strict):
     worded: dict[str, Any] | None = None
     blocked: dict[str, Any] | None = None
     inputs: dict[str, Any] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     task: _Task | None = None  # none of a classification
     sha256: str
 

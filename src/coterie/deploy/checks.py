@@ -19,7 +19,18 @@ from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossT
 from coterie.core.refusals import Refusal
 from coterie.core.rules import MODEL
 from coterie.deploy.denied import Denied
-from coterie.deploy.messages import Answers, Delivery, Hello, MessageError, Parcel, PendingError, Received, SiteCard, from_message
+from coterie.deploy.messages import (
+    Answers,
+    Delivery,
+    Hello,
+    MessageError,
+    Parcel,
+    PendingError,
+    Received,
+    SiteCard,
+    from_message,
+    read_schema,
+)
 from coterie.deploy.parcels import clients_of
 
 MOST = (1 << 31) - 1  # of any count: evidence holds them in 32 bits
@@ -144,6 +155,15 @@ def _is_shape(value: Any, *_: Any) -> bool:
     return sound and prod(value) <= MOST_NUMBERS
 
 
+def _fits_schema(value: Any, card: SiteCard, _: Any) -> bool:
+    """Whether the schema of a card is one of the features, the classes and the shape that the card names."""
+    if value == "":
+        return True
+    found = read_schema(value)
+    named = any(column.kind == "text" for column in found.columns) or found.features == tuple(card.features)
+    return named and (found.classes, found.shape) == (tuple(card.classes), tuple(card.input_shape))
+
+
 CARD: Rules = {
     "version": (text(64),),
     "ids": (texts(MOST_CLIENTS, least=1),),
@@ -153,6 +173,7 @@ CARD: Rules = {
     "input_shape": (Rule(f"1 to 8 whole numbers above 0 whose product is at most {MOST_NUMBERS:,}", _is_shape),),
     "validation": (Rule("true or false", lambda value, *_: isinstance(value, bool)),),
     "features": (texts(MOST_NUMBERS, distinct=False),),
+    "schema": (Rule("empty, or the schema of the card's features, classes and shape", _fits_schema),),
 }
 RECEIPT: Rules = {"folder": (text(NAME),)}
 DENIAL: Rules = {

@@ -14,6 +14,7 @@ from coterie.deploy.names import escape_text, is_name
 FILE = "federation.json"
 PROJECT = "coterie"  # FLARE's name of a federation
 ROSTER = "roster.json"  # what the operator lets each site claim
+SCHEMA = "schema.json"  # the columns that the sites of the last run agreed on
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Who takes part in a run: the clients that sites told of, in an order that only grows.
+"""Who takes part in a run: the clients that sites told of, in an order that only grows, and the columns that they share.
 
 A client keeps its number for the whole run, whatever happens to its site, so the list is kept on disk beside the evidence. A site whose
 card contradicts what is known takes no part in the job; the others do.
@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from coterie.core.errors import UserError
 from coterie.core.json_object import read_object
 from coterie.core.plain import write_json
 from coterie.core.roster import Roster
+from coterie.data.checks import TINY
+from coterie.data.schema import Schema, SchemaColumn, check
 from coterie.deploy.checks import shown
 from coterie.deploy.federation import Claim
-from coterie.deploy.messages import SiteCard
+from coterie.deploy.messages import MessageError, SiteCard, read_schema
 from coterie.evidence.class_names import with_class_names
 
+NAMED = 5  # sites or classes that a sentence names
 Task = tuple[tuple[int, ...], tuple[str, ...], bool]  # the shape of a sample, the classes, whether there are validation parts
 
 
@@ -44,6 +48,7 @@ class Members:
     validation: bool
     here: frozenset[str]  # the sites that are there now
     claims: Mapping[str, Claim] = field(default_factory=dict)  # by site, the clients and samples that it first said to have
+    schema: str = ""  # the columns of all sites, as JSON; empty where samples have no named columns
 
     @property
     def sites(self) -> dict[str, str]:
@@ -81,6 +86,7 @@ class Members:
             "classes": list(self.classes),
             "validation": self.validation,
             "claims": {site: [claim.clients, claim.samples] for site, claim in self.claims.items()},
+            "schema": self.schema,
         }
         write_json(path, tree)
 
@@ -89,7 +95,110 @@ class Members:
         tree = read_object(path, members=list, input_shape=list, classes=list, validation=bool)
         members = tuple(Member(name, site, train, tuple(actual)) for name, site, train, actual in tree["members"])
         claims = {site: Claim(clients, samples) for site, (clients, samples) in tree.get("claims", {}).items()}
-        return cls(members, tuple(tree["input_shape"]), tuple(tree["classes"]), tree["validation"], frozenset(), claims)
+        task = tuple(tree["input_shape"]), tuple(tree["classes"]), tree["validation"]
+        return cls(members, *task, frozenset(), claims, _read_stored(tree.get("schema", ""), path))
+
+
+def read_stored_schema(path: Path) -> str:
+    """The schema that a federation keeps of its last run, as JSON; empty where there is none."""
+    return _read_stored(read_object(path, schema=str)["schema"], path) if path.exists() else ""
+
+
+def _read_stored(text: Any, path: Path) -> str:
+    if text == "":
+        return ""
+    try:
+        return read_schema(text).to_json()
+    except MessageError as error:
+        raise UserError(f"{path} holds {error}: restore the file, or delete it.") from error
+
+
+def choose_schema(texts: Sequence[str], stored: str = "") -> str:
+    """The schema that the sites of a run should share, as JSON.
+
+    The columns are those that most sites have, by their names. Of the schemas with these columns the one is chosen that most sites fit:
+    neither a site with a misspelt word nor one that lacks a class becomes the measure of the others. One candidate more has the words and
+    classes that at least two sites have.
+
+    Args:
+        texts: Each site's own schema, in the federation's order; empty of a site whose samples have no named columns.
+        stored: That of an earlier run, which is kept if at least half of the sites fit it.
+
+    Returns:
+        The schema, or an empty text where most sites have no named columns.
+    """
+    told = [Schema() if not text else read_schema(text) for text in texts]
+    kinds: dict[Any, tuple[Schema, int]] = {}  # schemas that differ by more than an order are looked at once
+    for schema in told:
+        first, count = kinds.get(_without_order(schema), (schema, 0))
+        kinds[_without_order(schema)] = first, count + 1
+
+    def count_fitting(candidate: Schema) -> int:
+        return sum(count for schema, count in kinds.values() if _fits(schema, candidate))
+
+    if stored and 2 * count_fitting(read_schema(stored)) >= len(told):
+        return stored
+    names = Counter(frozenset(column.name for column in schema.columns) for schema in told)
+    usual = names.most_common(1)[0][0] if names else frozenset()
+    if not usual:
+        return ""
+    own = [schema for schema, _ in kinds.values() if {column.name for column in schema.columns} == usual]
+    common = _common([schema for schema in told if {column.name for column in schema.columns} == usual])
+    return max([*own, *([common] if common.classes else [])], key=count_fitting).to_json()
+
+
+def _without_order(schema: Schema) -> Any:
+    columns = frozenset((column.name, column.kind, frozenset(column.categories)) for column in schema.columns)
+    return columns, frozenset(schema.classes), schema.shape, schema.task, schema.scale, schema.impute, schema.statistics, str(schema.text)
+
+
+def _fits(own: Schema, schema: Schema) -> bool:
+    try:
+        check(own, schema, "")
+    except UserError:
+        return False
+    return True
+
+
+def _common(schemas: Sequence[Schema]) -> Schema:
+    """The words and classes that at least two of the schemas have, in columns of the kind that most say."""
+
+    def shared(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        counts = Counter(word for words in lists for word in words)
+        return tuple(word for word, count in counts.items() if count > 1)
+
+    columns = []
+    for column in schemas[0].columns:
+        same = [each for schema in schemas for each in schema.columns if each.name == column.name]
+        kind = Counter(each.kind for each in same).most_common(1)[0][0]
+        columns.append(SchemaColumn(column.name, kind, shared([each.categories for each in same]) if kind == "category" else ()))
+    made = replace(schemas[0], columns=tuple(columns), classes=shared([schema.classes for schema in schemas]))
+    return made if any(column.kind == "text" for column in columns) else replace(made, shape=(len(made.features),))
+
+
+def describe_thin_sites(members: Members, cards: Mapping[str, SiteCard]) -> list[str]:
+    """What the first cards of a run show that results may suffer from: clients with few samples, and sites that lack a class.
+
+    Args:
+        members: Who takes part.
+        cards: By site, its card before the sites agreed on a schema. Numbers that a policy hides are not mentioned.
+    """
+    sentences = []
+    tiny = [f"{member.id} ({member.train})" for member in members.members if 1 < member.train < TINY]
+    if tiny:
+        sentences.append(f"Fewer than {TINY} training samples: {_listed(tiny)}. Their own scores say little.")
+    own = {site: read_schema(card.schema).classes for site, card in cards.items() if card.schema and site in members.here}
+    lacking = [
+        f"{shown(name)} at {_listed(sites)}"
+        for name in members.classes
+        if (sites := [site for site in sorted(own) if name not in own[site]])
+    ]
+    return [*sentences, *([f"No samples of a class: {_listed(lacking, '; ')}."] if lacking else [])]
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return between.join(map(shown, names[:NAMED])) + more
 
 
 def admit_sites(

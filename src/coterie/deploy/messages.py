@@ -14,6 +14,7 @@ from coterie.core.local import Local
 from coterie.core.serving import Mixture, Serving
 from coterie.core.sketches import Sketch
 from coterie.core.trees import UnknownKindError, pack, unpack
+from coterie.data.schema import Schema
 from coterie.deploy.denied import Denied
 from coterie.deploy.names import LONGEST_TEXT, escape_text, is_name
 from coterie.engines.engine import Stamped
@@ -21,8 +22,10 @@ from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online,
 from coterie.methods.ditto import Beside
 from coterie.methods.moon import Contrast
 
-PROTOCOL = 2
+PROTOCOL = 3
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
+LONGEST_SCHEMA = 1 << 22  # characters
+LONGEST_WORD = 200  # of a column, a category or a class
 
 
 M = TypeVar("M", "Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received")
@@ -62,7 +65,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class Hello:
-    """The first question of a run: who is there? With it travels the order in full, as canonical JSON (`orders.OrderTerms`)."""
+    """The first question of a run: who is there? With it travels the order in full, as canonical JSON (`orders.OrderTerms`).
+
+    Without a schema a site describes its own columns. With one it answers in that schema, or says why it cannot.
+    """
 
     protocol: int
     run: str
@@ -71,6 +77,7 @@ class Hello:
     version: str
     order: str = ""
     terms: str = ""
+    schema: str = ""  # the columns that the sites of the run agree on, as JSON (`data.schema.Schema`)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class SiteCard:
     validation: bool
     features: tuple[str, ...] = ()
     order: str = ""
+    schema: str = ""  # its columns as JSON: the hello's schema, or its own; empty where samples have no named columns
 
 
 @dataclass(frozen=True)
@@ -179,8 +187,34 @@ def _find_faults(message: Any) -> Iterator[str]:
         texts = getattr(message, name, ())
         if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
             yield f"{name} that are no texts"
-    if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name != "terms" for text in _texts(getattr(message, f.name))):
+    if isinstance(message, (Hello, SiteCard)) and message.schema != "":
+        try:
+            read_schema(message.schema)
+        except MessageError as error:
+            yield str(error)
+    apart = ("terms", "schema")  # which have limits of their own
+    if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name not in apart for text in _texts(getattr(message, f.name))):
         yield f"a text of over {LONGEST_TEXT:,} characters"
+
+
+def read_schema(text: str) -> Schema:
+    """The schema that a message holds.
+
+    Raises:
+        MessageError: It is too long, no schema, or has a name that cannot be shown.
+    """
+    if not isinstance(text, str) or len(text) > LONGEST_SCHEMA:
+        raise MessageError(f"a schema that is no text of at most {LONGEST_SCHEMA:,} characters")
+    try:
+        found = Schema.from_json(text)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise MessageError("a schema that cannot be read") from error
+    words = [*found.classes, *(word for column in found.columns for word in (column.name, *column.categories))]
+    if not found.columns or not all(0 < len(word) <= LONGEST_WORD and word.isprintable() for word in words):
+        raise MessageError(f"a schema without columns, or with a name that is not printable text of 1 to {LONGEST_WORD} characters")
+    if len(set(found.features)) < len(found.features):
+        raise MessageError("a schema that names a feature twice")
+    return found
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
 from coterie.deploy.newcomer_texts import newcomer_texts
 from coterie.deploy.rows import (
+    check_words,
     classes_of,
     columns_by_name,
     in_one_row,
@@ -26,7 +27,7 @@ from coterie.deploy.rows import (
     labelled_frame,
     labelled_table,
 )
-from coterie.deploy.served import feature_names
+from coterie.deploy.served import feature_names, table_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +83,7 @@ def _rows(source: "Path | pd.DataFrame", known: Federation, label: str, where: s
     else:
         frame, y = labelled_frame(source, known.classes, label, known.task, where)
     preparation, names = preparation_of(known), feature_names(known)
+    check_words(frame, table_schema(known), where)
     if preparation is not None:
         return preparation.columns.encode(frame, where), y
     if (worded := worded_column_of(known.provenance)) is not None:

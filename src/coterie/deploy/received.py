@@ -15,7 +15,7 @@ from coterie.deploy.bundle_checks import contradiction
 from coterie.deploy.bundle_files import write_bundle
 from coterie.deploy.messages import Delivery, MessageError
 from coterie.deploy.names import is_name, make_folder_name
-from coterie.deploy.served import feature_names
+from coterie.deploy.served import feature_names, table_schema
 from coterie.engines.world import World
 
 DRAFT, OLD = ".draft-", ".old-"
@@ -55,6 +55,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         preparation=None if preparation is None else preparation.of(delivery.ids),
         worded=worded_column_of(federation.provenance),
         several=federation.inputs,
+        schema=table_schema(federation),
         task=federation.task,
     )
     out = folder / delivery.run / make_folder_name(delivery.method)

@@ -17,6 +17,8 @@ from coterie.core.tasks import Task
 from coterie.data.files import read_npz
 from coterie.data.frames import check_columns
 from coterie.data.labels import label_marks, targets_of
+from coterie.data.preparing.columns import StatedColumn, describe_missing
+from coterie.data.schema import Schema
 from coterie.deploy.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def inputs_of(bundle: Bundle, rows: Any, client: str | None) -> Array:
         return bundle.several.pack(rows, "The samples")
     if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
         return np.asarray(rows)
+    check_words(rows, bundle.schema, "The table")
     if bundle.preparation is not None:
         return bundle.preparation.rows(rows, bundle.asking(client), "The table")
     if bundle.worded is not None:
@@ -137,6 +140,7 @@ def in_one_row(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array
 
 def _table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
     frame, y = (site_table(path), None) if label is None else labelled_table(path, bundle.classes, label, bundle.task)
+    check_words(frame, bundle.schema, str(path))
     if bundle.preparation is not None:
         return SiteRows(bundle.preparation.rows(frame, bundle.asking(client), str(path)), y)
     if bundle.worded is not None:
@@ -184,9 +188,16 @@ def columns_by_name(frame: "pd.DataFrame", features: Sequence[str], path: Path |
         else:
             missing.append(feature)
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(f"{path} lacks the column {missing[0]!r}{more}: the model takes {', '.join(features)}.")
+        raise UserError(describe_missing(missing, [str(name) for name in frame.columns], features, str(path)))
     return columns
+
+
+def check_words(frame: "pd.DataFrame", schema: Schema | None, where: str) -> None:
+    """Refuse a word that a column of categories does not know, with the nearest one: the model would read it as a gap."""
+    names = {str(name): name for name in frame}
+    for column in () if schema is None else schema.columns:
+        if column.kind == "category" and column.name in names:
+            StatedColumn(column.name, "category", column.categories).check(frame[names[column.name]].tolist(), where, None)
 
 
 def _by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:

@@ -16,6 +16,7 @@ from coterie.data.federation import Federation
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.preparing.worded import worded_column_of
 from coterie.data.scaling import Scaling
+from coterie.data.schema import SCHEMA, Schema
 from coterie.deploy.bundle import Bundle, Origin
 from coterie.deploy.combining import combiner_for
 from coterie.models.catalogue import build_model
@@ -68,6 +69,7 @@ class Served:
             task=federation.task,
             make=self.make,
             several=federation.inputs,
+            schema=table_schema(federation),
         )
 
     @cached_property
@@ -96,6 +98,11 @@ def model_names(lane: Lane, serving: Serving, ids: Sequence[str]) -> list[str]:
         return f"own of {ids[holders[0]]}" if len(holders) == 1 else f"model {row}"
 
     return [name_of(row) for row in range(len(serving.models))]
+
+
+def table_schema(federation: Federation) -> Schema | None:
+    """The schema of a table's federation; None of other data."""
+    return Schema.of(federation) if SCHEMA in federation.provenance else None
 
 
 def feature_names(federation: Federation) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
@@ -19,7 +19,7 @@ from coterie.deploy.engine import Carrier, FederatedEngine, PostingCarrier, limi
 from coterie.deploy.federation import Claim
 from coterie.deploy.inspecting import InspectOrder, problem_of, write_inspection
 from coterie.deploy.journal import STATUS
-from coterie.deploy.members import Members, admit_sites
+from coterie.deploy.members import Members, admit_sites, choose_schema, describe_thin_sites, read_stored_schema
 from coterie.deploy.messages import LIMIT, PROTOCOL, Delivery, Hello, MessageError, PendingError, SiteCard, to_message
 from coterie.deploy.names import escape_text, is_name
 from coterie.deploy.orders import LARGEST_ORDER, LONGEST_NOTE, SHORT_HASH, OrderTerms
@@ -99,12 +99,14 @@ def carry_out_order(
     tell: Callable[[str], None],
     watchers: Iterable[Callback] = (),
     roster: Mapping[str, Claim] | None = None,
+    schema_file: Path | None = None,
 ) -> bool:
     """Begin the run or go on with it; whether it is complete. It ends early, with every round so far on disk, when the clock says so, or
-    when a site has approved the order that had not before. `roster` is what the operator lets sites claim."""
+    when a site has approved the order that had not before. `roster` is what the operator lets sites claim; in `schema_file` the federation
+    keeps the columns that the sites of its last run agreed on."""
     if order.kind == "inspect":
         wanted, terms = InspectOrder.read(order.settings), order.terms()
-        members, _ = introductions(order, terms, carrier, sites, folder, tell, roster)
+        members, _ = introductions(order, terms, carrier, sites, folder, tell, roster, schema_file)
         carrier = _MembersOnly(carrier, members.here)
         write_inspection(wanted, members, carrier, order.run, folder, terms.hash)
         return True
@@ -115,7 +117,7 @@ def carry_out_order(
     methods = tuple(build(spec, trust=spec in order.trusted) for spec in settings.methods)
     check_methods(settings.plan, settings.methods, methods)
     terms = order.terms(methods)
-    members, pending = introductions(order, terms, carrier, sites, folder, tell, roster)
+    members, pending = introductions(order, terms, carrier, sites, folder, tell, roster, schema_file)
     clock, carrier = _ApprovalClock(clock, pending), _MembersOnly(carrier, members.here)
     problem = problem_of(members, settings.model)
     engine = FederatedEngine(
@@ -240,15 +242,20 @@ def introductions(
     folder: Path,
     tell: Callable[[str], None],
     roster: Mapping[str, Claim] | None = None,
+    schema_file: Path | None = None,
 ) -> tuple[Members, Pending]:
     """Who is there: every site's card, after those that took part before, and the sites that have yet to approve the order.
 
     Where too few have approved it, they are asked again until enough have, or until another run has waited for long enough for its turn.
-    What stands in a site's way is told.
+    What stands in a site's way is told. All sites that take part have the same columns in the same order: those of the run's earlier jobs,
+    or those that `choose_schema` finds.
     """
     if len(text := terms.as_text()) > LARGEST_ORDER:
         raise UserError(f"The order has {len(text):,} characters, sites take {LARGEST_ORDER:,}: order fewer seeds or methods at once.")
-    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, coterie_version(), terms.hash, text)
+    path = folder / "members.json"
+    before = Members.read(path) if path.exists() else None
+    schema = before.schema if before is not None else ""
+    hello = Hello(PROTOCOL, order.run, secrets.token_hex(16), terms.model, coterie_version(), terms.hash, text, schema)
     pending, began, told = Pending(hello, carrier, order.limit, sites), monotonic(), set[str]()
     folder.mkdir(parents=True, exist_ok=True)
     pending.ask()
@@ -267,8 +274,9 @@ def introductions(
             raise UnapprovedError(_describe_pending(pending))
         sleep(POLL)
         pending.ask()
-    cards, path = pending.cards, folder / "members.json"
-    members, refused = admit_sites(cards, order.order, Members.read(path) if path.exists() else None, roster)
+    schema, cards, differing = _agree_on_schema(pending, order, schema_file)
+    members, refused = admit_sites(cards, order.order, before, roster)
+    refused = differing | refused
     for sentence in _describe_faults(refused):
         tell(sentence)
     taken = members.here if members is not None else frozenset()
@@ -278,8 +286,38 @@ def introductions(
     if members is None or len(taken) < max(order.minimum, 1):
         short, faults = f"{len(taken)} sites introduced themselves, {order.minimum} are needed.", _describe_faults(pending.faults | refused)
         raise UserError(f"{short} {' '.join(faults)}") if faults else TooFewSitesError(short)
+    members = replace(members, schema=schema)
+    if before is None:
+        for sentence in describe_thin_sites(members, pending.cards):
+            tell(sentence)
     members.write(path)
+    if schema_file is not None and schema:
+        write_json(schema_file, {"schema": schema})
     return members, pending
+
+
+def _agree_on_schema(pending: Pending, order: Order, schema_file: Path | None) -> tuple[str, dict[str, SiteCard], dict[str, str]]:
+    """The columns of the run, the cards of the sites that have them, and why others do not. Sites whose own columns are different, or in
+    another order, are asked for a card in the agreed ones."""
+    hello, cards = pending.hello, pending.cards
+    schema = hello.schema
+    if not schema:
+        ranked = sorted(cards, key=lambda site: (order.order.index(site) if site in order.order else len(order.order), site))
+        stored = read_stored_schema(schema_file) if schema_file is not None else ""
+        schema = choose_schema([cards[site].schema for site in ranked], stored)
+    if not schema:
+        return "", cards, {}
+    asked = Pending(replace(hello, number=secrets.token_hex(16), schema=schema), pending.carrier, pending.limit, ())
+    if not hello.schema:
+        asked.sites = {site for site, card in cards.items() if card.schema != schema}
+        if asked.sites:
+            other = set(asked.sites)
+            asked.ask()
+            cards = {site: card for site, card in cards.items() if site not in other} | asked.cards
+    faults = asked.faults | {
+        site: "it does not have the columns that the sites agreed on" for site, card in cards.items() if card.schema != schema
+    }
+    return schema, {site: card for site, card in cards.items() if site not in faults}, faults
 
 
 def _others_wait(folder: Path) -> bool:
@@ -297,4 +335,4 @@ def _describe_pending(pending: Pending) -> str:
 
 
 def _describe_faults(faults: Mapping[str, str]) -> list[str]:
-    return [f"Site {site!r} does not take part: {fault}." for site, fault in faults.items()]
+    return [f"Site {site!r} does not take part: {fault}{'' if fault.endswith(('.', '?')) else '.'}" for site, fault in faults.items()]

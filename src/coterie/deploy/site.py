@@ -66,10 +66,12 @@ class SiteWorker:
         run: str = "",
         pack: Callable[[Reply], bytes] = packed,
         device: str = "cpu",
+        own: Federation | None = None,
     ) -> None:
-        """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's."""
+        """`run` names the run in the log; `pack` makes the bytes that are sent, whose hash is logged; `device` is DP-SGD's; `own` are the
+        data as the site has them, where those of the world are in an order of columns that a server asked for."""
         self.world, self.engine, self.policy, self.audit, self.ledger = world, engine, policy, audit, privacy_state
-        self.run, self.pack, self.device = run, pack, device
+        self.run, self.pack, self.device, self.own = run, pack, device, own or world.federation
         self._seen: set[tuple[str, str, bytes]] = set()  # of what clients were evaluated on by this process: client, part, model
         if privacy_state.audit is None:
             self.ledger = Ledger(privacy_state.path, audit)  # whoever answers checks the seal
@@ -104,7 +106,7 @@ class SiteWorker:
     @cached_property
     def data(self) -> dict[str, str]:
         """By client, a hash of its samples, in whatever order and part: another name for the same data is known by it."""
-        federation = self.world.federation
+        federation = self.own  # a server that asks for other columns again and again is not to get other random roundings
         parts = [part for part in (federation.train, federation.validation, federation.test) if part is not None]
         return {name: _hash_of(federation, np.concatenate([part[i] for part in parts])) for i, name in enumerate(federation.ids)}
 

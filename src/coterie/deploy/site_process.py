@@ -1,5 +1,6 @@
 """The process in which a site answers: it holds the data, and knows nothing of the network but bytes."""
 
+import hashlib
 import os
 import threading
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any
 from coterie.core.disk import write_whole
 from coterie.core.errors import UserError
 from coterie.core.plain import json_text, read_json
+from coterie.data.federation import Federation
+from coterie.data.schema import conform
 from coterie.deploy.answering import answer_parcel, site_card
 from coterie.deploy.approvals import Approvals, OrderRecord
 from coterie.deploy.audit import Audit
@@ -32,6 +35,7 @@ from coterie.deploy.messages import (
     Received,
     from_message,
     is_kind,
+    read_schema,
     to_message,
 )
 from coterie.deploy.names import escape_text
@@ -118,11 +122,18 @@ class Site:
         if record is None or record.state != "approved":
             self.order = self.worker = self.world = None
             return self._unapproved(hello, terms, record, denied)
-        self._open(terms, record)
+        try:
+            federation = conform(self.federation, read_schema(hello.schema), where="The site") if hello.schema else self.federation
+        except UserError as error:  # it names columns and words, as a card does
+            self.order = self.worker = self.world = None
+            self._log("refused", run=terms.run, order=hello.order, bytes_in=len(data), reason=str(error).removesuffix("."))
+            return to_message(Denied(str(error).removesuffix("."), "failure"))
+        self._open(terms, record, federation)
         assert self.world is not None
         assert self.worker is not None
         card = self.worker.disclosed_card(site_card(hello, self.world))
         told = {"clients": card.ids, "sizes": card.sizes, "class_counts": self.policy.class_counts, "bytes_in": len(data)}
+        told["schema"] = hashlib.sha256(card.schema.encode()).hexdigest() if card.schema else ""
         self._log("hello", run=terms.run, order=hello.order, state="approved", **told)
         self._told = None
         self.audit.chain_flare_log()
@@ -164,11 +175,11 @@ class Site:
             self._told = (hello.order, said.reason)
         return to_message(said)
 
-    def _open(self, terms: OrderTerms, record: OrderRecord) -> None:
-        """Make ready to answer an approved order."""
-        self.world = World.of(self.federation, self.policy.local_model(terms.model))
+    def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
+        """Make ready to answer an approved order from the data in the columns that the sites agree on."""
+        self.world = World.of(federation, self.policy.local_model(terms.model))
         engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
-        self.worker = open_site(self.kit, self.world, engine, run=terms.run)
+        self.worker = open_site(self.kit, self.world, engine, run=terms.run, own=self.federation)
         self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
         if record.limit is not None and isinstance(self.policy.privacy, (ClipNoise, DpSgd)):
             least = min(record.limit, self.policy.privacy.epsilon_limit or record.limit)

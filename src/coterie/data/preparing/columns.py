@@ -135,8 +135,7 @@ class Columns:
 
         names = {str(name): name for name in frame}
         if missing := [column.name for column in self.columns if column.name not in names]:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise UserError(f"{where} lacks the column {missing[0]!r}{more}: the model takes {', '.join(c.name for c in self.columns)}.")
+            raise UserError(describe_missing(missing, list(names), [column.name for column in self.columns], where))
 
         def cells(column: TableColumn) -> Sequence[Any] | Array:
             own = frame[names[column.name]]
@@ -207,6 +206,21 @@ class StatedColumn:
                     f"{where} has {_word(cell)!r} in {locate(row, rows)}, which is no word of column {self.name!r}: "
                     f"{suggestion(_word(cell), known)}"
                 )
+
+
+def describe_missing(missing: Sequence[str], found: Sequence[str], known: Sequence[str], where: str) -> str:
+    """The error of a table that lacks columns which a model takes, with the nearest of the table's other columns.
+
+    Args:
+        missing: The columns that it lacks.
+        found: Those that it has.
+        known: Those that the model takes.
+        where: The table.
+    """
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    nearest = suggestion(missing[0], set(found) - set(known))
+    hint = f" ({nearest})" if nearest.startswith("did you mean") else ""
+    return f"{where} lacks the column {missing[0]!r}{more}{hint}: the model takes {', '.join(known)}."
 
 
 def _is_gap(cell: Any) -> bool:

@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 
 from coterie.core.errors import UserError
 from coterie.core.locks import locked
-from coterie.deploy.federation import read_roster
+from coterie.deploy.federation import SCHEMA, read_roster
 from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
 from coterie.deploy.flare.jobs import is_run_name
 from coterie.deploy.flare.newcomers import Newcomers
@@ -84,6 +84,7 @@ class CoterieController(Controller):
                 tell=self.journal.fault,
                 watchers=[self.journal],
                 roster=read_roster(self.server.parent),
+                schema_file=self.server.parent / SCHEMA,
             )
             if complete:
                 self.journal.end("complete")
