@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from coterie.core.table_text import Markup, markdown_lines
 from coterie.reproduce.again import read_scores
-from coterie.reproduce.rows import markdown
 from coterie.statistics import interval
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -65,7 +65,8 @@ def order_lines(results: Path = RESULTS) -> Iterator[str]:
     """A row for each federation that was run."""
     names = [name if name.startswith("*") else f"- {name}" for name in AGAINST]
     header = ["", "SimProx %", *names, "largest over smallest weight", "by samples"]
-    yield from markdown(header, filter(None, (_row(federation, results) for federation in FEDERATIONS)))
+    rows = filter(None, (_row(federation, results) for federation in FEDERATIONS))
+    yield from markdown_lines([Markup(cell) for cell in header], ([Markup(cell) for cell in row] for row in rows))
 
 
 def _row(federation: Federation, results: Path) -> list[str] | None:

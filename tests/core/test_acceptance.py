@@ -72,7 +72,7 @@ def test_one_odd_client_is_refused_and_costs_nobody_else_the_round(bad: Any, why
 def test_a_refusal_says_itself() -> None:
     assert str(Refused(Refusal.NOT_FINITE, "vectors")) == "sent numbers that are not finite (vectors)"
     assert str(Refused(Refusal.TWICE)) == "answered twice"
-    assert len({refusal.value for refusal in Refusal}) == len(Refusal) == 10  # none is another's alias
+    assert len({refusal.value for refusal in Refusal}) == len(Refusal) == 12  # none is another's alias
 
 
 def trained(clients: list[int]) -> Trained:

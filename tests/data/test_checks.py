@@ -142,7 +142,7 @@ def test_a_frame_is_checked_as_it_is() -> None:
 def test_severe_findings_stop_unless_accepted(tmp_path: Path) -> None:
     frame = people().assign(empty=np.nan)
     made = federation(frame)
-    with pytest.raises(UserError, match=r"Column 'empty' is empty at all clients.*--accept"):
+    with pytest.raises(UserError, match=r"Column 'empty' is empty at all clients.*accept=True"):
         check_before(made)
     assert check_before(made, accept=True)[0].startswith("Severe: Column 'empty'")
     stop_on_severe([], accept=False)

@@ -100,7 +100,7 @@ def test_missing_files_are_named_with_where_to_put_them_and_how_to_fetch_them(fo
     assert str(folder.parent) in told
     assert str(cache) in told
     assert "run 'coterie data get mnist'" in told
-    assert "--data-dir or COTERIE_DATA" in told
+    assert "data_dir= or COTERIE_DATA" in told
     assert "\n" not in told
 
 

@@ -65,7 +65,7 @@ def test_a_small_device_is_told_in_one_sentence() -> None:
         def carry_out(self, works: Sequence[Work]) -> list[Any]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
-    with Full(worlds.world()) as engine, pytest.raises(UserError, match=r"The GPU has too little memory .* microbatch=8"):
+    with Full(worlds.world()) as engine, pytest.raises(UserError, match=r"The GPU has too little memory .* --microbatch 8"):
         engine.run([Stamped(Train(np.arange(2), worlds.world().model.initial(0)(), Local()), seed=0, round_=1)])
 
 

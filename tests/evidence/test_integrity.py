@@ -118,7 +118,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_was_tampered_with_is_refused_told_of_and_made_again(name: str, whole: Path, copy: Path) -> None:
     tamper, said = TAMPERED[name]
     tamper(copy)
-    with pytest.raises(UserError, match=r"is not whole: .* 'coterie verify .* --resume\."):
+    with pytest.raises(UserError, match=r"is not whole: .* 'coterie verify .* resume=True\."):
         Evidence.open(copy)
     found = verify(copy)
     assert not found.whole

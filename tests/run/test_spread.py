@@ -283,9 +283,7 @@ def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() ->
     assert process.receive() == Lost(f"the process {process.process.pid} ended (-9)")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "--gpus-per-wave is for waves on Ray")]
-)
+@pytest.mark.parametrize(("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "gpus_per_wave= is for waves on Ray")])
 def test_workers_that_cannot_be_are_refused(words: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Execution(**words)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ ON_COMMAND_LINE: ContextVar[bool] = ContextVar("ON_COMMAND_LINE", default=False)
 
 _COMMAND = re.compile(r"('coterie [^']*'|For your analyst: coterie .*)")
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*)(?: (\d[\d.]*(?![\d.]*-)))?")
-_SWITCHES = ("resume", "trust", "anyway")  # flags without a value
+_SWITCHES = ("resume", "trust", "accept", "anyway")  # flags without a value
 _ARGUMENTS = {"batch": "batch_size", "tune": "tune"}  # where the argument is not the flag with underscores
 
 

@@ -99,7 +99,7 @@ def stop_on_severe(findings: Sequence[Finding], *, accept: bool = False) -> None
     severe = [finding for finding in findings if finding.severity == "severe"]
     if severe and not accept:
         more = f" There are {len(severe) - 1} more severe findings." if len(severe) > 1 else ""
-        raise UserError(f"{severe[0]}{more} See all with 'coterie data SPEC --check', or go on with --accept (in Python: accept=True).")
+        raise UserError(f"{severe[0]}{more} See all with 'coterie data SPEC --check', or continue with --accept.")
 
 
 def check_before(federation: Federation, *, accept: bool = False) -> list[str]:

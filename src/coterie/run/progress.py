@@ -112,7 +112,13 @@ class ProgressBar(Callback):
         if score is not None:
             self.scores[label] = f"{100 * score:.1f}%" if share else f"{score:.3f}"
         if self.bar is not None:
-            told: dict[str, Any] = {"seed": self.seed, "round": self.round_, "scores": self._scores(), "speed": self._speed(), "left": str(self.left)}
+            told: dict[str, Any] = {
+                "seed": self.seed,
+                "round": self.round_,
+                "scores": self._scores(),
+                "speed": self._speed(),
+                "left": str(self.left),
+            }
             self.bar.update(self.task, completed=self.done, **told)
         elif self.notebook is not None:
             words = f"seed {self.seed}, round {self.round_}, {self._scores()}, {self._speed()}, {self.left}"
