@@ -153,7 +153,7 @@ def test_a_delivery_that_cannot_be_written_leaves_the_one_before(kit: Path, monk
     def full(*told: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.deploy.bundle_files.write_json", full)
+    monkeypatch.setattr("coterie.deploy.bundle_files.write_whole", full)
     with pytest.raises(MessageError, match="No space left"):
         site.answer(delivery_of(site, terms, 2.0))
     assert read_bundle(folder).models[0, 0] == 1.0

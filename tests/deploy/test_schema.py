@@ -213,7 +213,7 @@ def test_a_later_run_keeps_the_columns_of_the_first_while_sites_have_them(tmp_pa
     assert "enregy" in (fed.bundle("site_01").features or ())
     (tmp_path / "schema.json").write_text('{"schema": "{}"}')
     fed.run = "fourth"
-    with pytest.raises(UserError, match="schema.json holds a schema that cannot be read: restore the file, or delete it"):
+    with pytest.raises(UserError, match=r"schema\.json holds a schema that cannot be read: restore the file, or delete it"):
         fed.launch()
 
 
@@ -332,7 +332,7 @@ def test_join_stops_on_data_that_would_give_meaningless_results(tmp_path: Path, 
     monkeypatch.setattr("coterie.deploy.kits.check_kit", lambda kit: ("site_01", "localhost:8102"))
     monkeypatch.setattr("coterie.deploy.flare.site_client.running_sites", arrive)
     command = ["join", str(kit), "--data", spec_of(tmp_path / "bad.csv")]
-    with pytest.raises(UserError, match="mean_x.*accept="):
+    with pytest.raises(UserError, match=r"mean_x.*accept="):
         CliRunner().invoke(app, command, catch_exceptions=False)
     with pytest.raises(UserError, match="got as far"):
         CliRunner().invoke(app, [*command, "--accept"], catch_exceptions=False)
