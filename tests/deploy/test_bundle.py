@@ -151,12 +151,11 @@ def test_exporting_changes_nothing_in_the_study(studies: dict[str, Path], tmp_pa
     ("method", "options", "sentence"),
     [
         ("fedprox", {}, "The study has no method 'fedprox'"),
-        (None, {}, "has 9 methods: name one with --method"),
         ("fedex", {"seed": 7}, "has no seed 7: choose from 3, 0"),
         ("fedavg", {"draw": 7}, "has no draw of the data 7"),
     ],
 )
-def test_a_lane_that_is_not_there_is_refused(studies: dict[str, Path], method: str | None, options: dict[str, int], sentence: str) -> None:
+def test_a_lane_that_is_not_there_is_refused(studies: dict[str, Path], method: str, options: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         served(studies["heart"], method, **options)  # type: ignore[arg-type]
 

@@ -182,6 +182,11 @@ class Method(ABC, Generic[S]):
         return NOTHING
 
     @property
+    def is_local(self) -> bool:
+        """Whether clients train alone: one that never trained has nothing but the common start."""
+        return False
+
+    @property
     def proximal(self) -> float:
         """The weight mu of the proximal term that its clients train with; 0 without one."""
         return 0.0

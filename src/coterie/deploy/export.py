@@ -122,9 +122,11 @@ def served_by(study: Study, lane: Lane, engine: Engine, clients: Ids) -> Served:
     """What a lane that has reached its end serves these clients."""
     script = lane.method.serve(lane.state, clients, lane.context(lane.round_, everybody=True))
     serving = answer(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
-    world, start = study.worlds[lane.key.draw], lane.problem.initial(lane.keyed)()
-    untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
-    missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
+    world, missing = study.worlds[lane.key.draw], frozenset[int]()
+    if lane.method.is_local:
+        start = lane.problem.initial(lane.keyed)()
+        untrained = [row for row, model in enumerate(serving.models) if np.array_equal(model, start)]
+        missing = frozenset(serving.clients[np.isin(serving.rows, untrained)].tolist())
     return Served(lane, study.settings.model, world.federation.at(lane.round_), serving, world.model.make, missing)
 
 

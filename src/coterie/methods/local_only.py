@@ -49,6 +49,10 @@ class LocalOnly(Method[Alone]):
     def holdings(self) -> Holdings:
         return Holdings(kept=2.0 if self.until == "validation" else 1.0, everybody=self.until != "participation")
 
+    @property
+    def is_local(self) -> bool:
+        return True
+
     def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
         n = len(ctx.roster)
         own = OwnRows.nobody(n, init())

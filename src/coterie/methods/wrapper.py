@@ -49,6 +49,10 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
     def proximal(self) -> float:
         return self.method.proximal
 
+    @property
+    def is_local(self) -> bool:
+        return self.method.is_local
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer(Wrapper[S, S], ABC):
