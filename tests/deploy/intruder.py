@@ -248,12 +248,6 @@ def attack_garbage(sender: Sender, job: str) -> Any:
     return _stream(sender, f"server.{job}", "server_command", "submit_update", b"\xc1 nothing that can be decoded")
 
 
-def attack_too_large(sender: Sender, job: str) -> Any:
-    """Claim that something of the server's job was too large, upon which FLARE ends it."""
-    headers = {"sm__id": 1, "sm__dt": 6, "sm__em": "x", "sm__et": "BlobSizeError", "sm__ch": "return_only", "sm__tp": "x"}
-    return [_fire(sender, f"server.{job}", "sm__STREAM", topic, b"", headers) for topic in ("sm__ERROR", "sm__ACK")]
-
-
 def attack_bulk(sender: Sender, job: str) -> Any:
     """Hide an order to abort in a message of messages."""
     from nvflare.apis.shareable import Shareable
