@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.provision import ORGANISATION
+from coterie.deploy.flare.local_files import ORGANISATION
 
 TESTS = Path(__file__).parents[1]
 JOB = "11111111-2222-3333-4444-555555555555"  # of a job that nobody ordered
@@ -193,7 +193,7 @@ def attack_run_program(sender: Sender, peer: str, out: str) -> Any:
             str(app), load_private_key_file(str(sender.kit / "startup" / "client.key")), str(sender.kit / "startup" / "client.crt")
         )
         data = zip_directory_to_bytes(str(app), "")
-    meta = {"name": "x", "job_id": JOB, "submitter_name": "admin@coterie.local", "submitter_org": ORGANISATION}
+    meta: dict[str, Any] = {"name": "x", "job_id": JOB, "submitter_name": "admin@coterie.local", "submitter_org": ORGANISATION}
     meta |= {"submitter_role": "project_admin", "deploy_map": {"app": ["@ALL"]}, "min_clients": 1, "resource_spec": {}}
     told = {"job_id": JOB, "job_meta": meta, "app_name": "app"}
     found = {"deploy": sender.admin(peer, "train.deploy", data, told)}

@@ -67,7 +67,7 @@ SITE_PART: dict[str, Any] = {
 }
 
 
-class OwnJobs(AppValidator):  # type: ignore[misc]
+class OwnJobs(AppValidator):
     """Lets the server and sites run no job but Coterie's own, signed by the operator (`app_validator` of local/resources.json)."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:

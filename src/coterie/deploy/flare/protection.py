@@ -87,7 +87,7 @@ def _limit_operator() -> None:
 
     _require(admin, "AuthzFilter")
 
-    class ListedCommands(admin.AuthzFilter):  # type: ignore[misc]
+    class ListedCommands(admin.AuthzFilter):
         """Refuses, and writes down, all commands but the listed."""
 
         def pre_command(self, conn: Any, args: list[str]) -> bool:
