@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -279,14 +278,6 @@ def attack_stop_process(sender: Sender, peer: str) -> Any:
     return [sender.ask(peer, "_net_manager", topic, None) for topic in ("process_info", "stop")]
 
 
-def attack_quit(sender: Sender, name: str, token: str, signature: str) -> Any:
-    """Sign another site off with its token."""
-    from nvflare.apis.shareable import Shareable
-
-    forged = {"client_name": name, "token": token, "token_signature": signature}
-    return sender.ask("server", "task", "quit", Shareable(), {"project_name": "coterie"}, forged=forged)
-
-
 def attack_tokens(sender: Sender) -> Any:
     """The marks (`presence`) of all that could be a token in what the server has sent here so far."""
     found = set(re.findall(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", b" ".join(sender.received)))
@@ -352,11 +343,6 @@ def main(kit: Path, site: str, number: int) -> None:
     (kit / "transfer").mkdir(exist_ok=True)
     sys.argv = [WORDS[0], "-m", str(kit), *WORDS[1:], f"uid={site}", "heart_beat_interval=4"]
     runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__", alter_sys=True)
-
-
-def copy_kit(kit: Path, folder: Path) -> Path:
-    """A kit in another place, as somebody keeps it who has stolen it."""
-    return Path(shutil.copytree(kit, folder, ignore=shutil.ignore_patterns("*.log", "bundles")))
 
 
 if __name__ == "__main__":
