@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -248,12 +247,6 @@ def attack_garbage(sender: Sender, job: str) -> Any:
     return _stream(sender, f"server.{job}", "server_command", "submit_update", b"\xc1 nothing that can be decoded")
 
 
-def attack_too_large(sender: Sender, job: str) -> Any:
-    """Claim that something of the server's job was too large, upon which FLARE ends it."""
-    headers = {"sm__id": 1, "sm__dt": 6, "sm__em": "x", "sm__et": "BlobSizeError", "sm__ch": "return_only", "sm__tp": "x"}
-    return [_fire(sender, f"server.{job}", "sm__STREAM", topic, b"", headers) for topic in ("sm__ERROR", "sm__ACK")]
-
-
 def attack_bulk(sender: Sender, job: str) -> Any:
     """Hide an order to abort in a message of messages."""
     from nvflare.apis.shareable import Shareable
@@ -283,14 +276,6 @@ def attack_call_out(sender: Sender, job: str, port: int) -> Any:
 def attack_stop_process(sender: Sender, peer: str) -> Any:
     """The commands with which FLARE's operator looks at and stops the processes of others."""
     return [sender.ask(peer, "_net_manager", topic, None) for topic in ("process_info", "stop")]
-
-
-def attack_quit(sender: Sender, name: str, token: str, signature: str) -> Any:
-    """Sign another site off with its token."""
-    from nvflare.apis.shareable import Shareable
-
-    forged = {"client_name": name, "token": token, "token_signature": signature}
-    return sender.ask("server", "task", "quit", Shareable(), {"project_name": "coterie"}, forged=forged)
 
 
 def attack_tokens(sender: Sender) -> Any:
@@ -358,11 +343,6 @@ def main(kit: Path, site: str, number: int) -> None:
     (kit / "transfer").mkdir(exist_ok=True)
     sys.argv = [WORDS[0], "-m", str(kit), *WORDS[1:], f"uid={site}", "heart_beat_interval=4"]
     runpy.run_module("nvflare.private.fed.app.client.client_train", run_name="__main__", alter_sys=True)
-
-
-def copy_kit(kit: Path, folder: Path) -> Path:
-    """A kit in another place, as somebody keeps it who has stolen it."""
-    return Path(shutil.copytree(kit, folder, ignore=shutil.ignore_patterns("*.log", "bundles")))
 
 
 if __name__ == "__main__":

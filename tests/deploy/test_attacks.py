@@ -29,6 +29,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.deploy.certificates import authority, read_certificate
 from coterie.deploy.flare import processes, provision
+from coterie.deploy.flare.local_files import ADMIN
 from coterie.deploy.site_process import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.restore import standing
@@ -179,7 +180,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("name", [provision.ADMIN, SITE])
+@pytest.mark.parametrize("name", [ADMIN, SITE])
 def test_a_site_cannot_act_as_the_operator(running: Running, name: str, tmp_path: Path) -> None:
     kit = Path(shutil.copytree(running.federation.admin, tmp_path / "admin"))
     for file in ("client.crt", "client.key"):

@@ -175,7 +175,7 @@ def test_a_site_is_told_nobody_else_s_token(running: Running, intruder: Intruder
     assert seen.isdisjoint({marks[name] for name in HONEST})
 
 
-@pytest.mark.parametrize("attack", ["abort", "bulk", "fail", "garbage", "too_large"])
+@pytest.mark.parametrize("attack", ["abort", "bulk", "fail", "garbage"])
 def test_a_site_cannot_end_the_run(running: Running, intruder: Intruder, job: str, attack: str) -> None:
     found = intruder.attack(attack, job=job)
     assert "raised" not in (found if isinstance(found, dict) else {}), found
