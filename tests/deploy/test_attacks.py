@@ -215,7 +215,7 @@ def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) 
         memory[sum(line["what"] == "round" for line in lines) // 2] = peaks(running)
 
     journal = running.study(STUDY, "lied-to", minimum=3, disturb=watch)
-    found = absences(running.study_folder("lied-to"))
+    found = absences(running.study_folder("lied-to")) - {(9, LIAR, "ABSENT")}  # what cannot be decoded it sends again, in time or not
     assert found == {
         (2, LIAR, "UNREADABLE"),  # the answer to the question before
         (3, LIAR, "WRONG_SHAPE"),

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
@@ -86,6 +87,7 @@ def line() -> Iterator[Line]:
     for cell in (site, server):
         with suppress(Exception):
             cell.stop()
+        CoreCell.ALL_CELLS.pop(cell.core_cell.my_info.fqcn, None)  # FLARE keeps it, and would send this process's messages there
     for driver, before in options.items():
         driver.GRPC_DEFAULT_OPTIONS[:] = before
 
