@@ -112,7 +112,7 @@ ATTACKS = (
     ),
     Attack(
         "kill -9 of `serve` and `join` in a run",
-        LOCAL,
+        SITE,
         "all processes end; the run completes after a restart",
         in_deploy(
             "kills::kills_leave_nothing_behind_and_the_run_completes",
@@ -309,7 +309,7 @@ ATTACKS = (
     Attack(
         "counts that a policy withholds, from one `Losses` ask",
         SERVER,
-        "off by 1.5 samples or more (standard deviation)",
+        "rounded at random: one answer does not give the count",
         in_deploy(
             "loss_leaks::made_up_models_do_not_tell_counts_that_are_kept",
             "loss_leaks::bisecting_does_not_find_where_an_answer_jumps",
@@ -379,8 +379,8 @@ ATTACKS = (
     ),
     Attack(
         "ledger or log deleted, changed, cut or rolled back",
-        LOCAL,
-        "found; the site answers nothing until they are restored",
+        SITE,
+        "found; without its ledger the site answers nothing",
         in_deploy(
             "ledger_seal::a_ledger_that_is_missing_or_changed_answers_nothing",
             "ledger_seal::an_older_copy_is_no_refund",
