@@ -131,8 +131,10 @@ def job_number(running: Running) -> str | None:
 
 def start(running: Running, site: str) -> None:
     """Start a site; the liar with what makes it lie."""
-    lying = {"PYTHONPATH": os.pathsep.join([str(TESTS / "deploy" / "lying_site"), str(TESTS)])} if site == LIAR else {}
-    running.start_site(site, **lying)
+    if site == LIAR:
+        running.start_site(site, PYTHONPATH=os.pathsep.join([str(TESTS / "deploy" / "lying_site"), str(TESTS)]))
+    else:
+        running.start_site(site)
 
 
 class Present(LoopEngine):
@@ -152,17 +154,22 @@ class Present(LoopEngine):
         return reply.take(np.flatnonzero(np.isin(reply.clients, there)))
 
 
+def models_of(state: Any) -> Any:
+    """The models of a state."""
+    return np.asarray(state.models)
+
+
 def difference(folder: Path, settings: Settings) -> float:
     """How far a study's models are from those of a simulation with the same clients absent, as a share of the largest weight."""
     mixing = Evidence.open(folder).frame("mixing")
     ids, names = Evidence.open(folder).rosters[settings.draws[0]]["id"].to_pylist(), clients()
-    present = {int(round_): {names.index(ids[c]) for c in part["source"]} for round_, part in mixing.groupby("round")}
+    present = {int(str(round_)): {names.index(ids[c]) for c in part["source"]} for round_, part in mixing.groupby("round")}
     world = World.of(load(DATA), settings.model)
     with TemporaryDirectory() as scratch:
         out = Path(scratch) / "study"
         Study.prepare(settings).run(out=out, execution=Execution(engine="loop"), engine=Present(world, present))
         own, other = standing(folder).lanes, standing(out).lanes
-    pairs = [(np.asarray(own[key].state.models), np.asarray(other[key].state.models)) for key in other]
+    pairs = [(models_of(own[key].state), models_of(other[key].state)) for key in other]
     return max(float(np.abs(real - simulated).max() / np.abs(simulated).max()) for real, simulated in pairs)
 
 
