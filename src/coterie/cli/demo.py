@@ -25,7 +25,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Rounds.", min=1)] = 8,
     seeds: Annotated[int, typer.Option(help="Seeds.", min=1)] = 2,
 ) -> None:
-    """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes about a minute."""
+    """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes one to two minutes on two cores."""
     from coterie.cli.console import PlainConsole
     from coterie.deploy.flare.provision import create
 
