@@ -141,7 +141,7 @@ NAMING_FILES = [
     "resnet18(norm=cifar)",
     "cnn(http://example.org/x)",
     "mlp('8')",
-    "text('/root/.cache')",
+    "text('/home/models')",
     "text(bert-tiny,layers='a+b')",
     "lm(some/hub-name)",
     "efficientnet_lite0(weights=/etc/passwd)",
