@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from coterie.core.asks import Train
-from coterie.core.limits import FEW, moved_by
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.engines.engine import Engine, Stamped
-from coterie.engines.make import make_engine
+from coterie.core.replies import FEW, compute_update_norms
+from coterie.engines.batched import make_engine
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.methods.catalogue import methods
 from coterie.run.study import Study
@@ -68,11 +68,11 @@ class WatchingEngine(Engine):
         self.inner, self.replies = inner, 0
         self.farthest: dict[int, float] = {}  # by lane, in medians of a cohort
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         replies = self.inner.run(asks)
         for stamped, reply in zip(asks, replies, strict=True):
             if isinstance(stamped.ask, Train) and not stamped.ask.alone and len(reply) >= FEW:
-                moved = np.concatenate(list(moved_by(stamped.ask, reply)))
+                moved = np.concatenate(list(compute_update_norms(stamped.ask, reply)))
                 ratio = float(moved.max() / np.median(moved)) if np.median(moved) > 0 else 0.0
                 self.farthest[stamped.lane] = max(self.farthest.get(stamped.lane, 0.0), ratio)
                 self.replies += len(reply)

@@ -17,15 +17,15 @@ import numpy as np
 import pandas as pd
 import vl_convert
 
-from coterie.analysis.reading import records_of
-from coterie.analysis.times import at_moments, time_to
+from coterie.analysis.costs import find_time_to_target, sample_at_moments
+from coterie.analysis.record_reader import read_records
 from coterie.core.arrays import Doubles
 from coterie.core.plan import Plan
-from coterie.core.speeds import Slowed
+from coterie.core.simulation import Slowed
 from coterie.evidence.settings import Settings
 from coterie.report.figure import CONFIG, SPEC_VERSION
 from coterie.run.study import Study
-from coterie.statistics import interval
+from coterie.statistics import compute_interval
 
 METHODS = ("fedavg", "fedprox(mu=0.1)", "simprox")
 SPEEDS = Slowed()  # a tenth, ten times as long
@@ -75,7 +75,7 @@ def carried_out(case: Case, way: str, draws: int, moments: Doubles) -> dict[str,
     evidence = study.run().evidence
     found: dict[str, Runs] = {}
     lanes = {(lane.label, lane.key.draw): lane for lane in study.lanes()}
-    records = [records_of(evidence.of_draw(draw)) for draw in settings.draws]
+    records = [read_records(evidence.select_draw(draw)) for draw in settings.draws]
     for place, label in enumerate(METHODS):
         runs, slow, trainings = [], [], []
         for draw, own in zip(settings.draws, records, strict=True):
@@ -89,7 +89,7 @@ def carried_out(case: Case, way: str, draws: int, moments: Doubles) -> dict[str,
             late = SPEEDS.times(lane.problem.roster, lane.keyed) > 1
             slow.append(own.right[place, 0, last, late].sum() / max(own.tested[last, late].sum(), 1))
             trainings.append(own.costs["passes"][place, 0, : own.rounds[last] + 1].sum() / plan.local.epochs)
-        curves = np.stack([at_moments(*run, moments) for run in runs])
+        curves = np.stack([sample_at_moments(*run, moments) for run in runs])
         found[label] = Runs(curves, curves[:, -1], np.array(slow), np.array(trainings), runs)
     return found
 
@@ -113,7 +113,7 @@ def tell(case: Case, found: dict[str, dict[str, Runs]]) -> None:
         base = found["synchronous"][label]
         for way in WAYS:
             own = found[way][label]
-            sooner = [time_to(*run, target) for run, target in zip(own.runs, base.end, strict=True)]
+            sooner = [find_time_to_target(*run, target) for run, target in zip(own.runs, base.end, strict=True)]
             there = [time for time in sooner if np.isfinite(time)]
             time = f"{np.median(there):.3g} ({len(there)} of {len(sooner)})" if there else "never"
             gains = [_gain(getattr(own, name) - getattr(base, name)) if WAYS[way] else "" for name in ("end", "slow")]
@@ -122,7 +122,7 @@ def tell(case: Case, found: dict[str, dict[str, Runs]]) -> None:
 
 
 def _gain(difference: Doubles) -> str:
-    low, high = interval(difference)
+    low, high = compute_interval(difference)
     return f"{100 * difference.mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 

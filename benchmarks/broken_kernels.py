@@ -18,7 +18,7 @@ from benchmarks.kernel_check import check
 from benchmarks.workloads import Images
 from coterie.engines.world import World
 
-PACKAGE = "coterie.engines.stacked"
+PACKAGE = "coterie.engines.layer_kernels"
 
 
 class Broken(NamedTuple):

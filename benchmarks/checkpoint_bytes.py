@@ -19,8 +19,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.states import flatten
 from coterie.data.federation import Federation, Parts
-from coterie.evidence.checkpoint import STATES
-from coterie.evidence.pieces import PIECES
+from coterie.evidence.checkpoint import CHUNKS, STATES_FILE
 from coterie.evidence.settings import Settings
 from coterie.evidence.writer import Writer
 from coterie.run.execution import Execution
@@ -70,7 +69,7 @@ def measure(method: str, federation: Federation, plan: Plan, every: int) -> tupl
 
 
 def _bytes(segment: Path) -> int:
-    return sum((segment / name).stat().st_size for name in (STATES, PIECES) if (segment / name).exists())
+    return sum((segment / name).stat().st_size for name in (STATES_FILE, CHUNKS) if (segment / name).exists())
 
 
 def main() -> None:

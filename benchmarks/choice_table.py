@@ -18,11 +18,11 @@ from unittest.mock import patch
 import numpy as np
 
 import coterie as ct
-from coterie.evidence.reader import json_notes
+from coterie.evidence.reader import read_notes
 from coterie.evidence.settings import parse_seeds
-from coterie.grouping.choice.structure import ask as asked
-from coterie.grouping.choice.structure.distinct import Grouped, groups_of
-from coterie.grouping.choice.structure.probes import Probes
+from coterie.grouping import structure as asked
+from coterie.grouping.structure import StructureResult, find_groups
+from coterie.grouping.structure_views import Probes
 
 METHODS = (
     "fedgroup(groups=auto)",
@@ -45,14 +45,14 @@ LOCAL = ct.Local(epochs=5, lr=0.1)
 ROUNDS = 20
 
 
-def remembering() -> Callable[..., Grouped]:
-    """`groups_of` for methods that ask the same clients the same question: they share the answer, which takes most of the time to find."""
-    known: dict[tuple[bytes, str, int], Grouped] = {}
+def remembering() -> Callable[..., StructureResult]:
+    """`find_groups` for methods that ask the same clients the same question: they share the answer, which takes most of the time to find."""
+    known: dict[tuple[bytes, str, int], StructureResult] = {}
 
-    def remembered(probes: Probes, rng: np.random.Generator, most: int) -> Grouped:
+    def remembered(probes: Probes, rng: np.random.Generator, most: int) -> StructureResult:
         question = (probes.vectors.tobytes() + probes.counts.tobytes(), str(rng.bit_generator.state), most)
         if question not in known:
-            known[question] = groups_of(probes, rng, most=most)
+            known[question] = find_groups(probes, rng, most=most)
         return known[question]
 
     return remembered
@@ -79,7 +79,7 @@ def one(name: str, seed: int, cohort: int | None) -> dict[str, Any]:
     with patch.object(asked, "groups_of", remembering()):
         result = ct.study(["fedavg", *METHODS], data=FEDERATIONS[name][0], data_seed=seed, seeds=[seed], plan=plan)
     final = result.scores.set_index("method")["final"]
-    chosen = {key.method: choice["k"] for key, _, choice in json_notes(result.evidence, "choice")}
+    chosen = {key.method: choice["k"] for key, _, choice in read_notes(result.evidence, "choice")}
     return {method: {"k": chosen[method], "gain": 100 * (final[method] - final["fedavg"])} for method in METHODS}
 
 

@@ -14,8 +14,16 @@ import numpy as np
 
 from benchmarks.made_counts import FEW, MANY, Counts, Pool
 from coterie.core.arrays import Doubles
-from coterie.core.rng import generator, key
-from coterie.statistics import Interval, Sources, equivalence, interval, over_draws, over_seeds, over_test
+from coterie.core.rng import make_generator, make_key
+from coterie.statistics import (
+    Interval,
+    Sources,
+    check_equivalence,
+    compute_draw_interval,
+    compute_interval,
+    compute_seed_interval,
+    compute_test_interval,
+)
 
 Rng = np.random.Generator
 SHAPES: dict[str, Callable[[Rng, tuple[int, ...]], Doubles]] = {  # mean 0, variance 1
@@ -83,16 +91,16 @@ def draws(studies: int) -> Iterator[str]:
     yield "| draws x seeds | seeds | sd of draws | shape | over draws | over seeds | one draw for others | draws' means alone |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for table in TABLES:
-        rng = generator(key(0, table.name))
+        rng = make_generator(make_key(0, table.name))
         held = np.full((studies, 4), np.nan)
         for row in held:
             values, effects = table.made(rng)
-            row[0] = holds(over_draws(values, shared=table.shared), 0.0)
-            row[1] = holds(over_seeds(values, shared=table.shared), float(effects.mean()))
-            low, high = interval(values[0])
+            row[0] = holds(compute_draw_interval(values, shared=table.shared), 0.0)
+            row[1] = holds(compute_seed_interval(values, shared=table.shared), float(effects.mean()))
+            low, high = compute_interval(values[0])
             row[2] = np.nan if np.isnan(low) else low <= 0 <= high
             if table.shared:  # as if seeds had nothing in common over draws
-                row[3] = holds(over_draws(values, shared=False), 0.0)
+                row[3] = holds(compute_draw_interval(values, shared=False), 0.0)
         yield f"| {table.name} | {' | '.join(map(percent, held.T))} |"
 
 
@@ -101,11 +109,11 @@ def clients(studies: int) -> Iterator[str]:
     yield "| clients | sizes | clients' gains | ours | cluster bootstrap |"
     yield "| --- | --- | --- | --- | --- |"
     for counts in MANY:
-        rng = generator(key(1, str(counts)))
+        rng = make_generator(make_key(1, str(counts)))
         held = np.full((studies, 2), np.nan)
         for row in held:
             hits, _ = counts.made(rng)
-            row[0] = holds(over_test([hits]), 0.0)
+            row[0] = holds(compute_test_interval([hits]), 0.0)
             gains, sizes = (hits.ours - hits.theirs)[0].sum(axis=1), hits.samples.sum(axis=1)
             picks = rng.integers(len(sizes), size=(499, len(sizes)))
             low, high = np.quantile(gains[picks].sum(axis=1) / sizes[picks].sum(axis=1), [0.025, 0.975])
@@ -118,11 +126,11 @@ def samples(studies: int) -> Iterator[str]:
     yield "| samples that differ | counts of each method only | samples that differ known |"
     yield "| --- | --- | --- |"
     for counts in FEW:
-        rng = generator(key(2, str(counts)))
+        rng = make_generator(make_key(2, str(counts)))
         held = np.full((studies, 2), np.nan)
         for row in held:
             hits, truth = counts.made(rng)
-            row[:] = [holds(over_test([own]), truth) for own in (Counts.unknown(hits), hits)]
+            row[:] = [holds(compute_test_interval([own]), truth) for own in (Counts.unknown(hits), hits)]
         yield f"| {counts.differing:.0%} | {percent(held[:, 0])} | {percent(held[:, 1])} |"
 
 
@@ -132,8 +140,8 @@ def pools(studies: int) -> Iterator[str]:
     yield f"| {pool.draws} draws, {pool.tested:.0%} of {pool.samples} samples tested in each, {pool.clients} clients | coverage |"
     yield "| --- | --- |"
     for overlap in (0.0, pool.tested, 1.0):
-        rng = generator(key(4, "pool"))
-        held = np.array([holds(over_test(pool.made(rng), overlap=overlap), 0.0) for _ in range(studies)])
+        rng = make_generator(make_key(4, "pool"))
+        held = np.array([holds(compute_test_interval(pool.made(rng), overlap=overlap), 0.0) for _ in range(studies)])
         yield f"| overlap {overlap:g} | {percent(held)} |"
 
 
@@ -144,7 +152,7 @@ def equivalences(studies: int) -> Iterator[str]:
     plain = [Table(b, s, between=sd) for b, s in ((10, 3), (20, 1), (20, 3), (5, 5)) for sd in (1.0, 0.5)]
     others = [Table(10, 3, shape=shape) for shape in ("t3", "skewed")]
     for table in [*plain, *others, Table(10, 3, shared=True), Table(10, 3, shared=True, seed=0.5), Table(10, 3, missing=0.2)]:
-        rng = generator(key(3, table.name))
+        rng = make_generator(make_key(3, table.name))
         shown = np.full((studies, 3), np.nan)
         for row in shown:
             values, _ = table.made(rng)
@@ -153,7 +161,9 @@ def equivalences(studies: int) -> Iterator[str]:
 
 
 def _equal(values: Doubles, shared: bool) -> bool:
-    return equivalence(Sources(over_seeds(values, shared=shared), over_draws(values, shared=shared), "no clients"), MARGIN).shown
+    return check_equivalence(
+        Sources(compute_seed_interval(values, shared=shared), compute_draw_interval(values, shared=shared), "no clients"), MARGIN
+    ).shown
 
 
 def holds(found: Interval | str, truth: float) -> float:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.deciding_test [--studies 20000]
 
-Every study compares m methods with one baseline over n draws. A method is called better by the rules of `coterie.analysis.rules`: its 95 %
+Every study compares m methods with one baseline over n draws. A method is called better by the rules of `coterie.analysis.verdict_rules`: its 95 %
 interval lies above 0, and the p-value of the deciding test is below 5 % after Holm's correction. Differences are made by chance. Those of
 all methods share half of their variance, as methods that meet the same draws and the same baseline do. `real` resamples the draws of the
 13 federations of `docs/natural/scores.csv`, every method's differences moved to a mean of 0.
@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from coterie.analysis.gaps import DecidingTest
-from coterie.analysis.rules import LEAST_FOR_T, deciding_test, repetitions_needed
+from coterie.analysis.draws import DecidingTest
+from coterie.analysis.verdict_rules import MIN_FOR_T_TEST, choose_test, compute_needed_repetitions
 from coterie.core.arrays import Bools, Doubles
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.statistics.paired import CONFIDENCE, LEVEL
 
 Rng = np.random.Generator
@@ -122,21 +122,21 @@ def main() -> None:
     studies = parser.parse_args().studies
     known = shapes()
     print(f"| draws x methods | decides | {' | '.join(known)} |\n| --- | --- |{' --- |' * len(known)}")
-    for n, methods in [*DESIGNS, *((repetitions_needed(m) + 1, m) for m in (2, 4, 16))]:
-        test = deciding_test(n, methods)
+    for n, methods in [*DESIGNS, *((compute_needed_repetitions(m) + 1, m) for m in (2, 4, 16))]:
+        test = choose_test(n, methods)
         assert test is not None
         shares = []
         for name, sample in known.items():
-            rng = generator(key(0, f"deciding test {name}", n, methods))
+            rng = make_generator(make_key(0, f"deciding test {name}", n, methods))
             shares.append(100 * called_better(sample(rng, (studies, methods, n)), test).any(axis=1).mean())
         print(f"| {n} x {methods} | {test} | {' | '.join(f'{share:.1f}' for share in shares)} |")
     print(f"\n| draws x methods | decides | {' | '.join(f'{effect:g} sd' for effect in EFFECTS)} |\n| --- | --- |{' --- |' * len(EFFECTS)}")
-    for n, methods in ((LEAST_FOR_T, 4), (6, 4), (7, 4), (8, 4), (10, 4)):
-        test = deciding_test(n, methods)
+    for n, methods in ((MIN_FOR_T_TEST, 4), (6, 4), (7, 4), (8, 4), (10, 4)):
+        test = choose_test(n, methods)
         assert test is not None
         shares = []
         for effect in EFFECTS:
-            differences = known["normal"](generator(key(0, "power", n, methods)), (studies, methods, n))
+            differences = known["normal"](make_generator(make_key(0, "power", n, methods)), (studies, methods, n))
             differences[:, 0] += effect  # one method of four is better
             shares.append(100 * called_better(differences, test)[:, 0].mean())
         print(f"| {n} x {methods} | {test} | {' | '.join(f'{share:.1f}' for share in shares)} |")

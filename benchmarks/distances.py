@@ -14,19 +14,19 @@ from benchmarks.timing import apart
 from benchmarks.workloads import PAPER, Images
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
-from coterie.core.parameters import read, write
+from coterie.core.model import read_vector, write_vector
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.batches import batches
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
+from coterie.engines.sampling import iterate_batches
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 
 STEPS = (1, 3, 10, 30, 100)
 STARTS, CLIENTS = 3, 4
 NUDGED = 2.0**-21  # what sums of some hundred products lose in float32
-Side = Callable[[Stamped], Floats]  # (clients, d)
+Side = Callable[[StampedAsk], Floats]  # (clients, d)
 
 
 def sides(world: World, device: str) -> dict[str, Side]:
@@ -54,13 +54,13 @@ def table(world: World, device: str) -> dict[str, dict[int, list[float]]]:
     return found
 
 
-def asks(world: World, steps: int) -> list[Stamped]:
+def asks(world: World, steps: int) -> list[StampedAsk]:
     """So many steps of a few clients from each of the starts."""
     local = PAPER.but(epochs=20, max_steps=steps)
-    return [Stamped(Train(np.arange(CLIENTS), world.model.initial(seed)(), local), seed, 1) for seed in range(STARTS)]
+    return [StampedAsk(Train(np.arange(CLIENTS), world.model.initial(seed)(), local), seed, 1) for seed in range(STARTS)]
 
 
-def train_ask(stamped: Stamped) -> Train:
+def train_ask(stamped: StampedAsk) -> Train:
     """What is asked."""
     assert isinstance(stamped.ask, Train)
     return stamped.ask
@@ -69,7 +69,7 @@ def train_ask(stamped: Stamped) -> Train:
 def by_engine(engine: LoopEngine | BatchedEngine) -> Side:
     """The models that an engine trains."""
 
-    def vectors(ask: Stamped) -> Floats:
+    def vectors(ask: StampedAsk) -> Floats:
         found: Floats = engine.run([ask])[0].vectors
         return found
 
@@ -79,14 +79,14 @@ def by_engine(engine: LoopEngine | BatchedEngine) -> Side:
 def without_cudnn(side: Side) -> Side:
     """cuDNN's float32 convolutions of nothing but noughts need not be nought; torch's own are."""
 
-    def vectors(ask: Stamped) -> Floats:
+    def vectors(ask: StampedAsk) -> Floats:
         with torch.backends.cudnn.flags(enabled=False):
             return side(ask)
 
     return vectors
 
 
-def kept_in_float32(world: World, stamped: Stamped, device: str, nudge: int | None = None) -> Floats:
+def kept_in_float32(world: World, stamped: StampedAsk, device: str, nudge: int | None = None) -> Floats:
     """Every step in float64, and its result rounded to float32: what keeping weights so costs any side, however it multiplies.
 
     With a `nudge`, slopes are taken beside the weights, each off by up to `NUDGED` of itself, as drawn from this number: as if a step's
@@ -95,11 +95,11 @@ def kept_in_float32(world: World, stamped: Stamped, device: str, nudge: int | No
     ask, space = train_ask(stamped), Workspace(world, torch.device(device), torch.float64)
     parts, keys, found = world.federation.train, Work(stamped, world).keys(ask.purpose, ask.clients), []
     for place, (client, key) in enumerate(zip(ask.clients, keys, strict=True)):
-        write(space.module, space.vector(ask.models[0]))
+        write_vector(space.module, space.vector(ask.models[0]))
         weights = [w for w in space.module.parameters() if w.requires_grad]
         starts = {w: w.detach().clone() for w in weights}
         draw = None if nudge is None else torch.Generator(device).manual_seed(nudge)
-        for batch in batches(int(key), parts[client], ask.local.batch_size, ask.local.epochs, ask.local.max_steps):
+        for batch in iterate_batches(int(key), parts[client], ask.local.batch_size, ask.local.epochs, ask.local.max_steps):
             kept = [w.data for w in weights]
             if draw is not None:
                 for w in weights:
@@ -109,7 +109,7 @@ def kept_in_float32(world: World, stamped: Stamped, device: str, nudge: int | No
             for w, before, slope in zip(weights, kept, slopes, strict=True):
                 pull = 0.0 if ask.mus is None else float(ask.mus[place]) * (before - starts[w])
                 w.data = (before - ask.local.lr * (slope + pull)).float().double()
-        found.append(read(space.module))
+        found.append(read_vector(space.module))
     return np.stack(found)
 
 

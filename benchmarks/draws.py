@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.verdict import verdict
+from coterie.analysis.verdict import write_verdict
 from coterie.run.compare import compare
 
 DRAWS = 20
@@ -103,7 +103,7 @@ def _section(comparison: Comparison) -> Iterator[str]:
         if label != found.roles.baseline:
             yield _row(found, label, finding)
     yield ""
-    yield from (f"- {verdict(found, found.methods[label])}" for label in found.roles.methods)
+    yield from (f"- {write_verdict(found, found.methods[label])}" for label in found.roles.methods)
 
 
 def _row(found: Findings, label: str, finding: Finding) -> str:

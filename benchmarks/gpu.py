@@ -12,16 +12,15 @@ from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.fused.gpu import route as fused_gpu
-from coterie.engines.job import FusedJob
+from coterie.engines.engine import StampedAsk
+from coterie.engines.fused import gpu_route as fused_gpu
+from coterie.engines.jobs import TrainingJob, merge_asks
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.merge import merge
-from coterie.engines.routes import layer_sizes
+from coterie.engines.routes import get_layer_sizes
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
-from coterie.run.drive import drive
+from coterie.run.driver import drive
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 
@@ -30,11 +29,11 @@ ROUNDS = 30
 
 def _asks(world: World, lanes: int, local: Local) -> list[Work]:
     everybody = np.arange(len(world.federation))
-    return [Work(Stamped(Train(everybody, world.model.initial(0)(), local), seed, 1, lane=seed), world) for seed in range(lanes)]
+    return [Work(StampedAsk(Train(everybody, world.model.initial(0)(), local), seed, 1, lane=seed), world) for seed in range(lanes)]
 
 
-def _job(works: Sequence[Work]) -> FusedJob:
-    return merge(works, [work.ask for work in works if isinstance(work.ask, Train)], layer_sizes(works[0].world))
+def _job(works: Sequence[Work]) -> TrainingJob:
+    return merge_asks(works, [work.ask for work in works if isinstance(work.ask, Train)], get_layer_sizes(works[0].world))
 
 
 def _resident(world: World) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +59,7 @@ def rates(images: Images) -> None:
 def _error(work: Work, resident: tuple[torch.Tensor, torch.Tensor]) -> float:
     """The worst of four clients against the loop in float64, as a share of how far training moved it."""
     assert isinstance(work.ask, Train)
-    few = Stamped(work.ask.take(np.arange(4)), work.stamped.seed, work.stamped.round_)
+    few = StampedAsk(work.ask.take(np.arange(4)), work.stamped.seed, work.stamped.round_)
     [expected] = LoopEngine(work.world, "cpu", torch.float64).run([few])
     found, _ = fused_gpu.train(_job([Work(few, work.world)]), resident=resident)
     return max(apart(a, b, work.ask.models[0]) for a, b in zip(found, expected.vectors, strict=True))
@@ -73,7 +72,7 @@ def sequential(images: Images) -> None:
         world = World.of(images.divided("iid(clients=30,test=0)"), model)
         [everybody] = _asks(world, 1, PAPER)
         assert isinstance(everybody.ask, Train)
-        job, resident = _job([Work(Stamped(everybody.ask.take(np.arange(1)), 0, 1), world)]), _resident(world)
+        job, resident = _job([Work(StampedAsk(everybody.ask.take(np.arange(1)), 0, 1), world)]), _resident(world)
         seconds = median(lambda: fused_gpu.train_on_device(job, resident=resident), device="cuda")  # noqa: B023
         a_step = seconds / int(job.steps()[0]) * 1e6
         row(model, f"{a_step:.2f} us/step")

@@ -12,15 +12,15 @@ from benchmarks.timing import by_turns, heading, row, timed, verdict
 from benchmarks.workloads import PAPER, Images, Workload
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
-from coterie.core.inputs import InputShape
+from coterie.core.layout import InputShape
 from coterie.core.local import Local
 from coterie.core.model import ModelSpec
 from coterie.core.specs import parse
 from coterie.data.catalogue import partitions
 from coterie.data.federation import Federation, Samples
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.precision import Precision, products_in
+from coterie.engines.device import Precision, use_precision
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
 
 REPEATS = 3
@@ -58,7 +58,7 @@ def proximal(images: Images, model: str = "cnn", precisions: Sequence[Precision]
     }
     for precision in precisions:
         engine = BatchedEngine(world, "cuda", precision=precision, holds=True)
-        asks = {name: [Stamped(ask, 0, 1, lane=lane) for lane, ask in enumerate(given)] for name, given in sides.items()}
+        asks = {name: [StampedAsk(ask, 0, 1, lane=lane) for lane, ask in enumerate(given)] for name, given in sides.items()}
         steps = {name: sum(int(reply.steps.sum()) for reply in engine.run(given)) for name, given in asks.items()}
 
         def side(name: str) -> tuple[float, Floats]:
@@ -126,7 +126,7 @@ def _plain(world: World, workload: Workload) -> float:
     side = Plain(few, module=world.model.module())
 
     def run() -> tuple[float, Floats]:
-        with products_in("float32"):
+        with use_precision("float32"):
             return side.run()
 
     return by_turns({"plain": run}, REPEATS)["plain"].median / few.steps()
@@ -136,7 +136,7 @@ def _training(engine: BatchedEngine, workload: Workload) -> float:
     """Seconds a client step of the engine's own work: models are left on the device, and measured there."""
     world = workload.world
     cohort = world.problem.context(workload.plan, 0, 1).cohort()
-    ask = Stamped(Train(cohort, world.model.initial(0)(), workload.local), 0, 1)
+    ask = StampedAsk(Train(cohort, world.model.initial(0)(), workload.local), 0, 1)
     steps = int(engine.run([ask])[0].steps.sum())
     engine.run([ask])
     return float(np.median([timed(lambda: engine.run([ask]), "cuda") for _ in range(REPEATS)])) / steps

@@ -16,21 +16,22 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.timing import heading, row, verdict
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.sketches import Sketch, project
-from coterie.grouping.clusterers import agglomerative, spectral
-from coterie.grouping.cuts import cut_of_cosines
-from coterie.grouping.many import points
-from coterie.grouping.many.cuts import cut_of_many
-from coterie.grouping.many.means import kmeans_of_many
-from coterie.grouping.many.neighbours import nearest_in_blocks, nearest_in_cells
-from coterie.grouping.many.points import short_points, short_points_of
-from coterie.grouping.many.spectra import spectral_of_many
-from coterie.grouping.many.trees import tree_of_many
-from coterie.grouping.principal import principal_points
-from coterie.grouping.similarity import cosines, distances, gram
-from coterie.methods.centres import USUAL
+from coterie.grouping import landmarks
+from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large
+from coterie.grouping.clustering import (
+    agglomerative_clustering,
+    agglomerative_clustering_large,
+    spectral_clustering,
+    spectral_clustering_large,
+)
+from coterie.grouping.kmeans import kmeans_large
+from coterie.grouping.landmarks import compute_short_points, compute_short_points_of
+from coterie.grouping.neighbours import find_nearest_in_blocks, find_nearest_in_cells
+from coterie.grouping.similarity import compute_cosines, compute_distances, compute_gram, compute_principal_points
+from coterie.methods.fesem import DEFAULT_SKETCH_SIZE
 
 PARAMETERS, GROUPS = 610, 5
-SKETCH = Sketch(USUAL, 0)
+SKETCH = Sketch(DEFAULT_SKETCH_SIZE, 0)
 Grouping = Callable[[Floats], Ids]
 
 
@@ -41,18 +42,22 @@ def rng() -> np.random.Generator:
 EXACT: dict[str, Grouping] = {
     "k-means (FeSEM, FedSim)": lambda rows: kmeans_exactly(rows),
     "k-means of sketches (FeSEM)": lambda rows: kmeans_exactly(project(rows, SKETCH), turned=False),
-    "spectral (FedEx)": lambda rows: spectral((1 + cosines(gram(rows))) / 2, GROUPS, rng()),
-    "Ward's tree (FL+HC)": lambda rows: agglomerative(distances(gram(rows)), groups=GROUPS, linkage="ward"),
-    "cut in two (CFL)": lambda rows: cut_of_cosines(cosines(gram(rows)), "single").leaves.astype(np.int64),
+    "spectral (FedEx)": lambda rows: spectral_clustering((1 + compute_cosines(compute_gram(rows))) / 2, GROUPS, rng()),
+    "Ward's tree (FL+HC)": lambda rows: agglomerative_clustering(compute_distances(compute_gram(rows)), groups=GROUPS, linkage="ward"),
+    "cut in two (CFL)": lambda rows: bipartition_by_cosines(compute_cosines(compute_gram(rows)), "single").leaves.astype(np.int64),
 }
 OF_MANY: dict[str, Grouping] = {
-    "k-means (FeSEM, FedSim)": lambda rows: kmeans_of_many(short_points(rows, None, rng()), GROUPS, rng(), 10),
-    "k-means of sketches (FeSEM)": lambda rows: kmeans_of_many(
-        short_points_of(lambda block: project(block, SKETCH), rows, rng()), GROUPS, rng(), 10
+    "k-means (FeSEM, FedSim)": lambda rows: kmeans_large(compute_short_points(rows, None, rng()), GROUPS, rng(), 10),
+    "k-means of sketches (FeSEM)": lambda rows: kmeans_large(
+        compute_short_points_of(lambda block: project(block, SKETCH), rows, rng()), GROUPS, rng(), 10
     ),
-    "spectral (FedEx)": lambda rows: spectral_of_many(short_points(rows, None, rng(), centred=False, unit=True), GROUPS, rng()),
-    "Ward's tree (FL+HC)": lambda rows: tree_of_many(short_points(rows, None, rng()), rng(), groups=GROUPS, linkage="ward"),
-    "cut in two (CFL)": lambda rows: cut_of_many(rows, np.zeros(PARAMETERS, np.float32), rng(), "single").leaves.astype(np.int64),
+    "spectral (FedEx)": lambda rows: spectral_clustering_large(
+        compute_short_points(rows, None, rng(), centred=False, unit=True), GROUPS, rng()
+    ),
+    "Ward's tree (FL+HC)": lambda rows: agglomerative_clustering_large(
+        compute_short_points(rows, None, rng()), rng(), groups=GROUPS, linkage="ward"
+    ),
+    "cut in two (CFL)": lambda rows: bipartition_large(rows, np.zeros(PARAMETERS, np.float32), rng(), "single").leaves.astype(np.int64),
 }
 NEIGHBOURS = 3
 
@@ -61,7 +66,7 @@ def kmeans_exactly(rows: Floats | Doubles, turned: bool = True) -> Ids:
     """k-means on everybody's coordinates, whatever their number; sketches are coordinates as they are."""
     from sklearn.cluster import KMeans
 
-    points = principal_points(np.asarray(rows, dtype=np.float32)) if turned else rows
+    points = compute_principal_points(np.asarray(rows, dtype=np.float32)) if turned else rows
     return np.asarray(KMeans(GROUPS, n_init=10, random_state=1).fit(points).labels_, dtype=np.int64)
 
 
@@ -80,11 +85,11 @@ def made(clients: int, noise: float) -> tuple[Floats, Ids]:
 def neighbours(rows: Floats, truth: Ids, compare: bool) -> None:
     """NeighbourProx's neighbours of everybody in cells, and, where it is told to, beside those of all pairs."""
     everybody, began = np.arange(len(rows)), time.perf_counter()
-    found, _ = nearest_in_cells(rows, everybody, NEIGHBOURS, rng())
+    found, _ = find_nearest_in_cells(rows, everybody, NEIGHBOURS, rng())
     took, own = time.perf_counter() - began, f"of the own group {np.mean(truth[found] == truth[:, None]):.3f}"
     if compare:
         began = time.perf_counter()
-        exact = nearest_in_blocks(rows, everybody, NEIGHBOURS)
+        exact = find_nearest_in_blocks(rows, everybody, NEIGHBOURS)
         took_all, share = time.perf_counter() - began, np.mean((found[:, :, None] == exact[:, None]).any(axis=1))
         own = f"{own}, of the nearest {share:.3f}; all pairs {took_all:.1f} s"
     row("neighbours (NeighbourProx)", f"{took:.1f} s", " " + own)
@@ -111,7 +116,7 @@ def main() -> None:
             verdict(f"agreement of {name}", scores[2], 0.98, least=True, unit="")
         neighbours(rows, truth, compare=True)
     for clients in given.clients:
-        heading(f"{clients} clients of {PARAMETERS} parameters, {points.LANDMARKS} landmarks")
+        heading(f"{clients} clients of {PARAMETERS} parameters, {landmarks.LANDMARKS} landmarks")
         rows, truth = made(clients, given.noise)
         for name, form in OF_MANY.items():
             began = time.perf_counter()

@@ -23,11 +23,11 @@ from coterie.core.arrays import Floats, Ints
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.held.rows import TensorRows
-from coterie.engines.job import FusedJob
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.jobs import TrainingJob
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
-from coterie.run.drive import drive
+from coterie.run.driver import drive
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from coterie.testing import worlds
@@ -39,7 +39,7 @@ def seconds(lanes: int, every: int) -> float:
     """Of a study of FedAvg with so many seeds, in memory: six clients, of which four take a step of softmax regression a round."""
     plan = Plan(rounds=ROUNDS, cohort=4, evaluate_every=every, local=Local(epochs=1, lr=0.1, max_steps=1))
     settings = Settings(methods=("fedavg",), data="tiny", seeds=tuple(range(lanes)), plan=plan)
-    study = Study.prepare(settings, federation=worlds.tiny())
+    study = Study.prepare(settings, federation=worlds.make_federation())
     began = process_time()
     study.run(execution=Execution(threads=1))
     return process_time() - began
@@ -48,9 +48,9 @@ def seconds(lanes: int, every: int) -> float:
 class Copying(BatchedEngine):
     """Trains nothing: every client sends back what it was sent."""
 
-    def _fused(self, job: FusedJob, kept: Any) -> tuple[Floats, Ints]:
+    def _fused(self, job: TrainingJob, kept: Any) -> tuple[Floats, Ints]:
         there = job.models[job.start]
-        return TensorRows(torch.from_numpy(there), np.ones(len(there)), there).as_array(), job.steps()
+        return DeviceVectors(torch.from_numpy(there), np.ones(len(there)), there).as_array(), job.steps()
 
 
 def held_seconds(world: World, count: int) -> float:

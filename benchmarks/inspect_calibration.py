@@ -22,15 +22,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.made_federations import Gaussians
 from coterie.core.plan import Plan
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import parse_seeds
-from coterie.grouping.choice.structure.distinct import Grouped, groups_of
-from coterie.grouping.choice.structure.probes import Probes, probe
-from coterie.inspect.differ import beyond_labels, differ
-from coterie.run.drive import answer
+from coterie.grouping.structure import StructureResult, find_groups
+from coterie.grouping.structure_views import Probes, probe
+from coterie.inspect.differences import compare_halves, compare_halves_by_class
+from coterie.run.driver import run_script
 
 Spec = str | Gaussians
 SCENARIOS: dict[str, Spec] = {
@@ -110,9 +110,9 @@ def one(spec: Spec, seed: int, data_dir: Path | None, labels: bool) -> dict[str,
     ctx = problem.context(Plan(), seed, 0)
     script = probe(problem.initial(seed)(), problem.roster.clients, len(federation.classes), ctx, labels=labels)
     with BatchedEngine(world, "cpu", 1) as engine:
-        probes: Probes = answer(script, engine, seed=seed)
-    rng = generator(key(seed, "calibration"))
-    first, second, groups = differ(probes, rng), beyond_labels(probes, rng), groups_of(probes, rng)
+        probes: Probes = run_script(script, engine, seed=seed)
+    rng = make_generator(make_key(seed, "calibration"))
+    first, second, groups = compare_halves(probes, rng), compare_halves_by_class(probes, rng), find_groups(probes, rng)
     true = federation.groups[probes.clients] if federation.groups is not None else None
     return {
         "differ": first.p <= 0.05,
@@ -127,7 +127,7 @@ def one(spec: Spec, seed: int, data_dir: Path | None, labels: bool) -> dict[str,
     }
 
 
-def _right(groups: Grouped, true: Any) -> bool:
+def _right(groups: StructureResult, true: Any) -> bool:
     return groups.distinct and true is not None and groups.k == len(np.unique(true))
 
 

@@ -15,9 +15,9 @@ import torch
 from benchmarks.distances import asks, by_engine, kept_in_float32, train_ask, without_cudnn
 from benchmarks.timing import apart
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.device import Precision
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.precision import Precision
 from coterie.engines.world import World
 
 CHECKED = 10  # steps
@@ -60,7 +60,7 @@ def off_by(world: World, device: str, precision: Precision = "float32") -> tuple
     return from_kept, from_exact, beyond
 
 
-def _pulled(stamped: Stamped) -> Stamped:
+def _pulled(stamped: StampedAsk) -> StampedAsk:
     """The same with a proximal term for every other client: kernels take it with the step."""
     ask = train_ask(stamped)
     return replace(stamped, ask=replace(ask, mus=np.where(np.arange(len(ask.clients)) % 2, MU, 0.0)))

@@ -25,9 +25,9 @@ from coterie.core.local import Local
 from coterie.core.serving import Serving
 from coterie.data.federation import Federation
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.device import Precision
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.precision import Precision
 from coterie.engines.world import World
 
 REPEATS = 3
@@ -114,7 +114,7 @@ def saved_encoder() -> AbstractContextManager[Path]:
 
 def trained(engine: Engine, world: World, start: Floats, local: Local) -> Floats:
     """The models that one round's clients send back."""
-    found = engine.run([Stamped(Train(np.arange(len(world.federation)), start, local), seed=0, round_=1)])[0]
+    found = engine.run([StampedAsk(Train(np.arange(len(world.federation)), start, local), seed=0, round_=1)])[0]
     vectors: Floats = np.asarray(found.vectors)
     return vectors
 
@@ -123,7 +123,7 @@ def accuracy(world: World, models: Floats) -> float:
     """Of the clients' own models on their test parts."""
     clients = np.arange(len(models))
     with LoopEngine(world, "cuda") as engine:
-        [found] = engine.run([Stamped(Evaluate(Serving(clients, models, clients)), seed=0, round_=1)])
+        [found] = engine.run([StampedAsk(Evaluate(Serving(clients, models, clients)), seed=0, round_=1)])
     return float(found.hits.sum() / found.actual.sum())
 
 

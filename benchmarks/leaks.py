@@ -19,26 +19,26 @@ from coterie.core.arrays import Doubles
 from coterie.core.local import Local
 from coterie.core.method import Context
 from coterie.core.plan import Plan
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 from coterie.core.sketches import Sketch, project
 from coterie.data.catalogue import load
-from coterie.deploy.accountant import noise_for
-from coterie.deploy.explain import leaves
-from coterie.deploy.policy import Policy
+from coterie.deploy.site.explain import describe_disclosure
+from coterie.deploy.site.ledger import calibrate_noise
+from coterie.deploy.site.policy import Policy
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING
-from coterie.inspect.inspection import InspectPlan, inspection
+from coterie.evidence.records import RUNNING
+from coterie.inspect.inspection import InspectPlan, run_inspection
 from coterie.methods.catalogue import build, methods
-from coterie.run.drive import answer, drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive, run_script
+from coterie.run.lanes import make_lanes
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "leaks.md"
 DATA, MODEL, SEED = "digits/dirichlet(clients=40,alpha=0.5)", "mclr", 0
 KNOWN, OTHER = range(5), range(5, 10)  # draws of the data
 ROUNDS = 3
 PLAN = Plan(rounds=ROUNDS, evaluate_every=1, local=Local(epochs=2, batch_size=10, lr=0.05))
-NOISE = f"sketch_clip=0.01,sketch_noise={noise_for(8.0, 1e-5, 1):.3f}"  # one such answer is at epsilon 8, delta 1e-5
+NOISE = f"sketch_clip=0.01,sketch_noise={calibrate_noise(8.0, 1e-5, 1):.3f}"  # one such answer is at epsilon 8, delta 1e-5
 VARIANTS = [
     "fedex(combiner=gate,gate_part=train)",
     "fedsim(clusters=auto)",
@@ -72,10 +72,10 @@ def recorded(name: str, draw: int, world: World) -> Mapping[str, Seen]:
         engine = RecordingEngine(inner)
         if name in INSPECTIONS:
             ctx = Context(problem.roster_at(0), problem.layout, Plan(), SEED, 0)
-            script = inspection(problem.initial(SEED), world.federation.classes, (DATA, MODEL), ctx, INSPECTIONS[name])
-            answer(script, engine, seed=SEED, draw=draw)
+            script = run_inspection(problem.initial(SEED), world.federation.classes, (DATA, MODEL), ctx, INSPECTIONS[name])
+            run_script(script, engine, seed=SEED, draw=draw)
         else:
-            lanes = lanes_of([(name, build(name))], [SEED], {draw: problem}, PLAN)
+            lanes = make_lanes([(name, build(name))], [SEED], {draw: problem}, PLAN)
             drive(lanes, engine, ROUNDS, lambda lane, record: None)
             assert all(lane.status == RUNNING for lane in lanes), [lane.reason for lane in lanes]
     return engine.seen
@@ -100,7 +100,7 @@ def leaks(name: str, worlds: Mapping[int, World]) -> dict[str, Leak]:
 def _as_whole(kind: str, sent: Doubles, size: int) -> Doubles | None:
     """What was sent as vectors of the model's length: as it is, or, of sketches, projected back, since the server knows the signs."""
     if kind.startswith("Sketched"):
-        back = project(np.eye(size), Sketch(sent.shape[1], key(SEED, "sketch")))  # (d, r)
+        back = project(np.eye(size), Sketch(sent.shape[1], make_key(SEED, "sketch")))  # (d, r)
         return np.asarray(sent @ back.T)
     return sent if sent.shape[1] == size else None
 
@@ -151,7 +151,7 @@ def by_kind(found: Mapping[str, Mapping[str, Leak]]) -> str:
 
 def _words(kind: str) -> str:
     """As a site's policy is explained: one source."""
-    first = next(iter(leaves(kind.split()[0], Policy(), "as many numbers as the model has")))  # type: ignore[arg-type]
+    first = next(iter(describe_disclosure(kind.split()[0], Policy(), "as many numbers as the model has")))  # type: ignore[arg-type]
     if kind == JUDGED:
         return "of each client's test part, right answers, predictions and samples by class: whatever the method, where a study evaluates"
     rest = {"of a half": " (on half its samples)", "by class": " (of one class and half its samples)"}

@@ -18,8 +18,8 @@ from coterie.core.serving import Serving
 from coterie.data.catalogue import load_samples
 from coterie.data.federation import Federation, Parts
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.precision import Precision
+from coterie.engines.device import Precision
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
 
 CLIENTS, EACH, TEST = 6, 2500, 500  # test images of each
@@ -66,7 +66,7 @@ def show_learnt(federation: Federation, model: str, local: Local, device: str = 
         with BatchedEngine(world, device, precision=precision) as engine:
 
             def ours(start: Floats, number: int, engine: BatchedEngine = engine) -> Floats:
-                [found] = engine.run([Stamped(Train(np.arange(len(federation)), start, local), seed=0, round_=number)])
+                [found] = engine.run([StampedAsk(Train(np.arange(len(federation)), start, local), seed=0, round_=number)])
                 return np.asarray(found.vectors)
 
             found = learnt(world, ours, rounds, starts, device)
@@ -90,7 +90,7 @@ def accuracy_of(world: World, model: Floats, device: str) -> float:
     """Of one model on everybody's test part."""
     clients = np.arange(len(world.federation))
     with BatchedEngine(world, device) as engine:
-        [found] = engine.run([Stamped(Evaluate(Serving.one(clients, model)), seed=0, round_=1)])
+        [found] = engine.run([StampedAsk(Evaluate(Serving.one(clients, model)), seed=0, round_=1)])
     return float(found.hits.sum() / found.actual.sum())
 
 

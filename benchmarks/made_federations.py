@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ids
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Federation, Parts
 
 CLASSES, FEATURES = 5, 20
@@ -31,7 +31,7 @@ class Gaussians:
 
     def draw(self, seed: int) -> Federation:
         """One federation."""
-        rng = generator(key(seed, "gaussians"))
+        rng = make_generator(make_key(seed, "gaussians"))
         groups = np.arange(self.clients) % self.groups if self.groups else None
         away = self._of_groups(rng)[groups] if groups is not None else self._of_clients(rng)
         centres = 2 * rng.standard_normal((CLASSES, FEATURES)) + away  # (n, C, F)

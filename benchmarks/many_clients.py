@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import heading, row
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Federation, Parts
 
 METHODS = (
@@ -66,11 +66,11 @@ def made(clients: int) -> Federation:
     """Clients of five groups, each with a linear rule of its own; 60 features and ten classes: softmax regression has 610 numbers."""
     each = TRAIN + TEST
     x, y = np.empty((clients * each, FEATURES), dtype=np.float32), np.empty(clients * each, dtype=np.int64)
-    rules = generator(key(0, "rules")).standard_normal((GROUPS, FEATURES, CLASSES))
+    rules = make_generator(make_key(0, "rules")).standard_normal((GROUPS, FEATURES, CLASSES))
     groups = np.arange(clients) % GROUPS
     for begin in range(0, clients, BLOCK):
         end = min(begin + BLOCK, clients)
-        drawn = generator(key(0, "features", begin)).standard_normal((end - begin, each, FEATURES), dtype=np.float32)
+        drawn = make_generator(make_key(0, "features", begin)).standard_normal((end - begin, each, FEATURES), dtype=np.float32)
         x[begin * each : end * each] = drawn.reshape(-1, FEATURES)
         y[begin * each : end * each] = (drawn.astype(np.float64) @ rules[groups[begin:end]]).argmax(axis=2).ravel()
     places = np.arange(clients * each).reshape(clients, each)

@@ -13,9 +13,9 @@ import numpy as np
 from scipy import stats
 
 import coterie as ct
-from coterie.analysis.reading import records_of
-from coterie.analysis.scores import scope_of, scores_of
-from coterie.statistics import LEVEL, paired
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.scores import compute_scores, find_scope
+from coterie.statistics import LEVEL, compare_pairs
 
 
 def main() -> None:
@@ -29,9 +29,9 @@ def main() -> None:
     given = parser.parse_args()
     half = given.studies * given.pairs
     result = ct.study(given.method, data=given.data, rounds=given.rounds, cohort=given.cohort, lr=0.1, seeds=range(2 * half))
-    records = records_of(result.evidence)
-    scores = scores_of(records, scope_of(records), 0)["mean"].reshape(2, given.studies, given.pairs)
-    tests = [paired(a - b) for a, b in zip(*scores, strict=True)]
+    records = read_records(result.evidence)
+    scores = compute_scores(records, find_scope(records), 0)["mean"].reshape(2, given.studies, given.pairs)
+    tests = [compare_pairs(a - b) for a, b in zip(*scores, strict=True)]
     least, most = stats.binom.interval(0.95, given.studies, LEVEL)
     found = {
         "studies": given.studies,

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coterie.core.arrays import Floats
 from coterie.core.local import Local
-from coterie.core.parameters import read, write
+from coterie.core.model import read_vector, write_vector
 from coterie.engines.world import World
 
 
@@ -26,7 +26,7 @@ class PlainLoop:
         """Train every client from a start, and leave what it ends with in `models`."""
         local, device = self.local, self.device
         for client, loader in enumerate(self.loaders):
-            write(self.module, torch.from_numpy(start).to(device))
+            write_vector(self.module, torch.from_numpy(start).to(device))
             self.module.train()
             optimizer = torch.optim.SGD(self.module.parameters(), lr=local.lr, weight_decay=local.weight_decay)
             for _ in range(local.epochs):
@@ -34,4 +34,4 @@ class PlainLoop:
                     optimizer.zero_grad()
                     nn.functional.cross_entropy(self.module(x.to(device)), y.to(device)).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
-            self.models[client] = read(self.module)
+            self.models[client] = read_vector(self.module)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import coterie as ct
-from coterie.analysis.reading import records_of
-from coterie.core.errors import UserError
-from coterie.evidence.reader import json_notes
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
+from coterie.evidence.reader import read_notes
 from coterie.evidence.settings import parse_seeds
 
 GUARDS = ("+guard",)
@@ -72,15 +72,15 @@ def cell(data: str, attack: str | None, seed: int, data_dir: Path | None) -> dic
     methods = [name for base in told["methods"].split(";") for name in (base, *(base + guard for guard in told.get("guards", GUARDS)))]
     rounds = told["study"]["rounds"]
     result = ct.study(methods, seeds=[seed], attack=attack, evaluate_every=rounds, data_dir=data_dir, **told["study"])
-    records = records_of(result.evidence)
+    records = read_records(result.evidence)
     hostile = np.zeros(len(records.ids), dtype=bool) if records.hostile is None else records.hostile[0]
     absences = result.evidence.frame("absences")
     absences = absences[absences["why"].isin(REFUSED) & (absences["round"] > 0)]
-    success = {key.method: value for key, round_, value in json_notes(result.evidence, "backdoor_success") if round_ == rounds}
+    success = {key.method: value for key, round_, value in read_notes(result.evidence, "backdoor_success") if round_ == rounds}
     found: dict[str, Any] = {}
     for place, label in enumerate(methods):
         refused = {(int(r), int(c)) for r, c in absences.loc[absences["method"] == label, ["round", "client"]].itertuples(index=False)}
-        for key, round_, clients in json_notes(result.evidence, "held_out"):
+        for key, round_, clients in read_notes(result.evidence, "held_out"):
             refused |= {(round_, client) for client in clients} if key.method == label and round_ else set()
         asked = rounds * (told["study"].get("cohort") or len(hostile))
         lost = sum(not hostile[client] for _, client in refused)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, places
+from coterie.core.arrays import Doubles, find_positions
 from coterie.core.asks import Evaluated, Gradients, Reply, Train, Trained
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 
 JUDGED = "Evaluate on test parts"
 
@@ -30,14 +30,14 @@ class RecordingEngine(Engine):
         self.inner = inner
         self.seen: dict[str, Seen] = {}
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         replies = self.inner.run(asks)
         for stamped, reply in zip(asks, replies, strict=True):
             if not getattr(stamped.ask, "alone", False) and getattr(stamped.ask, "part", "train") != "central":
                 self._keep(stamped, reply)
         return replies
 
-    def _keep(self, stamped: Stamped, reply: Reply) -> None:
+    def _keep(self, stamped: StampedAsk, reply: Reply) -> None:
         seen = self.seen.setdefault(name_of(stamped.ask), Seen())
         sent = sum(int(np.prod(getattr(reply, name).shape[1:])) for name in reply.columns() if name != "more")
         for client, row in zip(reply.clients.tolist(), shown(stamped.ask, reply), strict=True):
@@ -61,7 +61,9 @@ def shown(ask: Any, reply: Any) -> Doubles:
     if share is not None and share.label is not None:
         return np.asarray(reply.sizes[:, None], dtype=np.float64)
     if isinstance(ask, Train) and isinstance(reply, Trained):
-        moved = reply.vectors if ask.sketch is not None else reply.vectors - ask.models[ask.start[places(ask.clients, reply.clients)]]
+        moved = (
+            reply.vectors if ask.sketch is not None else reply.vectors - ask.models[ask.start[find_positions(ask.clients, reply.clients)]]
+        )
         return np.asarray(moved / np.maximum(reply.steps, 1)[:, None], dtype=np.float64)  # a mean gradient, nearly
     if isinstance(reply, Gradients):
         return reply.vectors.astype(np.float64)

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from coterie.core.asks import Evaluated
+from coterie.core.method import Notes
 from coterie.core.mixing import Mixing
-from coterie.core.notes import Notes
 from coterie.core.plan import Plan
-from coterie.evidence.record import Cost, LaneEnd, LaneKey, Progress, RoundRecord
+from coterie.evidence.records import Cost, LaneEnd, LaneKey, LaneProgress, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import tables_of
+from coterie.evidence.tables import make_tables
 from coterie.evidence.writer import Writer
-from coterie.run.environment import environment
+from coterie.run.environment import describe_environment
 
 METHODS = {  # by spec: the accuracy that is made up for it, and its groups: lasting ones, those of a round, or none
     "fedavg": (0.70, ""),
@@ -80,13 +80,13 @@ def make_up(folder: Path, clients: int, seeds: int, rounds: int, cohort: int) ->
         "group": truth.astype(np.int32),
     }
     roster = pa.table(columns | {f"actual_{c}": actual[:, c].astype(np.int32) for c in range(CLASSES)})
-    writer = Writer.create(folder, settings, {"environment": environment()}, {0: roster})
+    writer = Writer.create(folder, settings, {"environment": describe_environment()}, {0: roster})
     for first in range(0, seeds, WAVE):
         keys = [LaneKey(0, method, seed) for seed in range(first, min(first + WAVE, seeds)) for method in METHODS]
         for begin in [0, *range(SEGMENT + 1, rounds + 1, SEGMENT)]:
             end = min(SEGMENT * (begin // SEGMENT + 1), rounds)
             records = [_record(key, t, rounds, actual, truth, cohort) for key in keys for t in range(begin, end + 1)]
-            writer.segment([Progress(key, begin, LaneEnd(end), None) for key in keys], tables_of(records, CLASSES))
+            writer.segment([LaneProgress(key, begin, LaneEnd(end), None) for key in keys], make_tables(records, CLASSES))
 
 
 def _record(key: LaneKey, t: int, rounds: int, actual: np.ndarray, truth: np.ndarray, cohort: int) -> RoundRecord:

@@ -9,11 +9,11 @@ from benchmarks.timing import heading, median, row, timed, verdict
 from benchmarks.workloads import NEVER, PAPER, Images, Workload, unwatched
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
-from coterie.grouping.clusterers import kmeans
-from coterie.grouping.similarity import coordinates, cosines, gram
+from coterie.grouping.kmeans import kmeans
+from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram
 from coterie.methods.fedavg import FedAvg
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
 
 
 def clients(images: Images) -> None:
@@ -37,7 +37,7 @@ def lanes(images: Images) -> None:
     row("lanes", "ms a round", "ms a lane")
     for count in (1, 3, 10, 35, 100):
         plan = Workload("", world, PAPER, 20, 1).plan
-        lanes_run = lanes_of([("fedavg", FedAvg())], list(range(count)), world.problem, plan)
+        lanes_run = make_lanes([("fedavg", FedAvg())], list(range(count)), world.problem, plan)
         drive(lanes_run, engine, 0, unwatched)
         drive(lanes_run, engine, 1, unwatched)
         rounds = iter(range(2, NEVER))
@@ -72,14 +72,14 @@ def server(images: Images) -> None:
     origin = stack[0].copy()
 
     def work(d: int) -> None:
-        inner = gram(stack[:, :d], origin[:d])
-        cosines(inner)
-        kmeans(coordinates(inner, 0.95), 5, np.random.default_rng(0))
+        inner = compute_gram(stack[:, :d], origin[:d])
+        compute_cosines(inner)
+        kmeans(compute_coordinates(inner, 0.95), 5, np.random.default_rng(0))
 
     work(1000)
     row("parameters", "seconds", "Gram alone")
     for d in (25_000, 50_000, 100_000):
-        seconds, alone = median(lambda: work(d), 3), median(lambda: gram(stack[:, :d], origin[:d]), 3)  # noqa: B023
+        seconds, alone = median(lambda: work(d), 3), median(lambda: compute_gram(stack[:, :d], origin[:d]), 3)  # noqa: B023
         row(f"{d}", f"{seconds:.2f}", f"{alone:.2f}")
     tracemalloc.start()
     work(stack.shape[1])

@@ -20,7 +20,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import coterie as ct
 from coterie.data.catalogue import load
-from coterie.deploy.accountant import noise_for
+from coterie.deploy.site.ledger import calibrate_noise
 from coterie.inspect import InspectPlan, inspect_data
 
 DELTA = 1e-5
@@ -52,7 +52,7 @@ def specs(small: bool) -> dict[str, dict[str, Any]]:
         for r in (16, 64, 256) if small else SIZES:
             found[f"{begin},sketch={r})"] = {"method": name, "r": r, "epsilon": None}
         for epsilon in () if small or not releases else EPSILONS:
-            noise = round(noise_for(epsilon, DELTA, releases), 4)
+            noise = round(calibrate_noise(epsilon, DELTA, releases), 4)
             found[f"{begin},sketch={R},sketch_clip={CLIP},sketch_noise={noise})"] = {"method": name, "r": R, "epsilon": epsilon}
     return found
 
@@ -75,7 +75,7 @@ def _inspected(name: str, spec: str, seed: int) -> Iterator[dict[str, Any]]:
     for r, epsilon in cases:
         plan = InspectPlan(labels=False, pilot=None, references=19, sketch=r)
         if epsilon is not None:
-            plan = replace(plan, sketch_clip=CLIP, sketch_noise=noise_for(epsilon, DELTA, 2))
+            plan = replace(plan, sketch_clip=CLIP, sketch_noise=calibrate_noise(epsilon, DELTA, 2))
         found = inspect_data(federation, seed=seed, plan=plan)
         assert federation.groups is not None
         truth = [federation.groups[federation.ids.index(client)] for client in found.ids]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from benchmarks.timing import heading, row
-from coterie.engines.vectorised.mappable import as_mappable
+from coterie.engines.stacked.vmap_rewrites import VmapRewrites
 
 TRAININGS, BATCH, WORDS, WIDTH, VOCABULARY = 20, 10, 25, 100, 1000
 Own = dict[str, Tensor]  # weights by name, each with a row a training
@@ -124,7 +124,7 @@ def measure(layer: Layer, device: str) -> tuple[dict[str, float], float]:
         return outputs
 
     def mapped() -> Tensor:
-        with as_mappable():
+        with VmapRewrites():
             found: Tensor = vmap(called)(own, x)
             return found
 

@@ -17,14 +17,15 @@ from coterie.core.plan import Plan
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import Progress, RoundRecord
+from coterie.evidence.records import LaneProgress, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import roster_table, tables_of
+from coterie.evidence.tables import make_roster_table, make_tables
 from coterie.evidence.writer import Writer
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
-from coterie.run.drive import drive, waves
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import Lane, make_lanes
+from coterie.run.waves import split_into_waves
 
 SEEDS, SEGMENT = range(35), 10
 METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))
@@ -32,7 +33,7 @@ METHODS = (("fedavg", FedAvg()), ("fedprox(mu=1)", FedProx(mu=1)))
 
 def lanes_of_study(world: World, seeds: range, rounds: int, methods: int = 2, cohort: int = 20, epochs: int = 20) -> list[Lane]:
     plan = Plan(rounds=rounds, cohort=cohort, local=PAPER.but(epochs=epochs), evaluate_every=1)
-    return lanes_of(list(METHODS[:methods]), list(seeds), world.problem, plan)
+    return make_lanes(list(METHODS[:methods]), list(seeds), world.problem, plan)
 
 
 def lanes(images: Images) -> None:
@@ -79,7 +80,7 @@ def evidence(images: Images) -> None:
     settings = Settings(methods=("fedavg",), data="mnist/powerlaw", seeds=tuple(SEEDS), plan=plan)
     with TemporaryDirectory() as folder:
         out = Path(folder) / "study"
-        writer = Writer.create(out, settings, {}, {0: roster_table(world.federation)})
+        writer = Writer.create(out, settings, {}, {0: make_roster_table(world.federation)})
         drive(lanes_run, engine, 0, unwatched)
         running = writing = 0.0
         for last in range(SEGMENT, rounds + 1, SEGMENT):
@@ -88,8 +89,8 @@ def evidence(images: Images) -> None:
             drive(lanes_run, engine, last, lambda _, record: records.append(record))  # noqa: B023
             running += perf_counter() - begin
             begin = perf_counter()
-            ended = [Progress(lane.key, last - SEGMENT + 1, lane.end, lane.state) for lane in lanes_run]
-            writer.segment(ended, tables_of(records, 10))
+            ended = [LaneProgress(lane.key, last - SEGMENT + 1, lane.end, lane.state) for lane in lanes_run]
+            writer.segment(ended, make_tables(records, 10))
             writing += perf_counter() - begin
         size = sum(path.stat().st_size for path in out.rglob("*.parquet")) / 1e6
         row("rounds", f"{running:.2f} s")
@@ -103,7 +104,7 @@ def _remember(cohort: int, epochs: int) -> None:
     world = World.of(Images(None).paper(), "mclr")
     lanes_run = lanes_of_study(world, SEEDS, 2, methods=1, cohort=cohort, epochs=epochs)
     engine = BatchedEngine(world)
-    for wave in waves(lanes_run, 2 << 30):  # a study's default budget
+    for wave in split_into_waves(lanes_run, 2 << 30):  # a study's default budget
         drive(wave, engine, 2, unwatched)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
 

@@ -11,8 +11,8 @@ from typing import cast
 
 from benchmarks.gpu_networks import proximal
 from benchmarks.workloads import Images
-from coterie.engines.precision import Precision
-from coterie.engines.stacked.tuning import TILING, Tiles, Tiling
+from coterie.engines.device import Precision
+from coterie.engines.layer_kernels.common_gpu import TILING, Tiles, Tiling
 
 # columns, depth, warps, stages; the first of each is that of steps without terms
 CANDIDATES: dict[Precision, tuple[tuple[int, int, int, int], ...]] = {

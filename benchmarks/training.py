@@ -13,8 +13,8 @@ from benchmarks.timing import Run, Times, apart, by_turns, heading, product_gflo
 from benchmarks.workloads import PAPER, Forced, Images, Workload
 from coterie.core.arrays import Floats
 from coterie.engines.batched import BatchedEngine
+from coterie.engines.device import limit_torch_threads
 from coterie.engines.loop import LoopEngine
-from coterie.engines.torch_threads import torch_threads
 from coterie.engines.world import World
 
 PFL = "benchmarks.peers.pfl_worker"
@@ -73,7 +73,7 @@ def _threaded(name: str, recorded: Recorded, side: Callable[[Recorded], Run]) ->
     """The side on as many of torch's threads as suit it best: one, or all cores."""
 
     def on(threads: int, run: Run) -> tuple[float, Floats]:
-        with torch_threads(threads):
+        with limit_torch_threads(threads):
             return run()
 
     short = side(recorded.excerpt())

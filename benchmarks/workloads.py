@@ -8,25 +8,25 @@ import numpy as np
 import torch
 
 from benchmarks.peers.recorded import Recorded
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.rng import extend, shuffle
+from coterie.core.rng import extend_key, shuffle
 from coterie.core.specs import parse
 from coterie.core.states import Models
 from coterie.data.catalogue import load, partitions
 from coterie.data.federation import Federation, Samples
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.local_engine import Work
-from coterie.engines.routes import Name, Route, layer_sizes
+from coterie.engines.routes import Route, RouteName, get_layer_sizes
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING, RoundRecord
+from coterie.evidence.records import RUNNING, RoundRecord
 from coterie.methods.fedavg import FedAvg
-from coterie.run.drive import drive
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import Lane, make_lanes
 
 NEVER = 10**6
 PAPER = Local(epochs=20, batch_size=10, lr=0.03)  # the papers' local training on MNIST
@@ -65,7 +65,7 @@ def _random_images() -> Samples:
 class Forced(BatchedEngine):
     """The batched engine on a route that it would not choose."""
 
-    def __init__(self, world: World, route: Name, device: str = "cpu") -> None:
+    def __init__(self, world: World, route: RouteName, device: str = "cpu") -> None:
         super().__init__(world, device)
         self.forced = Route(route, "the benchmark asks for it")
 
@@ -89,7 +89,7 @@ class Workload:
         return Plan(rounds=NEVER, cohort=self.cohort, local=self.local, evaluate_every=1 if self.evaluate else NEVER)
 
     def lane(self) -> Lane:
-        return lanes_of([("fedavg", FedAvg())], [0], self.world.problem, self.plan)[0]
+        return make_lanes([("fedavg", FedAvg())], [0], self.world.problem, self.plan)[0]
 
     def ours(self, engine: Engine) -> tuple[float, Floats]:
         """The product's own path: a lane, the driver, the engine. The start, which always evaluates, is not counted."""
@@ -117,7 +117,7 @@ class Workload:
             x=torch.from_numpy(x.reshape(len(x), 1, 28, 28) if x.shape[1:] == (28, 28) else x),
             y=torch.from_numpy(federation.y[np.concatenate([used, tests])]),
             start=torch.from_numpy(self.world.model.initial(0)().copy()),
-            sizes=layer_sizes(self.world),
+            sizes=get_layer_sizes(self.world),
             lr=self.local.lr,
             batch=self.local.batch_size or NEVER,
             rounds=[[next(pieces).view(o.shape) for o in clients] for clients in orders],
@@ -130,9 +130,9 @@ class Workload:
         world, sizes = self.world, self.world.federation.train.sizes
         cohort = world.problem.context(self.plan, 0, round_).cohort()
         ask = Train(cohort, world.model.initial(0)(), self.local)
-        keys = Work(Stamped(ask, 0, round_), world).keys(ask.purpose, cohort)
+        keys = Work(StampedAsk(ask, 0, round_), world).keys(ask.purpose, cohort)
         return [
-            (int(c), np.stack([shuffle(extend(int(key), epoch), int(sizes[c])) for epoch in range(self.local.epochs)]))
+            (int(c), np.stack([shuffle(extend_key(int(key), epoch), int(sizes[c])) for epoch in range(self.local.epochs)]))
             for c, key in zip(cohort, keys, strict=True)
         ]
 

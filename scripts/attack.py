@@ -55,14 +55,6 @@ def _import_what_commands_import() -> None:
     import numba  # noqa: F401
     import torch._dynamo  # noqa: F401  (by torch's optimisers, at the first step)
 
-    import coterie.cli.app
-    import coterie.cli.results
-    import coterie.evidence.verify
-    import coterie.report.page
-    import coterie.run.study
-    import coterie.run.study_file
-    import coterie.run.trackers  # noqa: F401
-
 
 if __name__ == "__main__":
     sys.exit(main())

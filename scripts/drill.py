@@ -27,9 +27,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get(
 
 from coterie.core.local import Local  # noqa: E402
 from coterie.core.plan import Plan  # noqa: E402
-from coterie.deploy.site_process import SiteSettings  # noqa: E402
+from coterie.deploy.site.process import SiteSettings  # noqa: E402
 from coterie.evidence.reader import Evidence  # noqa: E402
-from coterie.evidence.restore import standing  # noqa: E402
+from coterie.evidence.restore import load_lanes  # noqa: E402
 from coterie.evidence.settings import Settings  # noqa: E402
 from coterie.run.execution import Execution  # noqa: E402
 from coterie.run.study import Study  # noqa: E402
@@ -120,7 +120,7 @@ class Outcome:
         """Whether the models are those of a simulation that nobody disturbed, bit for bit."""
         with tempfile.TemporaryDirectory() as folder:
             Study.prepare(self.settings).run(out=Path(folder) / "study", execution=Execution(engine="loop"))
-            own, other = standing(self.folder).lanes, standing(Path(folder) / "study").lanes
+            own, other = load_lanes(self.folder).lanes, load_lanes(Path(folder) / "study").lanes
         return all((own[key].state.models == other[key].state.models).all() for key in other)
 
     def told(self) -> str:

@@ -55,7 +55,7 @@ def _killer(mutant: dict[str, Any], source: Path) -> str | None:
 
 def _check_copy(source: Path) -> None:
     """Tests must read the copy, not the source that is installed: a copy that cannot be imported must fail."""
-    if _tested_with(source, "core/errors.py", "raise RuntimeError\n", ["core/test_specs.py"]).returncode == 0:
+    if _tested_with(source, "_util/errors.py", "raise RuntimeError\n", ["core/test_specs.py"]).returncode == 0:
         sys.exit("The tests do not read the copy of the source: nothing can be said of them.")
 
 

@@ -23,7 +23,7 @@ DRILLS = ("worker", "driver", "ray-worker", "ray-driver", "ray-head", "ray-node"
 MAIN = (sys.executable, "-P", "-c", "from coterie.cli import main; main()")
 TWO_NODES = """
 import time
-from coterie.run.spread.ray_connection import import_ray
+from coterie.run.workers.ray_cluster import import_ray
 ray = import_ray(one_machine=True)
 from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "node_ip_address": "127.0.0.1", "include_dashboard": False})

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from coterie.methods.catalogue import build
 from coterie.run.study import study
-from coterie.run.tuning import Tuned, choose_rates, grid_of
+from coterie.run.tuning import TunedRate, choose_rates, make_grid
 
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 DRAW = 99
 DATA = "mnist/shards(test=0,validation=0.1)/official_test"
 
 
-def choose(out: Path, data_dir: Path | None, data: str = DATA, rounds: int = 200) -> Tuned:
+def choose(out: Path, data_dir: Path | None, data: str = DATA, rounds: int = 200) -> TunedRate:
     """What is not yet in `out` is run."""
     fedavg = [("fedavg", build("fedavg"))]
     made = study(
-        [label for label, _ in grid_of(fedavg, RATES)],
+        [label for label, _ in make_grid(fedavg, RATES)],
         data=data,
         data_dir=data_dir,
         data_seed=DRAW,

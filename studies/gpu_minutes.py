@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.evidence.settings import Settings
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.file import Reproduction, StudyPart
+from coterie.reproduce.study_files import Reproduction, StudyPart
 
 HERE = Path(__file__).parent
 # by model; others have not been measured
@@ -53,7 +53,7 @@ def main() -> None:
         for study in map(read_reproduction, sorted(HERE.glob("*.toml")))
         for part in study.parts
         if not part.why_not and part.measure == "training"
-        if part.gpu or study.needs.gpu or study.settings_of(part).settings.model.startswith("mlp")
+        if part.gpu or study.needs.gpu or study.get_settings(part).settings.model.startswith("mlp")
     ]
     print("| study, part | model | seeds x methods x rounds | million client steps | us a step | minutes | seeds in 10 minutes |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -63,7 +63,7 @@ def main() -> None:
 
 def _row(study: Reproduction, part: StudyPart, data_dir: Path | None) -> tuple[float, str]:
     """The minutes to sort by, and the line."""
-    settings = study.settings_of(part).settings
+    settings = study.get_settings(part).settings
     try:
         steps, batch = steps_of(settings, data_dir)
     except UserError as error:  # data or a tokenizer that are not here

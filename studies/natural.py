@@ -27,12 +27,12 @@ from coterie.analysis.comparison import open_comparison
 from coterie.analysis.findings import Findings
 from coterie.data.catalogue import load
 from coterie.inspect import Inspection, inspect_data
-from coterie.inspect.answers import answers
+from coterie.inspect.answers import write_answers
 from coterie.inspect.recommendation import recommend
 from coterie.methods.catalogue import build
 from coterie.run.compare import compare
 from coterie.run.study import study
-from coterie.run.tuning import choose_rates, grid_of
+from coterie.run.tuning import choose_rates, make_grid
 
 FIRST, DRAWS, CHOOSING = 100, 10, 99
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -72,7 +72,7 @@ def choose(name: str, out: Path) -> None:
     """The rate at which FedAvg does best on validation parts of a draw that is not compared."""
     first, _, rest = TWELVE[name].partition("(")
     spec = "heart(validation=0.2)" if not rest else f"{first}({rest[:-1]},validation=0.2)"
-    entries = grid_of([("fedavg", build("fedavg"))], RATES)
+    entries = make_grid([("fedavg", build("fedavg"))], RATES)
     made = study(
         [label for label, _ in entries], data=spec, data_seed=CHOOSING, seeds=[0], out=out / "rates" / name, **settings(_size(name))
     )
@@ -105,7 +105,7 @@ def _size(name: str) -> int:
 
 def _inspected(found: Inspection) -> dict[str, Any]:
     """The answers in a few words, their numbers, and the recommendation."""
-    differ, beyond, groups, pilot = (answer.short for answer in answers(found))
+    differ, beyond, groups, pilot = (answer.short for answer in write_answers(found))
     assert found.beyond_labels is not None
     assert found.pilot is not None
     one, grouped, random = found.pilot.accuracies

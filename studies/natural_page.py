@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.analysis.gaps import Gap
-from coterie.analysis.recommendation import choose_ahead
-from coterie.analysis.roles import roles_of
-from coterie.analysis.rules import MARGIN, Outcome, outcome_of
-from coterie.statistics import Interval, Sources, equivalence, holm, paired, spread_of
-from coterie.statistics.over_draws import over_draws
+from coterie.analysis.draws import Gap
+from coterie.analysis.roles import assign_roles
+from coterie.analysis.verdict import choose_simplest
+from coterie.analysis.verdict_rules import MARGIN, Outcome, decide_outcome
+from coterie.statistics import Interval, Sources, check_equivalence, compare_pairs, correct_holm, estimate_variance_components
+from coterie.statistics.intervals import compute_draw_interval
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LOWEST, HIGHEST = 0.003, 3.0  # of the rates tried
@@ -126,15 +126,15 @@ class Tables:
         own = self.gains
         (row,) = own[(own["federation"] == federation) & (own["method"] == method) & (own["against"] == against)].to_dict("records")
         clients = Interval(row["mean"], row["error"], row["degrees"], row["over"], bound=bool(row["bound"]))
-        sources = Sources("a seed for each draw", over_draws(differences, shared=False), clients)
-        return Gap(paired(differences[:, 0]), sources, spread_of(differences, shared=False))
+        sources = Sources("a seed for each draw", compute_draw_interval(differences, shared=False), clients)
+        return Gap(compare_pairs(differences[:, 0]), sources, estimate_variance_components(differences, shared=False))
 
     def reported(self, federation: str) -> str:
         """The method that a report of these draws recommends; of `local` the interval is over draws alone."""
         table = self.accuracies(federation)
         labels = [label for label in table.columns if "assign" not in label and label != "fedavg"]
         known = set(self.gains[(self.gains["federation"] == federation) & (self.gains["against"] == "fedavg")]["method"])
-        roles, judged = roles_of(list(table.columns)).of, {own.label: own for own in self.judged(federation).values()}
+        roles, judged = assign_roles(list(table.columns)).of, {own.label: own for own in self.judged(federation).values()}
         ahead = {}
         for label in labels:
             if label in judged and roles[label] == "method":
@@ -142,22 +142,22 @@ class Tables:
             elif label in known:
                 better = self.gap(federation, label, "fedavg").low > 0
             else:
-                better = paired((table[label] - table["fedavg"]).to_numpy()).low > 0
+                better = compare_pairs((table[label] - table["fedavg"]).to_numpy()).low > 0
             ahead |= {label: float(table[label].mean())} if better else {}
-        return choose_ahead(ahead, roles)[0] if ahead else "fedavg"
+        return choose_simplest(ahead, roles)[0] if ahead else "fedavg"
 
     def judged(self, federation: str) -> dict[str, Judged]:
         """The five methods, by their short names."""
         own = self.gains[self.gains["federation"] == federation]
         labels = {short: next(label for label in own["method"] if label.partition("(")[0] == short) for short in NAMES}
         gaps = {short: self.gap(federation, label, "fedavg") for short, label in labels.items()}
-        corrected = dict(zip(gaps, holm([gap.p for gap in gaps.values()]), strict=True))
+        corrected = dict(zip(gaps, correct_holm([gap.p for gap in gaps.values()]), strict=True))
         made = {}
         for short, label in labels.items():
             controls = [against for against in own[own["method"] == label]["against"] if against != "fedavg"]
             beyond = self.gap(federation, label, controls[0]) if controls else None
-            same = equivalence(gaps[short].sources, MARGIN)
-            made[short] = Judged(label, gaps[short], outcome_of(gaps[short], corrected[short], len(gaps), same), beyond)
+            same = check_equivalence(gaps[short].sources, MARGIN)
+            made[short] = Judged(label, gaps[short], decide_outcome(gaps[short], corrected[short], len(gaps), same), beyond)
         return made
 
 

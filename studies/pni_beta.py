@@ -19,10 +19,10 @@ from scipy.stats import page_trend_test
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.world import World
-from coterie.heterogeneity import ask_pni
+from coterie.grouping.heterogeneity import ask_pni
 from coterie.report.figure import Figure
 from coterie.report.style import OKABE_ITO
-from coterie.run.drive import answer
+from coterie.run.driver import run_script
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WAYS = {
@@ -46,7 +46,7 @@ def main() -> None:
             for column, level in enumerate(LEVELS):
                 world = World.of(load(spec.format(level), seed), "mclr")
                 with BatchedEngine(world) as engine:
-                    found = answer(ask_pni(world.problem.roster.clients, world.model.initial(seed)), engine, seed=seed)
+                    found = run_script(ask_pni(world.problem.roster.clients, world.model.initial(seed)), engine, seed=seed)
                 for form in FORMS:
                     tables[form][seed, column] = getattr(found, form)
         for form, table in tables.items():

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import softmax
 
-from coterie.evidence.reader import Evidence, json_notes
-from coterie.reproduce.client_weights import client_weights_of
+from coterie.analysis.aggregation_weights import read_client_weights
+from coterie.evidence.reader import Evidence, read_notes
 
 METHOD = "simprox"
 
@@ -25,8 +25,8 @@ def main() -> None:
         together, real, alone = [], [], []
         for place in sorted({settings.parent for settings in folder.rglob("settings.json")}):
             evidence = Evidence.open(place)
-            moved = {(key.seed, round_): np.array(norms) for key, round_, norms in json_notes(evidence, "norms") if key.method == METHOD}
-            for seed, rounds in client_weights_of(evidence, [METHOD])[METHOD].items():
+            moved = {(key.seed, round_): np.array(norms) for key, round_, norms in read_notes(evidence, "norms") if key.method == METHOD}
+            for seed, rounds in read_client_weights(evidence, [METHOD])[METHOD].items():
                 for one in rounds:
                     norms = moved[seed, one.round_]
                     if len(norms) > 2:

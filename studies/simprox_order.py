@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from coterie.core.table_text import Markup, markdown_lines
-from coterie.reproduce.again import read_scores
-from coterie.statistics import interval
+from coterie._util.formatting import Markup, format_markdown_table
+from coterie.reproduce.rejudge import read_scores
+from coterie.statistics import compute_interval
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PAGE = RESULTS / "simprox_order.md"
@@ -66,7 +66,7 @@ def order_lines(results: Path = RESULTS) -> Iterator[str]:
     names = [name if name.startswith("*") else f"- {name}" for name in AGAINST]
     header = ["", "SimProx %", *names, "largest over smallest weight", "by samples"]
     rows = filter(None, (_row(federation, results) for federation in FEDERATIONS))
-    yield from markdown_lines([Markup(cell) for cell in header], ([Markup(cell) for cell in row] for row in rows))
+    yield from format_markdown_table([Markup(cell) for cell in header], ([Markup(cell) for cell in row] for row in rows))
 
 
 def _row(federation: Federation, results: Path) -> list[str] | None:
@@ -90,7 +90,7 @@ def _difference(scores: pd.DataFrame, one: str, two: str) -> str:
     if two not in scores:
         return ""
     found = (scores[one] - scores[two]).dropna().to_numpy(np.float64)
-    low, high = interval(found)
+    low, high = compute_interval(found)
     return f"{found.mean():+.2f} ({low:+.2f} to {high:+.2f})"
 
 

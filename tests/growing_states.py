@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from coterie.core.states import Models
-from coterie.evidence.checkpoint import STATES
-from coterie.evidence.pieces import PIECES
-from coterie.evidence.record import LaneEnd, LaneKey, Progress, RoundRecord
+from coterie.evidence.checkpoint import CHUNKS, STATES_FILE
+from coterie.evidence.records import LaneEnd, LaneKey, LaneProgress, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import tables_of
+from coterie.evidence.tables import make_tables
 from coterie.evidence.writer import Writer
 
 CLIENTS, SIZE = 6, 2048
@@ -38,7 +37,9 @@ def write(writer: Writer, rounds: tuple[int, int], states: dict[str, Models]) ->
     """A segment of these lanes, with rounds from the first to the last."""
     first, last = rounds
     records = [RoundRecord(key(method), round_) for method in states for round_ in range(first, last + 1)]
-    writer.segment([Progress(key(method), first, LaneEnd(last), state) for method, state in states.items()], tables_of(records, classes=1))
+    writer.segment(
+        [LaneProgress(key(method), first, LaneEnd(last), state) for method, state in states.items()], make_tables(records, classes=1)
+    )
 
 
 def segment(writer: Writer, round_: int, methods: Sequence[str] = "ab") -> None:
@@ -52,8 +53,8 @@ def sizes(folder: Path, name: str) -> dict[int, int]:
 
 
 def pieces(folder: Path) -> dict[int, int]:
-    return sizes(folder, PIECES)
+    return sizes(folder, CHUNKS)
 
 
 def states(folder: Path) -> dict[int, int]:
-    return sizes(folder, STATES)
+    return sizes(folder, STATES_FILE)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.core.arrays import Array, Ids
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Federation, Parts
 
 CLASSES, FEATURES = 4, 6
@@ -14,8 +14,8 @@ def federation(
 ) -> Federation:
     """Client i draws labels from row i of the proportions; with `moved`, the classes of each group lie elsewhere."""
     n = len(proportions)
-    centres = 2 * generator(key(seed, "centres")).normal(size=(n if groups is None else groups.max() + 1, CLASSES, FEATURES))
-    rng = generator(key(seed, "samples"))
+    centres = 2 * make_generator(make_key(seed, "centres")).normal(size=(n if groups is None else groups.max() + 1, CLASSES, FEATURES))
+    rng = make_generator(make_key(seed, "samples"))
     y = np.stack([rng.choice(CLASSES, size=samples, p=row) for row in proportions])
     world = groups if moved and groups is not None else np.zeros(n, dtype=np.int64)
     x = centres[world[:, None], y] + rng.normal(size=(n, samples, FEATURES))
@@ -40,7 +40,7 @@ def even(n: int) -> Array:
 
 
 def dirichlet(n: int, alpha: float, seed: int) -> Array:
-    return generator(key(seed, "proportions")).dirichlet(np.full(CLASSES, alpha), size=n)
+    return make_generator(make_key(seed, "proportions")).dirichlet(np.full(CLASSES, alpha), size=n)
 
 
 def subsets(groups: Ids) -> Array:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from coterie.reproduce.file import Claim, Reproduction, StudyPart
+from coterie.reproduce.study_files import Claim, Reproduction, StudyPart
 
 WORDS = {"section": "Table 1", **dict.fromkeys(("split", "sizes", "rounds", "test_set", "optimiser", "metric"), "not stated")}
 

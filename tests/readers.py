@@ -4,17 +4,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.core.disk import text_hash
-from coterie.core.errors import UserError
-from coterie.core.plain import json_text
+from coterie._util.errors import UserError
+from coterie._util.files import hash_text
+from coterie._util.json_io import format_json
 from coterie.core.specs import parse_path, split_at
 from coterie.data.catalogue import load
-from coterie.deploy.bundle_files import read_bundle
-from coterie.deploy.bundle_head import HEAD
-from coterie.deploy.federation import FILE, FederationFolder, server_address
-from coterie.deploy.policy import policy_of
+from coterie.deploy.bundle.files import HEAD_FILE, read_bundle
+from coterie.deploy.server.federation import FEDERATION_FILE, FederationFolder, parse_address
+from coterie.deploy.site.policy import parse_policy
+from coterie.evidence.manifest import find_broken_seals
 from coterie.evidence.reader import Evidence
-from coterie.evidence.seals import broken_seals
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.methods.catalogue import build
 from coterie.reproduce import read_reproduction
@@ -53,7 +52,7 @@ LEAF = json.dumps({"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": 
 BUNDLE = (
     b'{"format": 1, "coterie": null, "method": "fedavg", "model": "mclr", "input_shape": [2], "classes": ["a", "b"], "names": ["global"]}'
 )
-SEALED = json_text({"files": {"compare.json": "0"}, "sha256": text_hash(json_text({"compare.json": "0"}))}).encode()
+SEALED = format_json({"files": {"compare.json": "0"}, "sha256": hash_text(format_json({"compare.json": "0"}))}).encode()
 FEDERATION = b'{"host": "127.0.0.1", "port": 8102, "sites": ["a", "b"], "removed": []}'
 
 # by name: the reader, and something that it reads
@@ -70,11 +69,11 @@ READERS: dict[str, tuple[Reader, bytes]] = {
     "spec": (_text(parse_path), b"digits/rotated(clients=40,groups=4)"),
     "method": (_text(build), b"fedavg(weighting=uniform)+finetune(epochs=2)"),
     "data spec": (_text(lambda text: split_at(text, "/") and parse_path(text)), b"csv('a.csv',label=y)/natural"),
-    "bundle": (_file(HEAD, lambda path: read_bundle(path.parent)), BUNDLE),
-    "policy": (_text(policy_of), b'asks = ["Train"]\nmodels = ["mclr"]\n[privacy]\nmechanism = "none"\n'),
-    "federation": (_file(FILE, lambda path: FederationFolder.open(path.parent)), FEDERATION),
-    "seals": (_file("seals.json", lambda path: broken_seals(path.parent)), SEALED),
-    "server": (_text(server_address), b"127.0.0.1:8102"),
+    "bundle": (_file(HEAD_FILE, lambda path: read_bundle(path.parent)), BUNDLE),
+    "policy": (_text(parse_policy), b'asks = ["Train"]\nmodels = ["mclr"]\n[privacy]\nmechanism = "none"\n'),
+    "federation": (_file(FEDERATION_FILE, lambda path: FederationFolder.open(path.parent)), FEDERATION),
+    "seals": (_file("seals.json", lambda path: find_broken_seals(path.parent)), SEALED),
+    "server": (_text(parse_address), b"127.0.0.1:8102"),
 }
 
 

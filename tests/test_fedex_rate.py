@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from coterie.reproduce import find, read_reproduction
+from coterie.reproduce import find_study, read_reproduction
 from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,8 +19,8 @@ def test_a_rate_is_chosen_and_what_was_run_is_not_run_again(tmp_path: Path) -> N
 
 
 def test_the_study_has_the_rate_that_its_file_says_was_best() -> None:
-    study = read_reproduction(find("fedex_tables", ROOT / "studies"))
-    settings = study.settings_of(study.part("shards_mclr_validated")).settings
+    study = read_reproduction(find_study("fedex_tables", ROOT / "studies"))
+    settings = study.get_settings(study.part("shards_mclr_validated")).settings
     (said,) = [line for line in study.protocol.unsaid if "studies/fedex_rate.py" in line]
     seen = {float(rate): float(percent) for rate, percent in re.findall(r"(0\.\d+): (\d+\.\d+) %", said)}
     assert settings.data == rates.DATA

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from fuzzing import damaged
 from readers import READERS, attempt
 

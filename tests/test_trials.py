@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.analysis.remarks import remarks_of
+from coterie.analysis.caveats import collect_remarks
 from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,6 +71,6 @@ def test_fesem_with_the_true_groups_is_held_back_by_its_distance_term_and_says_s
     scores = result.table()["last10"]
     assert scores[free] > scores["fedavg"]
     assert scores[free] > scores[held] + 0.05
-    (remark,) = [remark for remark in remarks_of(result.evidence) if "proximal" in remark]
+    (remark,) = [remark for remark in collect_remarks(result.evidence) if "proximal" in remark]
     assert remark.startswith(held)
     assert "at most 0.02" in remark

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from coterie.core.arrays import Array
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Federation, Parts
 
 WORDS = ["card", "lost", "stolen", "money", "transfer", "late", "fee", "rate", "please", "help", "me", "where", "is", "my", "the", "new"]
@@ -51,13 +51,13 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
-    rng = generator(key(seed, "sentences"))
+    rng = make_generator(make_key(seed, "sentences"))
     return [" ".join(rng.choice(WORDS, size=rng.integers(1, 9))) for _ in range(count)]
 
 
 def texts_federation(tokens: Array, sizes: Sequence[int], classes: int = 3) -> Federation:
     """Clients of so many training samples and two to be tested on, of these tokens (N, T)."""
-    rng, begin, parts = generator(key(0, "labels")), 0, []
+    rng, begin, parts = make_generator(make_key(0, "labels")), 0, []
     for size in sizes:
         parts.append(np.split(np.arange(begin, begin + size + 2), [size]))
         begin += size + 2

@@ -8,9 +8,9 @@ from coterie.analysis.records import COSTS, Records
 from coterie.core.arrays import Array
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence
-from coterie.evidence.record import LaneEnd
+from coterie.evidence.folder import MemorySource
+from coterie.evidence.records import LaneEnd
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import Memory
 
 AVG, UNIFORM, ALONE = "fedavg", "fedavg(weighting=uniform)", "local"
 GROUP, RANDOM, ORACLE = "fedgroup(groups=2)", "fedgroup(groups=2,assign=random)", "fedgroup(groups=2,assign=oracle)"
@@ -48,7 +48,7 @@ def by_hand(
         silhouette=np.full((m, s), nan),
         stopped=stopped or {},
         faults=(),
-        evidence=Evidence(settings, {}, Memory({})),
+        evidence=Evidence(settings, {}, MemorySource({})),
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 import coterie as ct
 from analysis.made_records import AVG, GROUP, RANDOM, SIM
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import compare_evidence, open_comparison
 from coterie.analysis.findings import Findings
-from coterie.analysis.reading import records_of
-from coterie.analysis.verdict import verdicts
-from coterie.core.errors import UserError
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.verdict import write_verdicts
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_records_hold_what_the_result_shows(folder: Path) -> None:
     evidence = Evidence.open(folder)
-    records = records_of(evidence)
+    records = read_records(evidence)
     rounds = ct.Result(evidence).rounds
     for row in rounds.itertuples():
         at = SETTINGS.methods.index(str(row.method)), SETTINGS.seeds.index(int(row.seed)), int(row.round)  # type: ignore[arg-type]
@@ -131,11 +131,11 @@ def test_a_study_that_is_cut_short_says_so(folder: Path, tmp_path: Path) -> None
     shutil.rmtree(fourth)  # the second seed stands at round 2
     found = open_comparison(copy).federations[0]
     assert found.seeds == (0,)
-    assert "Only 1 of 2 repetitions are complete and compared." in verdicts(found)
+    assert "Only 1 of 2 repetitions are complete and compared." in write_verdicts(found)
     shutil.rmtree(second)  # and so does the first
     found = open_comparison(copy).federations[0]
     assert (found.seeds, found.scope.last) == ((0, 1), 2)
-    assert any(said.startswith("The study stands at round 2 of 4") for said in verdicts(found))
+    assert any(said.startswith("The study stands at round 2 of 4") for said in write_verdicts(found))
     shutil.rmtree(first)
     shutil.rmtree(third)
     with pytest.raises(UserError, match="no evaluated round yet"):

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from analysis.made_records import AVG, GROUP, RANDOM, by_hand, flat
-from coterie.analysis.findings import Findings, findings_of
+from coterie.analysis.findings import Findings, compute_findings
 from coterie.analysis.records import Records
-from coterie.analysis.verdict import verdicts
+from coterie.analysis.verdict import write_verdicts
 from coterie.core.arrays import Array
 
 
@@ -27,7 +27,7 @@ def study(data: str = "by hand", clients: int = 12) -> Findings:
     def level(points: int) -> Array:
         return flat(points, 2, clients=clients)
 
-    return findings_of([drawn(i, {AVG: level(50), GROUP: level(50 + gain), RANDOM: level(50)}, data) for i, gain in enumerate(GAINS)])
+    return compute_findings([drawn(i, {AVG: level(50), GROUP: level(50 + gain), RANDOM: level(50)}, data) for i, gain in enumerate(GAINS)])
 
 
 def test_a_draw_counts_once_whatever_its_seeds() -> None:
@@ -49,19 +49,19 @@ def test_a_draw_with_fewer_seeds_counts_as_much() -> None:
     lost = draws[0].right.copy()
     lost[1, 1, 1:] = -1  # the second seed of the first draw did not reach the end
     draws[0] = replace(draws[0], right=lost)
-    found = findings_of(draws)
+    found = compute_findings(draws)
     assert found.methods[GROUP].gap.mean == pytest.approx(np.mean(GAINS) / 100)
     assert found.methods[GROUP].missing == 1
-    assert "1 of 12 pairs of runs are left out" in verdicts(found)[-1]
+    assert "1 of 12 pairs of runs are left out" in write_verdicts(found)[-1]
 
 
 def test_draws_that_have_not_come_as_far_wait() -> None:
     draws = [drawn(i, {AVG: flat(50, 2), GROUP: flat(50 + gain, 2)}) for i, gain in enumerate(GAINS)]
     short = draws[-1].right.copy()
     short[:, :, 2:] = -1
-    found = findings_of([*draws[:-1], replace(draws[-1], right=short)])
+    found = compute_findings([*draws[:-1], replace(draws[-1], right=short)])
     assert found.repetitions.draws == (0, 1, 2, 3, 4)
-    assert "Only 5 of 6 draws are complete and compared." in verdicts(found)
+    assert "Only 5 of 6 draws are complete and compared." in write_verdicts(found)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_redrawn_says_whether_a_client_is_the_same(data: str, same: bool
 
 def test_each_source_is_told_in_the_verdict() -> None:
     found = study()
-    said, own = verdicts(found)[-1], found.methods[GROUP].gap.sources.estimated["draws"]
+    said, own = write_verdicts(found)[-1], found.methods[GROUP].gap.sources.estimated["draws"]
     assert f"over 6 draws of the data {100 * own.low:+.1f} to {100 * own.high:+.1f}" in said
     assert "over other seeds of these draws +6.5 to +6.5" in said
     assert "over 12 test clients, 1200 samples, 6 draws" in said
@@ -94,12 +94,12 @@ def test_answers_kept_sample_by_sample_narrow_the_interval_of_few_clients() -> N
         for seed in range(2):
             bits[method, seed, :, : (50 if label == AVG else 58) + seed] = True
     kept = replace(made, answers=np.packbits(bits, axis=-1), answered=np.ones((2, 2, 4), dtype=bool))
-    bound, exact = (findings_of(records).methods[GROUP].gap.sources.estimated["test clients"] for records in (made, kept))
+    bound, exact = (compute_findings(records).methods[GROUP].gap.sources.estimated["test clients"] for records in (made, kept))
     assert bound.bound
     assert not exact.bound
     assert exact.mean == bound.mean == pytest.approx(0.08)
     # each client: 8 of 100 gained, variance (8 - 0.64) / 99 of a sample's difference, a quarter of the weight
     assert exact.error == pytest.approx((4 * (8 - 0.64) * 100 / 99 * (1 / 400) ** 2) ** 0.5)
     assert bound.width > 3 * exact.width
-    assert "test clients" in findings_of(kept).methods[GROUP].gap.sources.deciding
-    assert "test clients" not in findings_of(made).methods[GROUP].gap.sources.deciding
+    assert "test clients" in compute_findings(kept).methods[GROUP].gap.sources.deciding
+    assert "test clients" not in compute_findings(made).methods[GROUP].gap.sources.deciding

@@ -23,14 +23,14 @@ from coterie.core.method import Context, Round
 from coterie.core.plan import Plan
 from coterie.core.states import Models
 from coterie.evidence import Evidence
-from coterie.evidence.record import DIVERGED
+from coterie.evidence.records import DIVERGED
 from coterie.methods import catalogue
 from coterie.methods.fedavg import FedAvg
-from coterie.report import report
-from coterie.reproduce.file import StudyPart
+from coterie.report import write_report
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.values import PartValues, values_of
-from coterie.run.controlled import with_controls
+from coterie.reproduce.study_files import StudyPart
+from coterie.reproduce.values import PartValues, read_values
+from coterie.run.compare import add_controls
 from coterie.run.result import Result
 
 SEEDS, ROUNDS, RUNAWAY, AT_ONCE = (0, 1, 2), 11, "runaway", "fedavg+rate(lr=1e+38)"
@@ -65,7 +65,7 @@ def views(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue.methods, "_entries", catalogue.methods._entries | {RUNAWAY: Runaway})
         tested = [(spec, catalogue.build(spec)) for spec in ("fedgroup(groups=2,alpha=1,pretrain=5)", "fedsim(clusters=2)")]
-        labels = [label for label, _ in with_controls(tested, known_groups=True, finetune=1)]
+        labels = [label for label, _ in add_controls(tested, known_groups=True, finetune=1)]
         folder = tmp_path_factory.mktemp("equal") / "study"
         options = f"--rounds {ROUNDS} --cohort 2 --epochs 1 --lr 0.1 --seeds 0-2 --json".split()
         data = ["--data", "digits/rotated(clients=8,groups=2)", "--out", str(folder)]
@@ -173,7 +173,7 @@ def test_the_comparison_shows_them(views: Views, means: pd.DataFrame) -> None:
 
 
 def test_the_report_writes_them(views: Views, means: pd.DataFrame) -> None:
-    made = report(views.folder)
+    made = write_report(views.folder)
     tables = {path.stem: pd.read_csv(path).set_index("label") for path in made.tables if path.suffix == ".csv"}
     assert_shown(tables["scores"].to_dict("index"), means, "final", "last10", "mean")  # type: ignore[arg-type]
     for label, worst in means["worst"].items():
@@ -182,7 +182,7 @@ def test_the_report_writes_them(views: Views, means: pd.DataFrame) -> None:
 
 
 def test_a_reproduction_counts_with_them(views: Views, expected: pd.DataFrame) -> None:
-    values: PartValues = values_of(PartRun(StudyPart(), studies=(Evidence.open(views.folder),)), None)
+    values: PartValues = read_values(PartRun(StudyPart(), studies=(Evidence.open(views.folder),)), None)
     for label, lanes in expected.groupby("method", sort=False):
         for name in SHOWN:
             own = lanes.set_index("seed")[name].dropna() * (1 if name == "ari" else 100)
@@ -213,7 +213,7 @@ def test_runs_that_diverged_are_named_wherever_problems_are(views: Views) -> Non
         RUNAWAY in sentence and "1 of 3 pairs of runs are left out" in sentence and said[RUNAWAY, 1] in sentence for sentence in verdicts
     )
     assert any(sentence.startswith("fedavg+rate(") and "cannot be judged: in no run" in sentence for sentence in verdicts)
-    page = report(views.folder).page.read_text(encoding="utf-8")
+    page = write_report(views.folder).page.read_text(encoding="utf-8")
     assert "1 of 3 repetitions broke off and are not counted." in page
     assert "No repetition of it was completed." in page
 
@@ -244,4 +244,4 @@ def test_a_study_in_which_everything_diverges_at_once_is_shown_all_the_same(tmp_
             assert f"{label}, seed 1: diverged in round 1" in told
     (verdicts,) = open_comparison(folder).verdicts().values()
     assert any("cannot be judged" in sentence for sentence in verdicts)
-    assert report(folder).faults == ()
+    assert write_report(folder).faults == ()

@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from analysis.made_records import AVG, GROUP, by_hand, flat
-from coterie.analysis import groups
-from coterie.analysis.findings import findings_of
-from coterie.analysis.groups import informations, rand_indices
+from coterie.analysis import group_agreement
+from coterie.analysis.findings import compute_findings
+from coterie.analysis.group_agreement import adjusted_rand_scores, normalized_mutual_info_scores
 from coterie.analysis.records import Records
-from coterie.analysis.scores import scope_of, scores_of
-from coterie.analysis.verdict import verdicts
+from coterie.analysis.scores import compute_scores, find_scope
+from coterie.analysis.verdict import write_verdicts
 from coterie.core.arrays import Ids
-from coterie.core.notes import Choice, Notes
+from coterie.core.method import Choice, Notes
 from coterie.evidence import Evidence
-from coterie.evidence.record import LaneKey, RoundRecord
-from coterie.evidence.source import Memory
-from coterie.evidence.tables import tables_of
+from coterie.evidence.folder import MemorySource
+from coterie.evidence.records import LaneKey, RoundRecord
+from coterie.evidence.tables import make_tables
 
 
 def test_groups_are_judged() -> None:
     true, collapsed, other = np.array([0, 1, 0, 1]), np.zeros(4, int), np.array([0, 0, 1, 1])
     lanes = np.stack([np.stack([other, true, true]), np.stack([collapsed] * 3), np.stack([true, other, true])])
-    quality = findings_of(by_hand({AVG: flat(50, 3), GROUP: flat(60, 3)}, {GROUP: lanes})).methods[GROUP].grouping
+    quality = compute_findings(by_hand({AVG: flat(50, 3), GROUP: flat(60, 3)}, {GROUP: lanes})).methods[GROUP].grouping
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values == pytest.approx([1, 0, 1])
@@ -36,7 +36,7 @@ def test_groups_are_judged() -> None:
     cross = adjusted_rand_score(true, other)
     assert quality.between_rounds == pytest.approx((cross + 1 + 1 + 1 + cross + cross) / 6)
     assert quality.between_seeds == pytest.approx((0 + 1 + 0) / 3)
-    assert findings_of(by_hand({AVG: flat(50)})).methods[AVG].grouping is None
+    assert compute_findings(by_hand({AVG: flat(50)})).methods[AVG].grouping is None
 
 
 groupings = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 5), min_size=n, max_size=n)] * 2))
@@ -47,14 +47,14 @@ groupings = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integer
 def test_indices_of_many_pairs_are_scikit_learns_of_each(lists: list[tuple[list[int], list[int]]], together: int) -> None:
     pairs = [(np.array(one), np.array(two)) for one, two in lists]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "TOGETHER", together)  # however they are taken together
-        rand, information = rand_indices(pairs), informations(pairs)
+        patch.setattr(group_agreement, "BATCH_CELLS", together)  # however they are taken together
+        rand, information = adjusted_rand_scores(pairs), normalized_mutual_info_scores(pairs)
     assert rand.tolist() == pytest.approx([adjusted_rand_score(*pair) for pair in pairs])
     assert information.tolist() == pytest.approx([normalized_mutual_info_score(*pair) for pair in pairs], abs=1e-9)
 
 
 def test_clients_that_are_in_no_group_are_left_out_of_an_index() -> None:
-    for score in (rand_indices, informations):
+    for score in (adjusted_rand_scores, normalized_mutual_info_scores):
         found = score([(np.array([0, 1, -1]), np.array([1, 0, 1])), (np.array([-1, 0]), np.array([0, -1]))])
         assert found[0] == pytest.approx(1)
         assert isnan(found[1])
@@ -65,22 +65,22 @@ def with_choices(label: str, lanes: Ids, chosen: list[int | None]) -> Records:
     made = by_hand({AVG: flat(50, len(lanes)), label: flat(60, len(lanes))}, {label: lanes})
     keys = [LaneKey(0, label, seed) for seed in range(len(lanes))]
     notes = [Notes(choice=None if k is None else Choice(k, "gap")) for k in chosen]
-    tables = tables_of([RoundRecord(key, 0, notes=own) for key, own in zip(keys, notes, strict=True)], 2)
-    return replace(made, evidence=Evidence(made.settings, {}, Memory({name: [table] for name, table in tables.items()})))
+    tables = make_tables([RoundRecord(key, 0, notes=own) for key, own in zip(keys, notes, strict=True)], 2)
+    return replace(made, evidence=Evidence(made.settings, {}, MemorySource({name: [table] for name, table in tables.items()})))
 
 
 def test_one_group_that_was_found_is_no_collapse() -> None:
     """Of four seeds with auto: one group found, two found and kept, two found and one left, no number noted (CFL never splits)."""
     one, two = np.zeros(4, int), np.array([0, 1, 0, 1])
     lanes = np.stack([np.stack([own] * 3) for own in (one, two, one, one)])
-    found = findings_of(with_choices("ifca(groups=auto)", lanes, [1, 2, 2, None]))
+    found = compute_findings(with_choices("ifca(groups=auto)", lanes, [1, 2, 2, None]))
     quality = found.methods["ifca(groups=auto)"].grouping
     assert quality is not None
     assert (quality.collapse_rate, quality.one_group_rate) == (0.25, 0.75)
-    said = verdicts(found)[-1]
+    said = write_verdicts(found)[-1]
     assert "In 25 % of the runs groups collapse. In 75 % of the runs it found one group: one model for all clients." in said
-    always = findings_of(with_choices("ifca(groups=auto)", lanes[[0, 0]], [1, 1]))
-    assert "collapse" not in verdicts(always)[-1]
+    always = compute_findings(with_choices("ifca(groups=auto)", lanes[[0, 0]], [1, 1]))
+    assert "collapse" not in write_verdicts(always)[-1]
 
 
 def test_clients_in_no_group_are_not_a_group() -> None:
@@ -89,19 +89,19 @@ def test_clients_in_no_group_are_not_a_group() -> None:
     assert adjusted_rand_score(np.arange(6) % 2, placed) < 0.5
     lanes = np.tile(placed, (2, 3, 1))
     records = by_hand({AVG: flat(50, 2, clients=6), GROUP: flat(60, 2, clients=6)}, {GROUP: lanes})
-    quality = findings_of(records).methods[GROUP].grouping
+    quality = compute_findings(records).methods[GROUP].grouping
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values.tolist() == [1, 1]
     assert quality.used.mean == 2
     assert quality.collapse_rate == 0
-    assert scores_of(records, scope_of(records), 1)["ari"].tolist() == [1, 1]
+    assert compute_scores(records, find_scope(records), 1)["ari"].tolist() == [1, 1]
 
 
 def test_a_seed_in_which_nobody_was_placed_is_left_out_of_the_others() -> None:
     lanes = np.tile(np.arange(4) % 2, (2, 3, 1))
     lanes[1] = -1
-    quality = findings_of(by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: lanes})).methods[GROUP].grouping
+    quality = compute_findings(by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: lanes})).methods[GROUP].grouping
     assert quality is not None
     assert quality.ari is not None
     assert quality.ari.values.tolist() == pytest.approx([1, np.nan], nan_ok=True)
@@ -110,5 +110,5 @@ def test_a_seed_in_which_nobody_was_placed_is_left_out_of_the_others() -> None:
 
 def test_before_anybody_is_placed_there_is_nothing_to_agree_with() -> None:
     records = by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: np.full((2, 3, 4), -1)})
-    assert findings_of(records).methods[GROUP].grouping is None
-    assert np.isnan(scores_of(records, scope_of(records), 1)["ari"]).all()
+    assert compute_findings(records).methods[GROUP].grouping is None
+    assert np.isnan(compute_scores(records, find_scope(records), 1)["ari"]).all()

@@ -10,16 +10,15 @@ from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, f1_score, r2_score
 
 import coterie as ct
-from coterie.analysis.choosing import metric_of
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import compare_evidence, open_comparison
-from coterie.analysis.measures import METRICS, Counts
-from coterie.analysis.reading import records_of
-from coterie.analysis.right_answers import differing_of, hits_of, worth_of
-from coterie.analysis.scores import scope_of
-from coterie.core.errors import UserError
+from coterie.analysis.draws import collect_hits, compute_per_sample_scores, compute_sample_differences
+from coterie.analysis.metrics import METRICS, Counts, get_metric
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.scores import find_scope
 from coterie.evidence import digest
 from coterie.run.study import study
-from coterie.statistics.worse_off import shift_p, worse_off
+from coterie.statistics.clients import compute_shift_p, find_worse_off
 
 NUMBERS = "linear(clients=5,samples=20)"
 
@@ -59,7 +58,7 @@ def test_metrics_of_labels_and_numbers_by_hand() -> None:
 
 
 def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> None:
-    records = records_of(numbers.evidence)
+    records = read_records(numbers.evidence)
     made = ct.load(NUMBERS)
     true, said = [], []
     for client, name in enumerate(made.ids):
@@ -71,8 +70,8 @@ def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> N
     assert records.rmse is not None
     assert records.mae[0, 0, -1] == pytest.approx(np.abs(np.subtract(true, said)).mean(), rel=1e-6)
     assert records.rmse[0, 0, -1] == pytest.approx((np.subtract(true, said) ** 2).mean() ** 0.5, rel=1e-6)
-    assert records.macro[0, 0, -1] == pytest.approx(np.mean([records.by_client(0, slice(-1, None))[0]]))
-    weighted = np.average(records.by_client(0, slice(-1, None))[0], weights=records.test)
+    assert records.macro[0, 0, -1] == pytest.approx(np.mean([records.compute_client_values(0, slice(-1, None))[0]]))
+    weighted = np.average(records.compute_client_values(0, slice(-1, None))[0], weights=records.test)
     assert weighted == pytest.approx(records.accuracy[0, 0, -1])
     table = numbers.table()
     assert {"mae", "rmse"} <= set(table.columns)
@@ -81,14 +80,14 @@ def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> N
 
 @pytest.mark.parametrize("metric", ["r2", "mae"])
 def test_differences_of_single_samples_add_up_to_those_of_clients(numbers: Any, metric: str) -> None:
-    records = records_of(numbers.evidence, metric)
-    ours, theirs = worth_of(records, 1), worth_of(records, 0)
+    records = read_records(numbers.evidence, metric)
+    ours, theirs = compute_per_sample_scores(records, 1), compute_per_sample_scores(records, 0)
     credits = records.right[1, :, -1] - records.right[0, :, -1]
     np.testing.assert_allclose((ours - theirs).sum(axis=-1), credits, rtol=1e-4, atol=1e-5)
-    squares = differing_of(records, 1, 0)
+    squares = compute_sample_differences(records, 1, 0)
     assert squares is not None
     np.testing.assert_allclose(squares, ((ours - theirs) ** 2).sum(axis=-1))
-    hits = hits_of(records, scope_of(records), "final", 1, 0, np.ones(2, dtype=bool))
+    hits = collect_hits(records, find_scope(records), "final", 1, 0, np.ones(2, dtype=bool))
     assert not isinstance(hits, str)
     assert hits.differing is not None
     np.testing.assert_allclose(hits.differing, squares)
@@ -97,21 +96,23 @@ def test_differences_of_single_samples_add_up_to_those_of_clients(numbers: Any, 
 def test_labels_and_exact_matches_of_single_samples() -> None:
     found = study(["fedavg", "local"], data="linear(multilabel,clients=4,samples=20,labels=3)", rounds=2, lr=0.5).evidence
     for metric in ("labels", "exact"):
-        records = records_of(found, metric)
+        records = read_records(found, metric)
         credits = records.right[1, :, -1].astype(float) - records.right[0, :, -1]
-        np.testing.assert_allclose((worth_of(records, 1) - worth_of(records, 0)).sum(axis=-1), credits, atol=1e-6)
+        np.testing.assert_allclose(
+            (compute_per_sample_scores(records, 1) - compute_per_sample_scores(records, 0)).sum(axis=-1), credits, atol=1e-6
+        )
     assert compare_evidence([found], metric="exact").federations[0].measure.noun == "exact-match accuracy"
 
 
 def test_a_metric_of_clients_is_a_mean_over_them_with_an_interval_over_them() -> None:
     found = study(["fedavg", "local"], data="digits/dirichlet(0.5,clients=12)", rounds=2, seeds=range(2)).evidence
-    records, plain = records_of(found, "balanced_accuracy"), records_of(found)
-    values = records.by_client(0, slice(-1, None))[0]
+    records, plain = read_records(found, "balanced_accuracy"), read_records(found)
+    values = records.compute_client_values(0, slice(-1, None))[0]
     assert records.accuracy[0, 0, -1] == pytest.approx(np.nanmean(values))
     assert records.accuracy[0, 0, -1] != pytest.approx(plain.accuracy[0, 0, -1])
     findings = compare_evidence([found], metric="balanced_accuracy").federations[0]
     interval = findings.methods["local"].gap.sources.clients
-    gains = records.by_client(1, findings.scope.tail).mean(0) - records.by_client(0, findings.scope.tail).mean(0)
+    gains = records.compute_client_values(1, findings.scope.tail).mean(0) - records.compute_client_values(0, findings.scope.tail).mean(0)
     assert not isinstance(interval, str)
     assert interval.error == pytest.approx(stats.sem(gains[np.isfinite(gains)]))  # every client counts alike
     assert findings.methods["local"].fairness.losers is None  # nothing is known of single samples
@@ -122,7 +123,7 @@ def test_with_few_clients_it_says_what_is_not_known() -> None:
     findings = compare_evidence([found], metric="auroc").federations[0]
     told = findings.methods["local"].gap.sources.clients
     assert told == "test samples: AUROC is no mean over samples, and over other clients there are too few of them"
-    area = records_of(found).auroc
+    area = read_records(found).auroc
     assert area is not None
     np.testing.assert_allclose(findings.records.accuracy, area)  # the mean over the clients that have both classes
 
@@ -155,7 +156,7 @@ def test_wrong_metrics_are_refused_before_anything_is_run(tmp_path: Path) -> Non
         with pytest.raises(UserError, match=told):
             ct.compare(["fedavg"], data="digits/iid(clients=4)", out=tmp_path / "c", rounds=1, metric=name)
     assert not (tmp_path / "c").exists()
-    assert metric_of(None, "multilabel", 3).measure.name == "labels"
+    assert get_metric(None, "multilabel", 3).measure.name == "labels"
 
 
 def test_another_metric_reads_the_same_evidence(tmp_path: Path) -> None:
@@ -170,9 +171,9 @@ def test_another_metric_reads_the_same_evidence(tmp_path: Path) -> None:
 def test_who_loses_beyond_the_chance_of_samples_by_a_t_test() -> None:
     """Credits that are no counts: P(T >= t) of the samples' own differences, as `scipy` has it."""
     apart = np.array([0.5, 0.2, -0.1, 0.4, 0.3])
-    p = shift_p(np.array([apart.sum()]), np.array([(apart**2).sum()]), np.array([5.0]))
+    p = compute_shift_p(np.array([apart.sum()]), np.array([(apart**2).sum()]), np.array([5.0]))
     assert p[0] == pytest.approx(stats.ttest_1samp(apart, 0, alternative="greater").pvalue)
-    assert shift_p(np.array([1.0, -1.0, np.nan]), np.array([1.0, 1.0, 1.0]), np.array([1.0, 1.0, 1.0]))[:2].tolist() == [1.0, 1.0]
+    assert compute_shift_p(np.array([1.0, -1.0, np.nan]), np.array([1.0, 1.0, 1.0]), np.array([1.0, 1.0, 1.0]))[:2].tolist() == [1.0, 1.0]
     ours, theirs = np.zeros((1, 4, 1)), np.full((1, 4, 1), apart.sum()) + np.arange(4)[None, :, None] * 1e-3
-    found = worse_off(ours, theirs, np.array([[5.0]]), differing=np.full((1, 4, 1), (apart**2).sum()), whole=False)
+    found = find_worse_off(ours, theirs, np.array([[5.0]]), differing=np.full((1, 4, 1), (apart**2).sum()), whole=False)
     assert found.p[0] == pytest.approx(p[0], rel=0.05)

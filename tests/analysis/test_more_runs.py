@@ -9,8 +9,8 @@ import coterie as ct
 from analysis.made_records import AVG, GROUP, by_hand, flat
 from cli.test_commands import coterie
 from coterie.analysis.comparison import open_comparison
-from coterie.analysis.findings import findings_of
-from coterie.analysis.more_runs import more_runs
+from coterie.analysis.findings import compute_findings
+from coterie.analysis.verdict import suggest_more_runs
 
 DATA = "digits/iid(clients=4)"
 
@@ -23,7 +23,7 @@ def test_the_command_that_is_told_does_it(
 ) -> None:
     out = tmp_path / "a folder"
     found = ct.compare(["fedsim(clusters=2)"], data=DATA, rounds=1, controls=False, out=out, **design)  # type: ignore[arg-type]
-    (sentence,) = more_runs(found.federations[0])
+    (sentence,) = suggest_more_runs(found.federations[0])
     assert found.verdicts()[DATA][-1] == sentence
     command = shlex.split(sentence.partition(": ")[2])
     assert (command[:2], " ".join(command[3:])) == (["coterie", "resume"], asked)
@@ -31,17 +31,17 @@ def test_the_command_that_is_told_does_it(
     assert code == 0, err
     grown = open_comparison(out).federations[0]
     assert grown.repetitions.runs == 10
-    assert more_runs(grown) == []
+    assert suggest_more_runs(grown) == []
 
 
 def test_a_study_is_grown_by_its_own_folder(tmp_path: Path) -> None:
     ct.study(["fedavg", "fedsim(clusters=2)"], data=DATA, rounds=1, seeds=range(2), out=tmp_path / "study")
-    (sentence,) = more_runs(open_comparison(tmp_path / "study").federations[0])
+    (sentence,) = suggest_more_runs(open_comparison(tmp_path / "study").federations[0])
     assert sentence == f"To run 10 seeds: coterie resume {tmp_path / 'study'} --seeds 0-9"
 
 
 def test_no_command_where_none_can_do_it(tmp_path: Path) -> None:
-    assert more_runs(findings_of(by_hand({AVG: flat(50, 2), GROUP: flat(58, 2)}))) == []  # nothing is on disk
+    assert suggest_more_runs(compute_findings(by_hand({AVG: flat(50, 2), GROUP: flat(58, 2)}))) == []  # nothing is on disk
     mine = ct.load(DATA).with_(name="mine")
     found = ct.compare(["fedsim(clusters=2)"], data=mine, rounds=1, seeds=[0], controls=False, out=tmp_path / "mine")
-    assert more_runs(found.federations[0]) == []  # an object
+    assert suggest_more_runs(found.federations[0]) == []  # an object

@@ -1,6 +1,6 @@
 """Which method a comparison recommends."""
 
-from coterie.analysis.recommendation import recommend
+from coterie.analysis.verdict import recommend
 from report.made_up import subject
 
 BASE = [0.600 + 0.001 * i for i in range(6)]

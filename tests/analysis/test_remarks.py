@@ -3,7 +3,7 @@
 import pytest
 
 import coterie as ct
-from coterie.analysis.remarks import remarks_of
+from coterie.analysis.caveats import collect_remarks
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from coterie.analysis.remarks import remarks_of
 )
 def test_a_proximal_term_that_undoes_training_is_named(method: str, lr: float, told: str | None) -> None:
     result = ct.study(method, data="synthetic(0,0,clients=4)", rounds=1, max_steps=1, lr=lr)
-    found = [remark for remark in remarks_of(result.evidence) if "proximal" in remark]
+    found = [remark for remark in collect_remarks(result.evidence) if "proximal" in remark]
     assert bool(found) == (told is not None)
     if told is not None:
         assert told in found[0]

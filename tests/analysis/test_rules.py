@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from coterie.analysis.decomposition import Decomposition, GainPart
-from coterie.analysis.gaps import Gap
-from coterie.analysis.rules import deciding_test, describe_design, origin_of, outcome_of, repetitions_advised, repetitions_needed
-from coterie.statistics import LEVEL, Equivalence, Interval, Sources, holm, paired, spread_of
+from coterie.analysis.draws import Gap
+from coterie.analysis.verdict_rules import (
+    Decomposition,
+    GainPart,
+    choose_test,
+    classify_origin,
+    compute_advised_repetitions,
+    compute_needed_repetitions,
+    decide_outcome,
+    describe_design,
+)
+from coterie.statistics import LEVEL, Equivalence, Interval, Sources, compare_pairs, correct_holm, estimate_variance_components
 
 NOT_SHOWN = Equivalence(0.01, 1.0)
 
@@ -15,7 +23,7 @@ NOT_SHOWN = Equivalence(0.01, 1.0)
 def gain(mean: float, spread: float = 0.0, seeds: int = 6, clients: Interval | str = "not known") -> Gap:
     """A difference that is nearly the same in every seed; its mean is exactly what was asked for where the numbers are round."""
     values = np.full(seeds, mean) + spread * (np.arange(seeds) - (seeds - 1) / 2)
-    return Gap(paired(values), Sources("seeds are the units", "one draw", clients), spread_of(values))
+    return Gap(compare_pairs(values), Sources("seeds are the units", "one draw", clients), estimate_variance_components(values))
 
 
 def over_clients(low: float, high: float, bound: bool = False) -> Interval:
@@ -43,13 +51,13 @@ def parts(total: float, similarity: float, spread: float = 0.0) -> Decomposition
     ],
 )
 def test_a_gain_is_from_similarity_from_half_of_it_on(similarity: float, origin: str) -> None:
-    assert origin_of(parts(1.0, similarity)) == origin
+    assert classify_origin(parts(1.0, similarity)) == origin
 
 
 def test_what_similarity_brings_must_be_shown() -> None:
-    assert origin_of(parts(1.0, 0.75, spread=0.125)) == "all"
-    assert origin_of(parts(1.0, 0.75, spread=1.0)) == "not shown"  # its interval holds 0
-    assert origin_of(Decomposition(gain(1.0), (GainPart("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
+    assert classify_origin(parts(1.0, 0.75, spread=0.125)) == "all"
+    assert classify_origin(parts(1.0, 0.75, spread=1.0)) == "not shown"  # its interval holds 0
+    assert classify_origin(Decomposition(gain(1.0), (GainPart("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
 
 
 @pytest.mark.parametrize("tests", range(1, 11))
@@ -59,26 +67,26 @@ def test_seeds_needed_are_the_fewest_with_which_the_test_can_speak(tests: int) -
     def speaks(seeds: int) -> bool:
         least = float(wilcoxon(np.arange(1, seeds + 1), alternative="greater", method="exact").pvalue)
         assert least == 2.0**-seeds
-        return bool(holm([least] + [1.0] * (tests - 1))[0] < LEVEL)
+        return bool(correct_holm([least] + [1.0] * (tests - 1))[0] < LEVEL)
 
-    assert repetitions_needed(tests) == next(seeds for seeds in range(1, 30) if speaks(seeds))
+    assert compute_needed_repetitions(tests) == next(seeds for seeds in range(1, 30) if speaks(seeds))
 
 
 def test_where_nothing_is_tested_seeds_are_needed_as_for_one_test() -> None:
-    assert repetitions_needed(0) == repetitions_needed(1) == 5
+    assert compute_needed_repetitions(0) == compute_needed_repetitions(1) == 5
 
 
 @pytest.mark.parametrize("tests", range(1, 60))
 def test_the_design_alone_names_the_test_that_decides(tests: int) -> None:
-    decided = [deciding_test(repetitions, tests) for repetitions in range(1, 12)]
-    needed = repetitions_needed(tests)
+    decided = [choose_test(repetitions, tests) for repetitions in range(1, 12)]
+    needed = compute_needed_repetitions(tests)
     assert decided == [None if n < 5 else "paired t" if n < needed else "signed-rank" for n in range(1, 12)]
-    assert deciding_test(10, tests) == "signed-rank" or tests > 51  # the usual ten draws
+    assert choose_test(10, tests) == "signed-rank" or tests > 51  # the usual ten draws
 
 
 def test_with_one_more_than_needed_a_single_draw_may_be_against_a_method() -> None:
     for tests in range(1, 20):
-        n = repetitions_advised(tests)
+        n = compute_advised_repetitions(tests)
         least = [float(wilcoxon([-0.5, *range(1, count)], alternative="greater", method="exact").pvalue) for count in (n - 1, n)]
         assert [tests * p < LEVEL for p in least] == [False, True]
 
@@ -99,20 +107,20 @@ def test_what_a_design_cannot_show_is_said_with_the_number_that_can() -> None:
 
 
 def test_the_t_test_needs_five_repetitions_and_a_spread() -> None:
-    assert outcome_of(gain(1.0, 0.1), 0.001, 4, NOT_SHOWN, "paired t") == "better"
-    assert outcome_of(gain(1.0, 0.1), 0.06, 4, NOT_SHOWN, "paired t") == "unclear"
-    assert outcome_of(gain(1.0, 0.1, seeds=4), 0.001, 4, NOT_SHOWN, "paired t") == "unproven"  # not all of the design is complete
-    assert outcome_of(gain(1.0), 4 * 2.0**-6, 4, NOT_SHOWN, "paired t") == "unproven"  # equal differences
-    assert outcome_of(gain(1.0, 0.1, seeds=3), 4 * 2.0**-3, 4, NOT_SHOWN, None) == "unproven"
+    assert decide_outcome(gain(1.0, 0.1), 0.001, 4, NOT_SHOWN, "paired t") == "better"
+    assert decide_outcome(gain(1.0, 0.1), 0.06, 4, NOT_SHOWN, "paired t") == "unclear"
+    assert decide_outcome(gain(1.0, 0.1, seeds=4), 0.001, 4, NOT_SHOWN, "paired t") == "unproven"  # not all of the design is complete
+    assert decide_outcome(gain(1.0), 4 * 2.0**-6, 4, NOT_SHOWN, "paired t") == "unproven"  # equal differences
+    assert decide_outcome(gain(1.0, 0.1, seeds=3), 4 * 2.0**-3, 4, NOT_SHOWN, None) == "unproven"
 
 
 def test_the_deciding_test_gives_the_p_value() -> None:
     spread = gain(1.0, 0.1)
-    assert spread.p_by("signed-rank") == spread.p_by(None) == spread.p == 2.0**-6
-    assert spread.p_by("paired t") == spread.units.t_p < 2.0**-6
-    assert gain(1.0).p_by("paired t") == 2.0**-6  # where t is undefined
+    assert spread.get_p_value("signed-rank") == spread.get_p_value(None) == spread.p == 2.0**-6
+    assert spread.get_p_value("paired t") == spread.units.t_p < 2.0**-6
+    assert gain(1.0).get_p_value("paired t") == 2.0**-6  # where t is undefined
     wide = gain(1.0, 0.1, clients=over_clients(-1.0, 3.0))
-    assert wide.p_by("paired t") == wide.p > LEVEL  # the other sources have to agree
+    assert wide.get_p_value("paired t") == wide.p > LEVEL  # the other sources have to agree
 
 
 @pytest.mark.parametrize(
@@ -131,14 +139,14 @@ def test_the_deciding_test_gives_the_p_value() -> None:
     ],
 )
 def test_outcomes(test: Gap, p: float, outcome: str) -> None:
-    assert outcome_of(test, p, 1, NOT_SHOWN) == outcome
+    assert decide_outcome(test, p, 1, NOT_SHOWN) == outcome
 
 
 def test_no_difference_is_said_where_it_is_shown_and_nothing_else_is() -> None:
     shown = Equivalence(0.01, 0.03)
-    assert outcome_of(gain(0.001, 0.001), 0.2, 1, shown) == "same"
-    assert outcome_of(gain(0.005, 0.0001), 0.02, 1, shown) == "better"  # small, and still clear
-    assert outcome_of(gain(0.001, seeds=1), float("nan"), 1, shown) == "unjudged"
+    assert decide_outcome(gain(0.001, 0.001), 0.2, 1, shown) == "same"
+    assert decide_outcome(gain(0.005, 0.0001), 0.02, 1, shown) == "better"  # small, and still clear
+    assert decide_outcome(gain(0.001, seeds=1), float("nan"), 1, shown) == "unjudged"
 
 
 def test_the_widest_interval_and_the_largest_p_decide() -> None:

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from analysis.made_records import ALONE, AVG, GROUP, SIM, by_hand, flat
-from coterie.analysis.findings import findings_of
+from coterie._util.errors import UserError
+from coterie.analysis.findings import compute_findings
 from coterie.analysis.score_names import SCORES
-from coterie.analysis.scores import LAST, curve_scores, scope_of, scores_of
+from coterie.analysis.scores import TAIL_ROUNDS, compute_scores, find_scope, score_curves
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
-from coterie.evidence.record import DIVERGED, LaneEnd
+from coterie.evidence.records import DIVERGED, LaneEnd
 
 
 def test_scores_by_hand() -> None:
     curve = np.array([[[0], [50], [70], [60]]])  # one seed, rounds 0 to 3, one client of 100 samples
     validation = np.array([[[nan, 0.4, 0.3, 0.4]]])
-    found = findings_of(by_hand({AVG: curve}, validation=validation), scores=("final", "last10", "mean", "validated", "max"))
+    found = compute_findings(by_hand({AVG: curve}, validation=validation), scores=("final", "last10", "mean", "validated", "max"))
     scores = {name: estimate.mean for name, estimate in found.methods[AVG].scores.items()}
     # round 0 is the start and counts in none; of the rounds that validate equally well the first is taken
     assert scores == pytest.approx({"final": 0.6, "last10": 0.6, "mean": 0.6, "validated": 0.5, "max": 0.7})
-    assert "max" not in findings_of(by_hand({AVG: curve})).methods[AVG].scores
+    assert "max" not in compute_findings(by_hand({AVG: curve})).methods[AVG].scores
     stability = found.methods[AVG].stability
     assert stability.change.mean == pytest.approx((0.2 + 0.1) / 2)
     assert stability.median_rounds == 2  # the target is FedAvg's own mean score, .6
@@ -32,14 +32,14 @@ def test_scores_by_hand() -> None:
 def test_final_is_the_last_round_and_never_the_best() -> None:
     # The best round is in the middle: a curve that rises to .9 and falls back to .4.
     curve = np.array([[0.5, 0.9, 0.6, 0.4]])
-    scores = {name: float(values[0]) for name, values in curve_scores(curve).items()}
+    scores = {name: float(values[0]) for name, values in score_curves(curve).items()}
     assert scores == pytest.approx({"final": 0.4, "last10": 0.6, "mean": 0.6, "max": 0.9, "median": 0.55, "change": (0.4 + 0.3 + 0.2) / 3})
     records = by_hand({AVG: np.array([[[99], [50], [90], [60], [40]]])})  # a start at .99 counts in none
-    found = scores_of(records, scope_of(records), 0)
+    found = compute_scores(records, find_scope(records), 0)
     assert found["final"] == found["macro"] == found["worst"] == pytest.approx([0.4])
     assert found["max"] == pytest.approx([0.9])
-    long = np.array([np.r_[np.full(5, 0.1), np.full(LAST, 0.7)]])
-    assert curve_scores(long)["last10"] == pytest.approx([0.7])
+    long = np.array([np.r_[np.full(5, 0.1), np.full(TAIL_ROUNDS, 0.7)]])
+    assert score_curves(long)["last10"] == pytest.approx([0.7])
 
 
 def test_a_run_that_diverged_has_no_score_at_all() -> None:
@@ -51,21 +51,21 @@ def test_a_run_that_diverged_has_no_score_at_all() -> None:
     validation = np.full((2, 3, 5), 0.5)
     validation[1, 1, 3:] = nan
     records = by_hand(right, groups, validation, stopped={(GROUP, 1): LaneEnd(2, DIVERGED, "in round 3")})
-    scope = scope_of(records)
+    scope = find_scope(records)
     assert (scope.seeds.tolist(), scope.last) == ([0, 1, 2], 4)
-    found = scores_of(records, scope, 1)
+    found = compute_scores(records, scope, 1)
     assert set(found) == set(SCORES) - {"auroc", "mae", "rmse", "perplexity", "unseen"}
     for name, values in found.items():
         assert np.isfinite(values).tolist() == [True, False, True], name
-    assert all(np.isfinite(values).all() for values in scores_of(records, scope, 0).values() if not np.isnan(values).all())
-    (own,) = [finding for label, finding in findings_of(records).methods.items() if label == GROUP]
+    assert all(np.isfinite(values).all() for values in compute_scores(records, scope, 0).values() if not np.isnan(values).all())
+    (own,) = [finding for label, finding in compute_findings(records).methods.items() if label == GROUP]
     assert own.scores["final"].mean == pytest.approx((60 + 62) / 200)
     assert own.stopped == {(0, 1): "diverged in round 3"}
 
 
 @pytest.mark.parametrize("curve", [[0.5, 0.9, nan], [nan, nan, nan]])
 def test_curves_that_do_not_end_have_no_scores(curve: list[float]) -> None:
-    found = curve_scores(np.array([curve, [0.1, 0.2, 0.3]]))
+    found = score_curves(np.array([curve, [0.1, 0.2, 0.3]]))
     assert all(isnan(values[0]) and np.isfinite(values[1]) for values in found.values())
 
 
@@ -83,12 +83,12 @@ def test_where_every_run_diverged_none_is_taken_for_complete() -> None:
     cut(one, 0, 2)
     cut(one, 1, 1)
     records = by_hand({AVG: one}, stopped=stopped_at({(AVG, 0): 2, (AVG, 1): 1}))
-    scope = scope_of(records)
+    scope = find_scope(records)
     assert (scope.seeds.tolist(), scope.last) == ([0, 1], 4)
-    assert all(np.isnan(values).all() for values in scores_of(records, scope, 0).values())
+    assert all(np.isnan(values).all() for values in compute_scores(records, scope, 0).values())
     at_once = flat(50, seeds=1, rounds=4)
     cut(at_once, 0, 0)
-    assert scope_of(by_hand({AVG: at_once}, stopped=stopped_at({(AVG, 0): 0}))).last == 4
+    assert find_scope(by_hand({AVG: at_once}, stopped=stopped_at({(AVG, 0): 0}))).last == 4
 
 
 def test_a_seed_in_which_every_run_diverged_counts_beside_the_others() -> None:
@@ -96,22 +96,22 @@ def test_a_seed_in_which_every_run_diverged_counts_beside_the_others() -> None:
     for values in (one, two):
         cut(values, 1, 1)
     ended = stopped_at({(AVG, 1): 1, (SIM, 1): 1})
-    scope = scope_of(by_hand({AVG: one, SIM: two}, stopped=ended))
+    scope = find_scope(by_hand({AVG: one, SIM: two}, stopped=ended))
     assert (scope.seeds.tolist(), scope.last) == ([0, 1, 2], 4)
     for values in (one, two):  # and in a study that stands at round 3
         values[:, 4:] = -1
     records = by_hand({AVG: one, SIM: two}, stopped=ended)
-    scope = scope_of(records)
+    scope = find_scope(records)
     assert (scope.seeds.tolist(), scope.last) == ([0, 1, 2], 3)
-    assert np.isfinite(scores_of(records, scope, 1)["final"]).tolist() == [True, False, True]
+    assert np.isfinite(compute_scores(records, scope, 1)["final"]).tolist() == [True, False, True]
 
 
 def test_seeds_that_are_not_as_far_as_others_do_not_count_yet() -> None:
     one = flat(50, seeds=3, rounds=4)
     cut(one, 2, 2)
-    scope = scope_of(by_hand({AVG: one, ALONE: one}))
+    scope = find_scope(by_hand({AVG: one, ALONE: one}))
     assert (scope.seeds.tolist(), scope.last) == ([0, 1], 4)
     nothing = np.full((2, 5, 4), -1)
     nothing[:, 0] = 50
     with pytest.raises(UserError, match="no evaluated round yet"):
-        scope_of(by_hand({AVG: nothing}))
+        find_scope(by_hand({AVG: nothing}))

@@ -13,8 +13,8 @@ import pytest
 
 import coterie as ct
 from coterie.cli import main
-from coterie.deploy import to_onnx
-from coterie.deploy.bundle_files import read_bundle
+from coterie.deploy.bundle import export
+from coterie.deploy.bundle.files import read_bundle
 from coterie.evidence.reader import Evidence
 
 RAW = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal", "num")
@@ -128,10 +128,10 @@ def test_all_writes_a_folder_for_each_client(coterie: Commands, study: Path, tmp
 
 
 def test_odd_client_names_make_safe_folders() -> None:
-    from coterie.cli.export import _folder_name
+    from coterie.cli.export import _make_folder_name
 
-    assert _folder_name("../a b/c") == "%2E.%2Fa b%2Fc"
-    assert _folder_name("f01_12") == "f01_12"
+    assert _make_folder_name("../a b/c") == "%2E.%2Fa b%2Fc"
+    assert _make_folder_name("f01_12") == "f01_12"
 
 
 def test_bad_input_to_export_is_one_sentence(coterie: Commands, study: Path, tmp_path: Path) -> None:
@@ -161,18 +161,18 @@ def test_bad_input_to_predict_is_one_sentence(coterie: Commands, study: Path, tm
 
 
 def test_onnx_without_its_packages_is_one_sentence(coterie: Commands, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_onnx, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(export, "ONNX_PACKAGES", ("no_such_package",))
     words = ("export", study, "--method", "fedavg", "--client", "va", "--out", tmp_path / "b", "--onnx")
     assert "--onnx needs the package no_such_package: install it with pip install 'coterie[onnx]'" in coterie.refused(*words)
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.skipif(any(find_spec(name) is None for name in (*to_onnx.PACKAGES, "onnxruntime")), reason="needs the extra onnx")
+@pytest.mark.skipif(any(find_spec(name) is None for name in (*export.ONNX_PACKAGES, "onnxruntime")), reason="needs the extra onnx")
 def test_onnx_answers_as_the_bundle(coterie: Commands, study: Path, tmp_path: Path) -> None:
     import onnxruntime
 
     coterie("export", study, "--method", "fedavg", "--client", "va", "--out", tmp_path / "b", "--onnx")
     x = ct.load("heart").x[:9]
-    session = onnxruntime.InferenceSession(str(tmp_path / "b" / to_onnx.ONNX))
+    session = onnxruntime.InferenceSession(str(tmp_path / "b" / export.ONNX_FILE))
     assert session.run(None, {"x": x})[0] == pytest.approx(read_bundle(tmp_path / "b").answer(x).probabilities, abs=1e-5)
     assert "leave --onnx away" in coterie.refused("export", study, "--method", "fedex", "--client", "va", "--out", tmp_path / "c", "--onnx")

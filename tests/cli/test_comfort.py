@@ -8,9 +8,9 @@ import pytest
 
 import coterie as ct
 from cli.test_commands import QUICK, coterie
-from coterie.cli.comparisons import _number
-from coterie.cli.stopping import _again, _told
-from coterie.core.settings import help_of
+from coterie.cli.tables import _format_number
+from coterie.cli.terminal import _describe_interruption, _make_resume_command
+from coterie.core.settings import get_help
 from coterie.methods.catalogue import methods, wrappers
 from coterie.models.catalogue import models
 from coterie.models.explained import explain_model
@@ -26,7 +26,7 @@ def test_every_setting_of_every_model_and_method_is_explained(capfd: pytest.Capt
     for registry in (methods, wrappers):
         for name in registry:
             kind = registry[name]
-            assert not is_dataclass(kind) or [f.name for f in fields(kind) if f.name != "method" and not help_of(f)] == [], name
+            assert not is_dataclass(kind) or [f.name for f in fields(kind) if f.name != "method" and not get_help(f)] == [], name
     code, out, _ = coterie(capfd, monkeypatch, "models", "lstm")
     assert code == 0
     assert "Recurrent layers" in out
@@ -36,13 +36,13 @@ def test_every_setting_of_every_model_and_method_is_explained(capfd: pytest.Capt
 
 
 def test_a_difference_that_rounds_to_nothing_has_no_minus() -> None:
-    assert _number(-0.01, "+z.1f") == "+0.0"
+    assert _format_number(-0.01, "+z.1f") == "+0.0"
 
 
 def test_how_to_go_on_is_a_command_that_can_be_pasted() -> None:
     words = ["run", "fedprox(mu=1)", "--out", "my study", "--resume"]
-    assert _again(words) == "coterie run 'fedprox(mu=1)' --out 'my study' --resume"
-    assert _again(["run", "s.toml"]).startswith("--resume, if a folder was named")
+    assert _make_resume_command(words) == "coterie run 'fedprox(mu=1)' --out 'my study' --resume"
+    assert _make_resume_command(["run", "s.toml"]).startswith("--resume, if a folder was named")
 
 
 def test_tracking_from_the_command_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_is_stopped_before_it_wrote_says_so(tmp_path: Path, monkeypatch: py
         ),
     ):
         monkeypatch.setattr("sys.argv", ["coterie", *words])
-        assert _told(command) == told
+        assert _describe_interruption(command) == told
 
 
 def test_a_study_of_ten_rounds_or_fewer_has_no_column_of_its_last_ten(

@@ -178,7 +178,7 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
     assert "8 clients, 3 of them evaluated, 650 parameters, 6 rounds, 4 lanes" in " ".join(stderr.split())
     assert not (tmp_path / "out").exists()
 
-    monkeypatch.setattr("coterie.run.memory.host_memory", lambda: 1000)
+    monkeypatch.setattr("coterie.run.waves.host_memory", lambda: 1000)
     code, _, stderr = coterie(capfd, monkeypatch, "plan", str(file))
     assert code == 2
     assert "One seed of this study holds 41.6 kB" in stderr

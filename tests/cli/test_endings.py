@@ -15,12 +15,11 @@ import pytest
 
 from cli.processes import MAIN, coterie_process, environment
 from cli.test_bundle_commands import Commands
-from coterie.cli.endings import LEAST_SPACE, ending_of, out_of_memory
-from coterie.core.errors import UserError
-from coterie.core.json_object import read_words
-from coterie.core.plain import read_json
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json, read_json_strings
+from coterie.cli.exit_errors import MIN_ADDRESS_SPACE, describe_exit, is_out_of_memory
 from coterie.data import table
-from coterie.evidence.settings import MOST_SEEDS, Settings, parse_seeds
+from coterie.evidence.settings import MAX_SEEDS, Settings, parse_seeds
 from coterie.evidence.writer import WriteError
 from coterie.run.execution import Execution
 
@@ -83,7 +82,7 @@ def test_a_terminal_that_lacks_signs_ends_no_command(tmp_path: Path) -> None:
     assert found.stderr.decode("latin-1") == "coterie: ö?? holds no study: name the folder that --out made.\n"
 
 
-@pytest.mark.parametrize("limit", [400 << 20, LEAST_SPACE - 1])
+@pytest.mark.parametrize("limit", [400 << 20, MIN_ADDRESS_SPACE - 1])
 def test_too_little_address_space_is_one_sentence(limit: int, tmp_path: Path) -> None:
     found = subprocess.run(
         [*MAIN, "run", "fedavg"],
@@ -100,12 +99,12 @@ def test_too_little_address_space_is_one_sentence(limit: int, tmp_path: Path) ->
 
 
 def test_which_errors_are_sentences() -> None:
-    told = ending_of(UserError("Wrong."))
+    told = describe_exit(UserError("Wrong."))
     assert told == ("Wrong.", 2)
-    assert ending_of(WriteError("Full.")) == ("Full.", 1)
-    assert ending_of(ZeroDivisionError()) is None  # a bug keeps its traceback
-    assert ending_of(RuntimeError("a bug")) is None
-    wrong = ending_of(PermissionError(13, "Permission denied", "/some/x"))
+    assert describe_exit(WriteError("Full.")) == ("Full.", 1)
+    assert describe_exit(ZeroDivisionError()) is None  # a bug keeps its traceback
+    assert describe_exit(RuntimeError("a bug")) is None
+    wrong = describe_exit(PermissionError(13, "Permission denied", "/some/x"))
     assert wrong == ("/some/x: Permission denied: check the path, its permissions and the room on the disk.", 2)
     for error in (
         MemoryError(),
@@ -114,8 +113,8 @@ def test_which_errors_are_sentences() -> None:
         OSError(12, "Cannot allocate memory"),
         ImportError("lib.so.0: failed to map segment from shared object"),
     ):
-        assert out_of_memory(error)
-        found = ending_of(error)
+        assert is_out_of_memory(error)
+        found = describe_exit(error)
         assert found is not None
         assert found.code == 2
         assert found.sentence.startswith("There is not enough memory for this")
@@ -173,7 +172,7 @@ def test_wrong_types_in_a_study_s_files_are_one_sentence(name: str, content: str
     read: dict[str, Callable[[Path], object]] = {
         "settings": lambda path: Settings.from_json(read_json(path)),
         "execution": Execution.read,
-        "routes": read_words,
+        "routes": read_json_strings,
     }
     path = tmp_path / f"{name}.json"
     path.write_text(content)
@@ -215,7 +214,7 @@ def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_pat
 
 def test_seeds() -> None:
     assert parse_seeds("0,2,5-7") == (0, 2, 5, 6, 7)
-    assert len(parse_seeds(f"1-{MOST_SEEDS}")) == MOST_SEEDS
-    assert len(Settings(methods=("fedavg",), data="digits", seeds=tuple(range(MOST_SEEDS))).seeds) == MOST_SEEDS  # in no time
+    assert len(parse_seeds(f"1-{MAX_SEEDS}")) == MAX_SEEDS
+    assert len(Settings(methods=("fedavg",), data="digits", seeds=tuple(range(MAX_SEEDS))).seeds) == MAX_SEEDS  # in no time
     with pytest.raises(UserError, match="names the seed 3 twice"):
         Settings(methods=("fedavg",), data="digits", seeds=(3, 1, 3))

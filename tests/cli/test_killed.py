@@ -18,8 +18,8 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
 from coterie.evidence.restore import restore
-from coterie.run.aloft import Aloft
 from coterie.run.execution import Execution
+from coterie.run.pending_replies import PendingReplies
 from coterie.run.study import study
 
 DATA = "digits/rotated(clients=8,groups=4)"
@@ -96,7 +96,7 @@ def test_a_killed_run_with_clients_at_work_resumes_to_the_same_digest(coterie: C
     out = tmp_path / "cut"
     assert interrupt(out, signal.SIGKILL, 0.05, command=ASYNCHRONOUS) == -9
     stood, _ = restore(out)
-    flown = [lane.aloft for lane in stood.values() if isinstance(lane.aloft, Aloft)]
+    flown = [lane.pending for lane in stood.values() if isinstance(lane.pending, PendingReplies)]
     assert flown
     assert all(len(each) > 0 for each in flown)  # clients were at work, and what they will send is in the checkpoint
     coterie(*ASYNCHRONOUS[3:], "--out", out, "--resume")

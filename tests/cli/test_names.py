@@ -8,9 +8,9 @@ import pytest
 
 import coterie as ct
 from cli.test_bundle_commands import Commands
-from coterie.cli.console import PlainConsole, bold
-from coterie.core.errors import UserError, suggestion
-from coterie.core.showing import shown
+from coterie._util.errors import UserError, suggest_names
+from coterie._util.formatting import escape_controls
+from coterie.cli.console import PlainConsole, make_bold
 from coterie.data import leaf
 from coterie.data.catalogue import load
 from coterie.data.frames import check_columns
@@ -45,7 +45,7 @@ def test_every_command_prints_names_as_they_are(tmp_path: Path, coterie: Command
     spec = odd_names(tmp_path / "odd.csv")
     told = coterie("data", spec)
     for name in CLIENTS:
-        assert shown(name) in told
+        assert escape_controls(name) in told
     assert "\x1b[2J" not in told
     assert "[/x]" in told
     coterie("inspect", "--data", spec, "--references", "19", "--no-pilot", "--out", "inspected")
@@ -76,11 +76,11 @@ def test_a_reproduction_prints_its_words_as_they_are(tmp_path: Path, coterie: Co
 
 
 def test_the_console_gives_nothing_a_meaning(capfd: pytest.CaptureFixture[str]) -> None:
-    from coterie.cli.listing import listing
+    from coterie.cli.terminal import make_listing
 
     console = PlainConsole()
-    console.print(bold("[/bold]"), "[b]x[/b]", ":smile:", "a\x1b[31mb‮c")
-    console.print(listing(("[/head]",), [("[/cell]",), ("\x07",)]))
+    console.print(make_bold("[/bold]"), "[b]x[/b]", ":smile:", "a\x1b[31mb‮c")
+    console.print(make_listing(("[/head]",), [("[/cell]",), ("\x07",)]))
     out = capfd.readouterr().out
     assert out.splitlines()[0] == "[/bold] [b]x[/b] :smile: a\\x1b[31mb\\u202ec"
     assert [line.strip() for line in out.splitlines()[1:]] == ["[/head]", "[/cell]", "\\x07"]
@@ -136,8 +136,8 @@ def test_equal_names_are_found_in_one_pass() -> None:
 
 
 def test_a_suggestion_is_short_whatever_is_known() -> None:
-    assert len(suggestion("label", (f"column {i} {'x' * 1000}" for i in range(5000)))) < 50_000
-    assert suggestion("labl", [*(f"column {i}" for i in range(5000)), "label"]) == "did you mean 'label'?"
+    assert len(suggest_names("label", (f"column {i} {'x' * 1000}" for i in range(5000)))) < 50_000
+    assert suggest_names("labl", [*(f"column {i}" for i in range(5000)), "label"]) == "did you mean 'label'?"
     with pytest.raises(UserError, match="names the user 'b' twice"):
         read_users(["a", "b", "c", "b"])
 

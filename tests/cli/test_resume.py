@@ -10,16 +10,15 @@ import pytest
 
 import coterie as ct
 from cli.test_bundle_commands import Commands
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.evidence import Evidence
 from coterie.evidence import digest as digest_of
-from coterie.evidence.head import read_study_head
-from coterie.evidence.manifest import Manifest, read_manifest
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.manifest import Manifest, read_manifest, read_study_head
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.resuming import resume_study
+from coterie.run.resume import resume_study
 from coterie.run.study import Study
 
 QUICK = ("--data", "synthetic(0,0,clients=4)", "--rounds", "2", "--max-steps", "1", "--engine", "loop", "--checkpoint-every", "1")

@@ -15,15 +15,15 @@ import pytest
 import coterie as ct
 from cli.processes import MAIN, coterie_process, environment
 from cli.test_bundle_commands import Commands
-from coterie.core.errors import UserError
-from coterie.core.trust import UntrustedCodeError
+from coterie._util.errors import UserError
+from coterie.core.specs import UntrustedCodeError
 from coterie.data.catalogue import sources
-from coterie.deploy.bundle_files import read_bundle
-from coterie.deploy.export import served
+from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.bundle.files import read_bundle
 from coterie.methods.catalogue import build, methods
 from coterie.models.catalogue import models
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.carry_out import reproduce
+from coterie.reproduce.rejudge import reproduce
 from coterie.run.study_file import read_study_file
 
 DATA = "digits/iid(clients=4)"
@@ -204,7 +204,7 @@ def test_evidence_is_shown_without_its_code_and_exported_only_with_trust(coterie
         coterie(*command, "study")
     assert "if you trust it, say so with --trust" in coterie.refused("export", "study", "--method", "fedavg", "--all", "--out", "bundles")
     with pytest.raises(UntrustedCodeError):
-        served("study", "fedavg")
+        load_served_models("study", "fedavg")
     assert not ran(here)
     coterie("export", "study", "--method", "fedavg", "--client", "client-0", "--out", "bundle", "--trust")
     assert ran(here)

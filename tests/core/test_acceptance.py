@@ -4,11 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core import acceptance
-from coterie.core.acceptance import accept, assemble, nobody
-from coterie.core.asks import Error, Evaluate, Evaluated, Gradient, Losses, Train, Trained
+from coterie.core import replies
+from coterie.core.asks import AskErrors, Evaluate, Evaluated, Gradient, Losses, Refusal, RefusedReply, Train, Trained
 from coterie.core.local import Local
-from coterie.core.refusals import Refusal, Refused
+from coterie.core.replies import accept, assemble, make_empty_reply
 from coterie.core.serving import Serving
 
 MODELS = np.zeros((2, 3), np.float32)
@@ -27,16 +26,16 @@ def test_assembles_in_ascending_order() -> None:
 
 
 def test_nobody_answered() -> None:
-    for ask in (ASK, Gradient(ASK.clients, MODELS), Losses(ASK.clients, MODELS), Error(ASK.clients, MODELS), EVALUATE):
-        reply = accept(ask, nobody(ask))
+    for ask in (ASK, Gradient(ASK.clients, MODELS), Losses(ASK.clients, MODELS), AskErrors(ASK.clients, MODELS), EVALUATE):
+        reply = accept(ask, make_empty_reply(ask))
         assert isinstance(reply, ask.reply)
         assert len(reply) == len(reply.sizes) == 0
         assert reply.refused == {}
         assert accept(ask, assemble(ask, {})).clients.tolist() == []
-    assert nobody(ASK).vectors.shape == (0, 3)
-    assert nobody(ASK).vectors.dtype == np.float32
-    assert nobody(Losses(ASK.clients, MODELS)).losses.shape == (0, 2)
-    assert nobody(EVALUATE).hits.ndim == 2  # of how many classes is not known
+    assert make_empty_reply(ASK).vectors.shape == (0, 3)
+    assert make_empty_reply(ASK).vectors.dtype == np.float32
+    assert make_empty_reply(Losses(ASK.clients, MODELS)).losses.shape == (0, 2)
+    assert make_empty_reply(EVALUATE).hits.ndim == 2  # of how many classes is not known
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,8 @@ def test_one_odd_client_is_refused_and_costs_nobody_else_the_round(bad: Any, why
 
 
 def test_a_refusal_says_itself() -> None:
-    assert str(Refused(Refusal.NOT_FINITE, "vectors")) == "sent numbers that are not finite (vectors)"
-    assert str(Refused(Refusal.TWICE)) == "answered twice"
+    assert str(RefusedReply(Refusal.NOT_FINITE, "vectors")) == "sent numbers that are not finite (vectors)"
+    assert str(RefusedReply(Refusal.TWICE)) == "answered twice"
     assert len({refusal.value for refusal in Refusal}) == len(Refusal) == 12  # none is another's alias
 
 
@@ -90,29 +89,29 @@ def test_sorts_every_array_alike() -> None:
 def test_strangers_are_refused() -> None:
     reply = accept(ASK, trained([1, 2]))
     assert reply.clients.tolist() == [1]
-    assert reply.refused == {2: Refused(Refusal.NOT_ASKED)}
+    assert reply.refused == {2: RefusedReply(Refusal.NOT_ASKED)}
 
 
 @pytest.mark.parametrize("order", [[1, 4, 4], [4, 1, 4], [4, 4, 1]])
 def test_who_answers_twice_counts_not_at_all(order: list[int]) -> None:
     reply = accept(ASK, trained(order))
     assert reply.clients.tolist() == [1]
-    assert reply.refused == {4: Refused(Refusal.TWICE)}
+    assert reply.refused == {4: RefusedReply(Refusal.TWICE)}
 
 
 def test_a_whole_reply_of_the_wrong_length() -> None:
     reply = accept(ASK, Trained(np.array([1, 4]), np.zeros((2, 2), np.float32), np.ones(2, np.int64), np.ones(2, np.int64)))
     assert len(reply) == 0
-    wrong = Refused(Refusal.WRONG_SHAPE, "vectors has shape (2,), expected (3,)")
+    wrong = RefusedReply(Refusal.WRONG_SHAPE, "vectors has shape (2,), expected (3,)")
     assert reply.refused == {1: wrong, 4: wrong}
 
 
 def test_reasons_of_the_wire_are_kept() -> None:
-    odd = Refused(Refusal.UNREADABLE, "half of it was lost")
+    odd = RefusedReply(Refusal.UNREADABLE, "half of it was lost")
     early = Trained(np.array([1]), np.zeros((1, 3), np.float32), np.ones(1, np.int64), np.ones(1, np.int64), refused={4: odd})
     assert accept(ASK, early).refused == {4: odd}
     poisoned = Trained(np.array([1]), np.full((1, 3), np.inf, np.float32), np.ones(1, np.int64), np.ones(1, np.int64), refused={4: odd})
-    assert accept(ASK, poisoned).refused == {4: odd, 1: Refused(Refusal.NOT_FINITE, "vectors")}
+    assert accept(ASK, poisoned).refused == {4: odd, 1: RefusedReply(Refusal.NOT_FINITE, "vectors")}
 
 
 def test_losses_and_errors_are_checked_too() -> None:
@@ -121,9 +120,9 @@ def test_losses_and_errors_are_checked_too() -> None:
     reply = accept(losses, assemble(losses, rows))
     assert reply.clients.tolist() == [4]
     assert {client: refused.why for client, refused in reply.refused.items()} == {1: Refusal.NOT_FINITE, 6: Refusal.WRONG_SHAPE}
-    error = Error(ASK.clients, MODELS)
+    error = AskErrors(ASK.clients, MODELS)
     row = {"labels": [1.0, 2.0], "probabilities": [0.5, np.inf], "sizes": 3}
-    assert accept(error, assemble(error, {1: row})).refused == {1: Refused(Refusal.NOT_FINITE, "probabilities")}
+    assert accept(error, assemble(error, {1: row})).refused == {1: RefusedReply(Refusal.NOT_FINITE, "probabilities")}
 
 
 def counted(classes: int) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def test_of_evaluations_that_differ_in_length_the_odd_ones_are_refused() -> None
     assert isinstance(reply, Evaluated)
     assert reply.clients.tolist() == [4, 6]
     assert reply.sizes.tolist() == [6, 6]
-    assert reply.refused == {1: Refused(Refusal.WRONG_SHAPE, "hits has shape (2,), expected (3,)")}
+    assert reply.refused == {1: RefusedReply(Refusal.WRONG_SHAPE, "hits has shape (2,), expected (3,)")}
 
 
 @pytest.mark.parametrize("hits", [1, [[1, 1, 1]]], ids=["a number", "a table"])
@@ -160,9 +159,9 @@ def test_many_clients_few_numbers_are_looked_at_in_few_pieces(shape: tuple[int, 
         seen.append(len(found))
         return found
 
-    monkeypatch.setattr(acceptance, "in_order", counted_in_order)
+    monkeypatch.setattr(replies, "map_in_order", counted_in_order)
     values = np.zeros(shape, np.float32)
-    assert acceptance._all_finite(values)
+    assert replies._is_all_finite(values)
     values[-1, -1] = np.nan
-    assert not acceptance._all_finite(values)
+    assert not replies._is_all_finite(values)
     assert seen == [pieces, pieces]

@@ -5,10 +5,9 @@ from typing import Any, assert_type
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Ask, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Train, Trained
-from coterie.core.errors import UserError
-from coterie.core.local import Local
-from coterie.core.rules import LocalRule, Step
+from coterie.core.local import Local, LocalRule, Step
 from coterie.core.serving import COMBINED, Mixture, Serving
 
 CLIENTS = np.array([2, 5, 7])

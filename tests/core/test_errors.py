@@ -3,7 +3,7 @@
 import pytest
 
 import coterie as ct
-from coterie.core.errors import ON_COMMAND_LINE, UserError, use_arguments
+from coterie._util.errors import ON_COMMAND_LINE, UserError, replace_flags
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from coterie.core.errors import ON_COMMAND_LINE, UserError, use_arguments
     ],
 )
 def test_flags_become_arguments(flags: str, arguments: str) -> None:
-    assert use_arguments(flags) == arguments
+    assert replace_flags(flags) == arguments
 
 
 def test_an_error_names_flags_only_on_the_command_line() -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import MOST_TOKEN, Inputs, several
+from coterie._util.errors import UserError
+from coterie.core.layout import MAX_TOKEN, Inputs, has_several_inputs
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple), min_size=1, max_size=4)
 
@@ -17,14 +17,14 @@ def test_what_is_packed_can_be_unpacked(data: st.DataObject, shapes: list[tuple[
     arrays = []
     for shape in shapes:
         kind = data.draw(st.sampled_from([np.float32, np.int64]))
-        values = st.integers(0, MOST_TOKEN) if kind is np.int64 else st.floats(-1e6, 1e6, width=32)
+        values = st.integers(0, MAX_TOKEN) if kind is np.int64 else st.floats(-1e6, 1e6, width=32)
         arrays.append(data.draw(hnp.arrays(kind, (rows, *shape), elements=values)))
     given_ = {f"input {i}": array for i, array in enumerate(arrays)} if named else tuple(arrays)
     inputs = Inputs.of(given_, "here")
     packed = inputs.pack(given_, "here")
     assert packed.shape == (rows, inputs.width)
     assert Inputs.read(inputs.told()) == inputs
-    again = inputs.unpacked(packed)
+    again = inputs.unpack(packed)
     found = list(again.values()) if isinstance(again, dict) else list(again)
     for one, two in zip(arrays, found, strict=True):
         assert (one.reshape(rows, -1) == two.reshape(rows, -1)).all()
@@ -42,7 +42,7 @@ def test_names_are_taken_in_their_own_order() -> None:
     [
         ((np.zeros((2, 1)), np.zeros((3, 1))), "2, 3 rows"),
         ((np.array(["a"]), np.zeros((1, 1))), "should be numbers"),
-        ((np.array([[MOST_TOKEN + 1]]), np.zeros((1, 1))), "between 0 and"),
+        ((np.array([[MAX_TOKEN + 1]]), np.zeros((1, 1))), "between 0 and"),
         ((np.array([[-1]]), np.zeros((1, 1))), "between 0 and"),
     ],
 )
@@ -62,7 +62,7 @@ def test_other_inputs_than_the_models_are_refused() -> None:
 
 
 def test_a_list_of_rows_is_one_input() -> None:
-    assert not several([[1.0, 2.0], [3.0, 4.0]])
-    assert not several(np.zeros((2, 2)))
-    assert not several(((1.0, 2.0), (3.0, 4.0)))
-    assert several((np.zeros((2, 2)), np.zeros((2, 1))))
+    assert not has_several_inputs([[1.0, 2.0], [3.0, 4.0]])
+    assert not has_several_inputs(np.zeros((2, 2)))
+    assert not has_several_inputs(((1.0, 2.0), (3.0, 4.0)))
+    assert has_several_inputs((np.zeros((2, 2)), np.zeros((2, 1))))

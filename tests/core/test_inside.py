@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import UserError
-from coterie.core.inside import folder_inside, inside, write_inside
+from coterie._util.errors import UserError
+from coterie._util.files import make_folder_inside, resolve_inside, write_inside
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def root(tmp_path: Path) -> Path:
 )
 def test_a_name_that_leads_out_is_refused(root: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"nothing is written there|cannot be written to"):
-        inside(root, *names)
+        resolve_inside(root, *names)
 
 
 def test_what_lies_within_is_found_though_the_root_itself_is_a_link(root: Path) -> None:
     link = root.with_name("link")
     link.symlink_to(root)
-    assert inside(link, "a", "b c") == link / "a" / "b c"
+    assert resolve_inside(link, "a", "b c") == link / "a" / "b c"
 
 
 def test_links_are_neither_followed_nor_written_through(root: Path) -> None:
@@ -37,10 +37,10 @@ def test_links_are_neither_followed_nor_written_through(root: Path) -> None:
     (root / "circle").symlink_to(root / "circle")
     for name in ("out", "circle"):
         with pytest.raises(UserError):
-            inside(root, name, "deeper")
+            resolve_inside(root, name, "deeper")
     for name in ("out", "beside"):
         with pytest.raises(UserError):
-            folder_inside(root, name)
+            make_folder_inside(root, name)
     victim = elsewhere / "victim"
     victim.write_text("precious")
     (root / "page").symlink_to(victim)

@@ -5,14 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.core import limits as limits_module
-from coterie.core.acceptance import accept
-from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Share, Train, Trained
-from coterie.core.errors import UserError
-from coterie.core.limits import Limits, Moves
+from coterie._util.errors import UserError
+from coterie.core import replies as limits_module
+from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Refusal, Share, Train, Trained
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.refusals import Refusal
+from coterie.core.replies import Limits, UpdateNorms, accept
 
 CLIENTS = np.arange(5)
 SIZES = np.array([10, 20, 30, 40, 50])
@@ -43,14 +41,14 @@ def test_far_is_measured_from_the_model_that_each_was_sent_in_medians() -> None:
 
 
 def test_how_far_is_measured_once_of_a_reply_and_anew_of_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, sound = list[int](), limits_module._lengths
+    measured, sound = list[int](), limits_module._compute_norms
 
     def counted(steps: np.ndarray) -> np.ndarray:
         measured.append(len(steps))
         return sound(steps)
 
-    monkeypatch.setattr(limits_module, "_lengths", counted)
-    moves = Moves()
+    monkeypatch.setattr(limits_module, "_compute_norms", counted)
+    moves = UpdateNorms()
     accepted = accept(ASK, trained([1, 2, 3, 4, 30]), Limits(norm=10), moves)
     assert np.concatenate(moves.of(ASK, accepted)).tolist() == [1, 2, 3, 4, 30]
     assert measured == [5]

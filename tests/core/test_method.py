@@ -4,19 +4,19 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Ask, Gradient, Trained
-from coterie.core.errors import UserError
 from coterie.core.layout import Layout
 from coterie.core.local import Local
-from coterie.core.method import Context, Round, changed, done
+from coterie.core.method import Context, Round, done, map_asks
 from coterie.core.mixing import Mixing
 from coterie.core.plan import Plan
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 from coterie.core.roster import Roster
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.testing import worlds
-from coterie.testing.play import round_context
+from coterie.testing.play import make_round_context
 
 ROSTER = Roster.of([f"client-{i}" for i in range(20)], np.ones(20, dtype=np.int64))
 
@@ -29,11 +29,11 @@ def test_the_context_holds_no_data() -> None:
     known = ["roster", "layout", "plan", "seed", "round_", "notes", "outputs", "validation", "task", "aggregate", "truth"]
     assert [f.name for f in fields(Context)] == known
     assert [f.name for f in fields(Roster)] == ["ids", "sizes", "reachable", "sites"]
-    held = round_context(worlds.world())
+    held = make_round_context(worlds.make_world())
     assert (held.outputs, held.validation, held.truth) == (3, True, None)
     held.draws("words", held.roster.clients)  # fills what the roster keeps
     largest = max(np.size(value) for value in vars(held.roster).values())
-    assert largest == len(worlds.world().problem.roster)  # a word for each client, nothing for each sample
+    assert largest == len(worlds.make_world().problem.roster)  # a word for each client, nothing for each sample
 
 
 def test_cohort_is_a_sorted_sample_without_replacement() -> None:
@@ -106,11 +106,11 @@ def test_randomness_by_purpose() -> None:
 def test_clients_draw_by_their_ids_anew_each_round_or_for_good() -> None:
     clients = np.array([3, 11, 7])
     draws = ctx().draws("groups", clients)
-    assert draws.tolist() == [key(0, "groups", 1, ROSTER.ids[client]) for client in clients]
+    assert draws.tolist() == [make_key(0, "groups", 1, ROSTER.ids[client]) for client in clients]
     assert ctx().draws("groups", clients[::-1]).tolist() == draws[::-1].tolist()
     assert ctx(round_=2).draws("groups", clients).tolist() != draws.tolist()
     lasting = ctx().draws("groups", clients, lasting=True)
-    assert lasting.tolist() == [key(0, "groups", ROSTER.ids[client]) for client in clients]
+    assert lasting.tolist() == [make_key(0, "groups", ROSTER.ids[client]) for client in clients]
     assert ctx(round_=2).draws("groups", clients, lasting=True).tolist() == lasting.tolist() != draws.tolist()
 
 
@@ -118,7 +118,7 @@ def test_a_sample_of_some_clients_is_drawn_as_a_cohort_is() -> None:
     assert ctx().sample(ROSTER.clients, 5, "cohort").tolist() == ctx().cohort().tolist()
     some = np.array([19, 4, 8, 15])
     picked = ctx().sample(some, 2, "probe")
-    assert picked.tolist() == sorted(sorted(some.tolist(), key=lambda client: key(0, "probe", 1, ROSTER.ids[client]))[:2])
+    assert picked.tolist() == sorted(sorted(some.tolist(), key=lambda client: make_key(0, "probe", 1, ROSTER.ids[client]))[:2])
     assert ctx().sample(some, 9, "probe").tolist() == [4, 8, 15, 19]
 
 
@@ -161,7 +161,7 @@ def test_a_script_may_run_within_another() -> None:
         asked.append(int(ask.clients[0]))
         return replace(ask, alone=True)
 
-    script = changed(inner(), change)
+    script = map_asks(inner(), change)
     asks = [next(script), script.send(3)]
     assert all(isinstance(ask, Gradient) and ask.alone for ask in asks)
     with pytest.raises(StopIteration) as end:

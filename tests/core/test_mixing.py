@@ -3,17 +3,16 @@ import pytest
 
 from coterie.core.arrays import Floats
 from coterie.core.asks import Trained
-from coterie.core.mixing import Mixing, add_rows, mix
-from coterie.core.rng import generator
-from coterie.core.row_sums import add_by_fours, add_plainly
+from coterie.core.mixing import Mixing, add_rows, add_rows_numpy, add_rows_unrolled, mix
+from coterie.core.rng import make_generator
 from coterie.testing import worlds
-from coterie.testing.play import round_context
+from coterie.testing.play import make_round_context
 
 IDS = np.arange(4)
 
 
 def vectors(n: int = 4, d: int = 9) -> Floats:
-    return generator(n).normal(size=(n, d)).astype(np.float32)
+    return make_generator(n).normal(size=(n, d)).astype(np.float32)
 
 
 def test_by_hand() -> None:
@@ -38,7 +37,7 @@ def test_within_groups_everybody_counts_by_weight_and_an_empty_group_keeps_its_m
 
 
 def test_a_row_does_not_depend_on_the_other_rows() -> None:
-    rows = generator(1).random((3, 4))
+    rows = make_generator(1).random((3, 4))
     rows /= rows.sum(1, keepdims=True)
     together = mix(Mixing(IDS, rows, np.zeros((3, 1))), vectors(), vectors(1))
     for j in range(3):
@@ -58,10 +57,10 @@ def test_nor_on_the_order_of_arrival() -> None:
 
 @pytest.mark.parametrize(("d", "n"), [(1, 7), (1024, 7), (5000, 7), (300_000, 7), *((33, n) for n in (1, 3, 4, 5, 8))])
 def test_compiled_and_interpreted_sums_have_the_same_bits(d: int, n: int) -> None:
-    weights, replies = generator(d).normal(size=n), vectors(n, d)
+    weights, replies = make_generator(d).normal(size=n), vectors(n, d)
     compiled, interpreted, by_term = np.zeros((3, d))
     add_rows(compiled, weights, np.arange(n), replies, 0)
-    add_plainly(interpreted, weights, np.arange(n), replies, 0)
+    add_rows_numpy(interpreted, weights, np.arange(n), replies, 0)
     for weight, reply in zip(weights, replies, strict=True):
         by_term += weight * reply.astype(np.float64)
     assert compiled.tobytes() == interpreted.tobytes() == by_term.tobytes()
@@ -70,9 +69,9 @@ def test_compiled_and_interpreted_sums_have_the_same_bits(d: int, n: int) -> Non
 
 
 def test_sums_begin_where_they_are_told_to_and_go_on_from_what_is_there() -> None:
-    weights, replies, rows = generator(1).normal(size=6), vectors(6, 50), np.array([4, 0, 2, 5, 1])
-    start = generator(2).normal(size=20)
-    for add in (add_by_fours, add_plainly):
+    weights, replies, rows = make_generator(1).normal(size=6), vectors(6, 50), np.array([4, 0, 2, 5, 1])
+    start = make_generator(2).normal(size=20)
+    for add in (add_rows_unrolled, add_rows_numpy):
         total = start.copy()
         add(total, weights[rows], rows, replies, 7)
         expected = start.copy()
@@ -103,7 +102,7 @@ def test_sums_in_float64_and_rounds_once() -> None:
 
 
 def test_a_matrix_for_other_clients_than_answered_is_an_error() -> None:
-    ctx = round_context(worlds.world())
+    ctx = make_round_context(worlds.make_world())
     trained = Trained(np.array([0, 2]), vectors(2), np.array([3, 4]), np.array([1, 1]))
     with pytest.raises(ValueError, match="different clients"):
         ctx.mix(Mixing.average(np.array([0, 1]), np.ones(2)), trained, vectors(1))

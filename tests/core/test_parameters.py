@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from coterie.core.layout import Layout, Slice
-from coterie.core.parameters import initial_models, layout_of, read, torch_seeded, write
+from coterie.core.model import make_initial_models, make_layout, read_vector, use_torch_seed, write_vector
 from coterie.methods.fedavg import FedAvg
 from coterie.testing import worlds
 from coterie.testing.play import PLAN, play
@@ -17,7 +17,7 @@ def build() -> nn.Sequential:
 
 
 def test_layout_says_what_each_slice_is() -> None:
-    layout = layout_of(build())
+    layout = make_layout(build())
     assert [(s.name, s.begin, s.end, s.kind) for s in layout.slices] == [
         ("0.weight", 0, 6, "weight"),
         ("0.bias", 6, 8, "weight"),
@@ -35,28 +35,28 @@ def test_layout_says_what_each_slice_is() -> None:
 
 def test_comparable_cuts_columns_only_where_needed() -> None:
     vectors = np.arange(42, dtype=np.float32).reshape(2, 21)
-    assert layout_of(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
-    assert np.shares_memory(layout_of(build()).comparable(vectors), vectors)  # no second copy of a large stack
+    assert make_layout(build()).comparable(vectors).tolist() == vectors[:, :16].tolist()
+    assert np.shares_memory(make_layout(build()).comparable(vectors), vectors)  # no second copy of a large stack
     apart = Layout((Slice("a", (1,), 0, "statistic"), Slice("b", (2,), 1, "weight")))
     assert apart.comparable(vectors[:, :3]).tolist() == vectors[:, 1:3].tolist()
     plain = np.zeros((2, 8), dtype=np.float32)
-    assert layout_of(nn.Linear(3, 2)).comparable(plain) is plain
+    assert make_layout(nn.Linear(3, 2)).comparable(plain) is plain
 
 
 def test_write_then_read() -> None:
     module = build()
     vector = np.arange(21, dtype=np.float32) / 8
     vector[20] = 7
-    write(module, torch.as_tensor(vector))
-    assert read(module).tolist() == vector.tolist()
+    write_vector(module, torch.as_tensor(vector))
+    assert read_vector(module).tolist() == vector.tolist()
     assert module.state_dict()["1.num_batches_tracked"].item() == 7
-    assert read(module[0])[5] == 5 / 8
+    assert read_vector(module[0])[5] == 5 / 8
 
 
 def test_what_is_frozen_is_not_sent_and_not_written() -> None:
     module = build()
     before = module.state_dict()["2.bias"].clone()
-    write(module, torch.ones(21))
+    write_vector(module, torch.ones(21))
     assert torch.equal(module.state_dict()["2.bias"], before)
 
 
@@ -69,7 +69,7 @@ def test_buffers_that_are_not_saved_or_fixed_are_not_sent() -> None:
             self.body, self.head, self.more = nn.BatchNorm1d(2).requires_grad_(False), nn.Linear(2, 2), nn.BatchNorm1d(3, affine=False)
             self.register_buffer("positions", torch.arange(4), persistent=False)
 
-    names = [s.name for s in layout_of(Fixed()).slices]
+    names = [s.name for s in make_layout(Fixed()).slices]
     assert names == ["head.weight", "head.bias", "more.running_mean", "more.running_var", "more.num_batches_tracked"]
 
 
@@ -77,35 +77,35 @@ def test_an_averaged_counter_is_rounded() -> None:
     module = build()
     vector = torch.zeros(21)
     vector[20] = 2.6
-    write(module, vector)
+    write_vector(module, vector)
     assert module.state_dict()["1.num_batches_tracked"].item() == 3
 
 
 def test_initial_models_are_keyed() -> None:
-    init = initial_models(build, seed=3)
-    assert init().tobytes() == init(0).tobytes() == initial_models(build, seed=3)().tobytes()
+    init = make_initial_models(build, seed=3)
+    assert init().tobytes() == init(0).tobytes() == make_initial_models(build, seed=3)().tobytes()
     assert init(1).tobytes() != init(0).tobytes()
-    assert initial_models(build, seed=4)().tobytes() != init().tobytes()
+    assert make_initial_models(build, seed=4)().tobytes() != init().tobytes()
 
 
 def test_torch_global_generator_is_left_alone() -> None:
     torch.manual_seed(11)
     before = torch.get_rng_state()
-    initial_models(build, seed=3)(2)
-    world = worlds.made_world(worlds.tiny(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
+    make_initial_models(build, seed=3)(2)
+    world = worlds.make_custom_world(worlds.make_federation(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.Linear(4, 3)))
     play(FedAvg(), world=world, plan=PLAN)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_torch_global_generator_comes_back_after_an_error() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(RuntimeError), torch_seeded(5):
+    with pytest.raises(RuntimeError), use_torch_seed(5):
         torch.rand(3) @ torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_initial_models_do_not_depend_on_the_global_generator() -> None:
     torch.manual_seed(1)
-    first = initial_models(build, seed=3)()
+    first = make_initial_models(build, seed=3)()
     torch.manual_seed(2)
-    assert initial_models(build, seed=3)().tobytes() == first.tobytes()
+    assert make_initial_models(build, seed=3)().tobytes() == first.tobytes()

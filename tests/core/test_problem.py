@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.errors import UserError
-from coterie.core.model import ModelSpec
-from coterie.core.parameters import read
+from coterie._util.errors import UserError
+from coterie.core.method import Problem
+from coterie.core.model import ModelSpec, read_vector
 from coterie.core.plan import Plan
-from coterie.core.problem import Problem
 from coterie.core.roster import Roster
 from coterie.engines.world import World
 from coterie.models.catalogue import build_model
@@ -24,7 +23,7 @@ def test_a_server_and_a_site_start_from_the_same_numbers() -> None:
     assert server.layout == site.layout
     assert server.initial(4)(1).tobytes() == site.initial(4)(1).tobytes()
     assert server.initial(4)(1).tobytes() != server.initial(5)(1).tobytes()
-    assert read(server.build()).shape == (server.layout.size,)
+    assert read_vector(server.build()).shape == (server.layout.size,)
 
 
 def test_a_module_to_be_written_to_leaves_torchs_generator_alone() -> None:
@@ -55,7 +54,7 @@ def test_a_problem_needs_no_data() -> None:
 
 
 def test_the_problem_of_a_world_is_its_servers_view() -> None:
-    world = worlds.world()
+    world = worlds.make_world()
     problem = world.problem
     assert problem is world.problem  # the same each time
     assert problem.roster.ids == world.federation.ids

@@ -9,15 +9,15 @@ import pytest
 
 import coterie as ct
 from core.own_samplers import largest
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
-from coterie.core.samplers import samplers
-from coterie.core.trust import UntrustedCodeError
+from coterie.core.roster import samplers
+from coterie.core.specs import UntrustedCodeError
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
-from coterie.run.resuming import resume_study
+from coterie.run.resume import resume_study
 from coterie.run.study_file import read_study_file
-from coterie.testing.by_hand import context
+from coterie.testing.fakes import make_context
 
 SIZES = list(range(1, 21))
 LARGEST = "core.own_samplers:largest"
@@ -25,20 +25,20 @@ LARGEST = "core.own_samplers:largest"
 
 def test_a_cohort_is_whom_the_sampler_names() -> None:
     for round_ in range(1, 6):
-        ctx = context(SIZES, plan=Plan(cohort=6, selection=f"{LARGEST}(share=0.5)"), round_=round_)
+        ctx = make_context(SIZES, plan=Plan(cohort=6, selection=f"{LARGEST}(share=0.5)"), round_=round_)
         found = ctx.cohort()
         assert (np.diff(found) > 0).all()
         assert {17, 18, 19} <= set(found.tolist())
         assert len(found) == 6
         assert (found == ctx.cohort()).all()  # keyed: the same however often it is asked for
-        assert (found == context(SIZES, plan=Plan(cohort=6, selection=LARGEST), round_=round_).cohort()).all()
+        assert (found == make_context(SIZES, plan=Plan(cohort=6, selection=LARGEST), round_=round_).cohort()).all()
         assert (found == np.sort(largest(ctx, 6, "cohort"))).all()
-    cohorts = {tuple(context(SIZES, plan=Plan(cohort=6, selection=LARGEST), round_=t).cohort().tolist()) for t in range(1, 9)}
+    cohorts = {tuple(make_context(SIZES, plan=Plan(cohort=6, selection=LARGEST), round_=t).cohort().tolist()) for t in range(1, 9)}
     assert len(cohorts) > 1
 
 
 def test_who_cannot_be_reached_does_not_take_part() -> None:
-    ctx = context(SIZES, plan=Plan(cohort=6, selection=LARGEST))
+    ctx = make_context(SIZES, plan=Plan(cohort=6, selection=LARGEST))
     gone = replace(ctx, roster=replace(ctx.roster, reachable=np.arange(20) != 19))
     assert gone.cohort().tolist() == [client for client in ctx.cohort().tolist() if client != 19]
 
@@ -57,12 +57,12 @@ def test_who_cannot_be_reached_does_not_take_part() -> None:
 )
 def test_what_is_no_sampler_is_refused(name: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        context(SIZES, plan=Plan(selection=name)).cohort()
+        make_context(SIZES, plan=Plan(selection=name)).cohort()
 
 
 def test_a_name_may_be_registered() -> None:
     samplers.add("largest_first", largest)
-    assert len(context(SIZES, plan=Plan(cohort=4, selection="largest_first(share=1.0)")).cohort()) == 4
+    assert len(make_context(SIZES, plan=Plan(cohort=4, selection="largest_first(share=1.0)")).cohort()) == 4
     with pytest.raises(UserError, match="did you mean 'uniform'"):
         Plan(selection="unifrm")
 

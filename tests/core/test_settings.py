@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.settings import Bounds, check_settings, setting
-from coterie.methods.moon import Contrast
+from coterie.methods.moon import MOONRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,4 +88,4 @@ def test_bounds_say_themselves() -> None:
 
 def test_a_local_rule_is_a_methods() -> None:
     with pytest.raises(UserError, match="part of a method"):
-        Plan(local=Local(rule=Contrast(mu=1.0, temperature=1.0)))
+        Plan(local=Local(rule=MOONRule(mu=1.0, temperature=1.0)))

@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.acceptance import accept
-from coterie.core.asks import Train, Trained
-from coterie.core.errors import UserError
-from coterie.core.limits import Limits
+from coterie._util.errors import UserError
+from coterie.core.asks import Refusal, Train, Trained
 from coterie.core.local import Local
-from coterie.core.mixing import MixedTensor, Mixing
+from coterie.core.mixing import MixedTensor, Mixing, SiteBound, bound_shares, compute_weighted_median, get_default_share
 from coterie.core.plan import Plan
-from coterie.core.refusals import Refusal
+from coterie.core.replies import Limits, accept
 from coterie.core.roster import Roster
-from coterie.core.site_shares import SiteBound, bound_shares, usual_share, weighted_median
-from coterie.testing import by_hand
+from coterie.testing import fakes
 
 
 def test_what_a_site_loses_goes_to_the_others_in_proportion() -> None:
@@ -96,9 +93,9 @@ def test_of_groups_each_mean_is_bounded_and_a_step_towards_another_group_is_not(
 
 
 def test_mix_applies_it_and_notes_whom_it_limits() -> None:
-    ctx = by_hand.context([10, 10, 10, 10], plan=Plan(most_share=0.5))
+    ctx = fakes.make_context([10, 10, 10, 10], plan=Plan(most_share=0.5))
     ctx = replace(ctx, roster=replace(ctx.roster, sites=("big", "big", "big", "small")))
-    replies = by_hand.trained([0, 1, 2, 3], [[0, 0], [0, 0], [0, 0], [4, 8]], [10, 10, 10, 10])
+    replies = fakes.make_trained([0, 1, 2, 3], [[0, 0], [0, 0], [0, 0], [4, 8]], [10, 10, 10, 10])
     models = ctx.mix(Mixing.average(replies.clients, replies.sizes), replies, np.zeros((1, 2), np.float32))
     np.testing.assert_allclose(models, [[2.0, 4.0]])  # a quarter of the clients, half of the model
     assert ctx.notes.mixing is not None
@@ -108,7 +105,7 @@ def test_mix_applies_it_and_notes_whom_it_limits() -> None:
 
 @pytest.mark.parametrize("share", [None, 1.0])
 def test_without_a_bound_nothing_is_noted(share: float | None) -> None:
-    ctx = by_hand.context([10, 10], plan=Plan(most_share=share))
+    ctx = fakes.make_context([10, 10], plan=Plan(most_share=share))
     ctx = replace(ctx, roster=replace(ctx.roster, sites=("a", "a")))
     mixing = Mixing.average(np.arange(2), np.ones(2))
     assert ctx.bound_mixing(mixing) is mixing
@@ -142,13 +139,13 @@ def test_a_site_of_many_clients_does_not_decide_who_is_too_far() -> None:
 
 def test_a_weighted_median_has_half_of_the_votes_on_either_side() -> None:
     values = np.array([5.0, 1.0, 9.0, 2.0])
-    assert weighted_median(values, None) == weighted_median(values, np.full(4, 0.25)) == 3.5
-    assert weighted_median(values, np.array([0.1, 0.1, 0.7, 0.1])) == 9.0
+    assert compute_weighted_median(values, None) == compute_weighted_median(values, np.full(4, 0.25)) == 3.5
+    assert compute_weighted_median(values, np.array([0.1, 0.1, 0.7, 0.1])) == 9.0
 
 
 @pytest.mark.parametrize(("sites", "share"), [(1, None), (3, None), (4, 1 / 3), (20, 1 / 3)])
 def test_the_default_of_a_real_federation(sites: int, share: float | None) -> None:
-    assert usual_share(sites) == share
+    assert get_default_share(sites) == share
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])

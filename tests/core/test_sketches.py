@@ -6,20 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from coterie.core.clipping import clipped
-from coterie.core.rng import generator, key
-from coterie.core.sketches import Sketch, _turned, project
-from coterie.testing.by_hand import context, layout
+from coterie.core.rng import make_generator, make_key
+from coterie.core.sketches import Sketch, _transform_rows, clip_rows, project
+from coterie.testing.fakes import make_context, make_layout
 
 
 def rows(n: int, d: int, seed: int = 0) -> np.ndarray:
-    return generator(key(seed, "rows")).normal(size=(n, d)).astype(np.float32)
+    return make_generator(make_key(seed, "rows")).normal(size=(n, d)).astype(np.float32)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 8, 64, 128])
 def test_the_turn_is_that_of_the_hadamard_matrix(length: int) -> None:
     x = rows(3, length).astype(np.float64)
-    np.testing.assert_allclose(_turned(x.copy()), x @ hadamard(length), atol=1e-9)
+    np.testing.assert_allclose(_transform_rows(x.copy()), x @ hadamard(length), atol=1e-9)
 
 
 def test_two_numbers_by_hand() -> None:
@@ -33,7 +32,7 @@ def test_inner_products_survive_within_the_bounds_of_johnson_and_lindenstrauss()
     x, y = rows(2, 300).astype(np.float64)
     y = y + x  # so that they have something in common
     for r in (4, 32):
-        pairs = [project(np.stack([x, y]), Sketch(r, key(k, "jl"))) for k in range(600)]
+        pairs = [project(np.stack([x, y]), Sketch(r, make_key(k, "jl"))) for k in range(600)]
         found, true = np.array([one @ two for one, two in pairs]), x @ y
         bound = np.sqrt(((x @ x) * (y @ y) + true**2) / r)
         assert abs(found.mean() - true) < 5 * bound / np.sqrt(600)
@@ -91,19 +90,19 @@ def test_more_numbers_than_there_are_places_for_are_refused() -> None:
 
 
 def test_a_run_has_one_projection_for_all_its_rounds() -> None:
-    first, later, other = (context([1], 100, seed=seed, round_=round_).sketch(8) for seed, round_ in ((0, 1), (0, 9), (1, 1)))
-    assert first == later == Sketch(8, key(0, "sketch"))
+    first, later, other = (make_context([1], 100, seed=seed, round_=round_).sketch(8) for seed, round_ in ((0, 1), (0, 9), (1, 1)))
+    assert first == later == Sketch(8, make_key(0, "sketch"))
     assert other is not None
-    assert other.key != key(0, "sketch")
+    assert other.key != make_key(0, "sketch")
 
 
 def test_what_is_as_long_as_the_whole_is_no_sketch_unless_it_is_noised() -> None:
-    ctx = context([1], layout((10, "weight"), (5, "statistic")))
+    ctx = make_context([1], make_layout((10, "weight"), (5, "statistic")))
     assert ctx.sketch(None) is ctx.sketch(10) is ctx.sketch(99) is None
-    assert ctx.sketch(9) == Sketch(9, key(0, "sketch"))
-    assert ctx.sketch(99, 1.0, 0.5) == Sketch(10, key(0, "sketch"), 1.0, 0.5)
+    assert ctx.sketch(9) == Sketch(9, make_key(0, "sketch"))
+    assert ctx.sketch(99, 1.0, 0.5) == Sketch(10, make_key(0, "sketch"), 1.0, 0.5)
 
 
 def test_clipping_keeps_directions() -> None:
-    made = clipped(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    made = clip_rows(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0)
     np.testing.assert_allclose(made, [[0.6, 0.8], [0.3, 0.4]])

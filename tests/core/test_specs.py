@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.specs import Registry, Spec, parse, parse_path, split_at
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
-from coterie.core.speeds import Speeds, speeds_of
+from coterie.core.simulation import Speeds, parse_speeds
 
 N = 2000
 ROSTER = Roster.of([f"client-{i}" for i in range(N)], np.arange(1, N + 1))
 
 
 def made(text: str) -> Speeds:
-    found = speeds_of(text)
+    found = parse_speeds(text)
     assert found is not None
     return found
 

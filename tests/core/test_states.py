@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
-from coterie.core.errors import UserError
-from coterie.core.states import Models, State, flatten, from_bytes, grown, name_of, to_bytes
+from coterie.core.states import Models, State, flatten, from_bytes, get_state_name, grow_rows, to_bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def test_round_trip() -> None:
 def test_flatten_names_arrays_by_their_place() -> None:
     arrays, tree = flatten(example())
     assert list(arrays)[:3] == ["inner.models", "groups", "several.0"]
-    assert tree["state"] == name_of(Everything)
+    assert tree["state"] == get_state_name(Everything)
 
 
 def test_what_a_state_may_not_hold() -> None:
@@ -80,11 +80,11 @@ def test_with_models_keeps_the_rest() -> None:
 
 def test_rows_grow_with_the_roster_and_never_shrink() -> None:
     groups = np.array([2, 0])
-    assert grown(groups, 4, -1).tolist() == [2, 0, -1, -1]
-    assert grown(groups, 4, -1).dtype == groups.dtype
-    assert grown(groups, 2, -1) is groups
-    assert grown(groups, 1, -1) is groups
-    rows = grown(np.zeros((1, 2), np.float32), 3, np.array([[5.0, 6.0]]))
+    assert grow_rows(groups, 4, -1).tolist() == [2, 0, -1, -1]
+    assert grow_rows(groups, 4, -1).dtype == groups.dtype
+    assert grow_rows(groups, 2, -1) is groups
+    assert grow_rows(groups, 1, -1) is groups
+    rows = grow_rows(np.zeros((1, 2), np.float32), 3, np.array([[5.0, 6.0]]))
     assert rows.tolist() == [[0, 0], [5, 6], [5, 6]]
     assert rows.dtype == np.float32
 

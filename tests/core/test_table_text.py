@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.table_text import code_span, csv_text, escape_csv, escape_markdown, markdown_lines, unescape_csv
+from coterie._util.formatting import escape_csv, escape_markdown, format_code_span, format_csv, format_markdown_table, unescape_csv
 
 FORMULAS = ("=1+1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")', "-cmd|' /C calc'!A0", "＝1+1", "'=1", "''-a")
 
@@ -34,13 +34,13 @@ def test_every_name_comes_back(name: str) -> None:
 
 def test_a_frame_is_escaped_in_cells_and_headings() -> None:
     frame = pd.DataFrame({"=a": ["=x", "y"], "kind": pd.Categorical(["-p", "q"]), "n": [-1.5, 2.0], "mixed": [-1, "@z"]})
-    head, first, second = csv.reader(io.StringIO(csv_text(frame)))
+    head, first, second = csv.reader(io.StringIO(format_csv(frame)))
     assert head == ["'=a", "kind", "n", "mixed"]
     assert first == ["'=x", "'-p", "-1.5", "-1"]
     assert second == ["y", "q", "2.0", "'@z"]
     assert frame.columns[0] == "=a"  # the frame is as it was
     twice = pd.DataFrame([["=x", "=y"]], columns=["a", "a"])
-    assert csv_text(twice).splitlines() == ["a,a", "'=x,'=y"]
+    assert format_csv(twice).splitlines() == ["a,a", "'=x,'=y"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_markdown_shows_a_name_as_it_is(name: str, shown: str) -> None:
 
 
 def test_code_ends_where_the_name_ends() -> None:
-    assert code_span("fedavg") == "`fedavg`"
-    assert code_span("a`b``c") == "``` a`b``c ```"
-    lines = list(markdown_lines(["a|b", "n"], [[code_span("x|y"), "1|2"]], ["---", "---:"]))
+    assert format_code_span("fedavg") == "`fedavg`"
+    assert format_code_span("a`b``c") == "``` a`b``c ```"
+    lines = list(format_markdown_table(["a|b", "n"], [[format_code_span("x|y"), "1|2"]], ["---", "---:"]))
     assert lines == ["| a\\|b | n |", "| --- | ---: |", "| `x\\|y` | 1\\|2 |"]

@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 
-from coterie.core.threads import among, cores, in_order
+from coterie._util.threads import count_cores, map_in_order, map_with_helpers
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -16,7 +16,7 @@ def test_results_come_in_the_order_of_the_pieces(workers: int) -> None:
         sleep(0.02 if i == 0 else 0.0)
         return i * i
 
-    assert list(in_order(slow_first, range(8), workers)) == [i * i for i in range(8)]
+    assert list(map_in_order(slow_first, range(8), workers)) == [i * i for i in range(8)]
 
 
 def test_no_more_pieces_are_taken_than_there_are_workers() -> None:
@@ -27,26 +27,26 @@ def test_no_more_pieces_are_taken_than_there_are_workers() -> None:
             taken.append(i)
             yield i
 
-    next(iter(in_order(lambda i: i, pieces(), 3)))
+    next(iter(map_in_order(lambda i: i, pieces(), 3)))
     assert len(taken) == 3
 
 
 def test_there_is_a_core() -> None:
-    assert cores() >= 1
+    assert count_cores() >= 1
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3, 20])
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_pieces_among_threads_come_back_in_their_order(helpers: int, count: int) -> None:
     with ThreadPoolExecutor(2) as pool:
-        assert among(pool, helpers, lambda i: i * i, range(count)) == [i * i for i in range(count)]
+        assert map_with_helpers(pool, helpers, lambda i: i * i, range(count)) == [i * i for i in range(count)]
 
 
 def test_the_calling_thread_takes_part_and_waits_for_nobody_who_has_not_begun() -> None:
     free = Event()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(free.wait)  # the only helper is busy elsewhere, until all is done
-        found = among(pool, 1, lambda i: (i, get_ident()), range(5))
+        found = map_with_helpers(pool, 1, lambda i: (i, get_ident()), range(5))
         free.set()
     assert found == [(i, get_ident()) for i in range(5)]
 
@@ -67,5 +67,5 @@ def test_an_error_of_any_thread_comes_out_and_ends_the_work(by_helper: bool) -> 
             sleep(0.002)
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="a piece is bad"):
-        among(pool, 1, work, range(10_000))
+        map_with_helpers(pool, 1, work, range(10_000))
     assert len(begun) < 10_000

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import describe_data, load
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.checks import Finding, check_before, check_data, stop_on_severe
 from coterie.data.preparing.scales import scale_warning

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.digits import digits
 from coterie.data.federation import Federation

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 
 

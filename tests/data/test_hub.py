@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import SETS, fetch, load
 from coterie.data.dataset import DataSet
 from coterie.data.sets import images, mnist, texts

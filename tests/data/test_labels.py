@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.labels import labels_of
 from coterie.data.linear import linear

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples

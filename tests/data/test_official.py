@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import Samples
 from coterie.data.official import official_test
 from coterie.data.partitions import iid, shards

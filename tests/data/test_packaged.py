@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import SETS, load
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.sets import flights, packaged, people, schools, watch

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle
+from coterie._util.errors import UserError
+from coterie.core.rng import make_key, shuffle
 from coterie.data.assemble import shuffled, split_keys, split_one
 from coterie.data.changes import arrivals, outliers
 from coterie.data.digits import digits
@@ -206,7 +206,7 @@ def test_natural_thins_out_the_large_clients_by_key() -> None:
 
 def test_all_clients_are_shuffled_as_each_would_be_alone() -> None:
     held = Parts.of([np.arange(5), np.arange(0), np.arange(100, 107)])
-    keys = [key(3, "split", "how", name) for name in ("a", "b", "c")]
+    keys = [make_key(3, "split", "how", name) for name in ("a", "b", "c")]
     assert split_keys(3, "how", ("a", "b", "c")).tolist() == keys
     made = shuffled(held, split_keys(3, "how", ("a", "b", "c")))
     assert [own.tolist() for own in made] == [own[shuffle(k, len(own))].tolist() for own, k in zip(held, keys, strict=True)]

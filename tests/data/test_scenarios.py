@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.changes import arrivals, outliers
 from coterie.data.digits import digits

@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.preparing.prepared import preparation_of
 from coterie.data.schema import SCHEMA, Schema, SchemaColumn, conform
-from coterie.deploy.held import site_data
+from coterie.deploy.site.process import load_site_data
 from data.trial_files import CLASSES, COLUMNS, LABEL, PHONES, write_site
 
 READY = "categories=onehot,impute=median,scale=robust,statistics=client,missing='?'"
 
 
 def site(path: Path, *faults: str, more: str = READY, seed: int = 1) -> ct.Federation:
-    return site_data(f"csv('{write_site(path, *faults, seed=seed)}',label={LABEL},{more})", site=path.stem)
+    return load_site_data(f"csv('{write_site(path, *faults, seed=seed)}',label={LABEL},{more})", site=path.stem)
 
 
 def test_a_schema_names_what_a_table_holds(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_a_site_lacks_is_no_obstacle(tmp_path: Path) -> None:
     path = write_site(tmp_path / "b" / "a.csv", "missing_class", seed=1)
     frame = pd.read_csv(path)
     frame[frame["phone"] != "HTC"].to_csv(path, index=False)
-    own = site_data(f"csv('{path}',label={LABEL},{READY})", site="a")
+    own = load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a")
     assert own.classes == ("sit", "stand")
     made = conform(own, Schema.of(whole))
     assert made.classes == CLASSES
@@ -102,7 +102,7 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
     frame = pd.read_csv(path)
     frame["phone"] = np.nan
     frame.to_csv(path, index=False)
-    made = conform(site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.of(site(tmp_path / "a.csv")))
+    made = conform(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.of(site(tmp_path / "a.csv")))
     assert made.input_shape == (7,)
     assert not made.x[:, 4:].any()
 
@@ -139,7 +139,7 @@ def test_an_unknown_class_and_column_are_named(tmp_path: Path) -> None:
     ):
         changed.to_csv(path, index=False)
         with pytest.raises(UserError, match=sentence.replace("?", r"\?")):
-            conform(site_data(f"csv('{path}',label={LABEL},{READY})", site="b"), schema)
+            conform(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="b"), schema)
 
 
 def test_columns_and_classes_are_stated_by_hand(tmp_path: Path) -> None:

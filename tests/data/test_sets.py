@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import TEST, TRAIN

@@ -7,13 +7,12 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.catalogue import load
 from coterie.data.table_files import FileRows, Row, rows_of
-from coterie.deploy.default_policy import DEFAULT_POLICY
-from coterie.deploy.held import held_by_site, site_data
-from coterie.deploy.site_process import Site, SiteSettings
+from coterie.deploy.site.policy import DEFAULT_POLICY
+from coterie.deploy.site.process import Site, SiteSettings, load_site_data, select_clients
 from data.trial_files import CLASSES, LABEL, PHONES, write_site, write_sites
 
 HOW = f"label={LABEL},categories=onehot"
@@ -77,10 +76,10 @@ def test_a_bare_path_is_a_client_and_needs_a_label_that_can_be_guessed(tmp_path:
 def test_a_site_names_its_only_client(tmp_path: Path) -> None:
     path = write_site(tmp_path / "data.csv")
     for spec in (f"csv('{path}',{HOW})", f"csv('{tmp_path}/*.csv',{HOW})", f"csv('{path}',client='*',{HOW})"):
-        assert site_data(spec, site="north").ids == ("north",)
-    assert site_data(f"csv('{path}',label={LABEL},client=phone)", site="north").ids == PHONES
+        assert load_site_data(spec, site="north").ids == ("north",)
+    assert load_site_data(f"csv('{path}',label={LABEL},client=phone)", site="north").ids == PHONES
     write_site(tmp_path / "more.csv")
-    assert site_data(f"csv('{tmp_path}',{HOW})", site="north").ids == ("data", "more")
+    assert load_site_data(f"csv('{tmp_path}',{HOW})", site="north").ids == ("data", "more")
     with pytest.raises(UserError, match="has to be divided among clients: write for example client=COLUMN, a folder"):
         load(f"csv('{path}',{HOW})")
 
@@ -182,7 +181,7 @@ def test_lines_are_those_of_an_editor(tmp_path: Path) -> None:
 def test_lines_stay_with_their_rows_where_clients_are_picked(tmp_path: Path) -> None:
     write_sites(tmp_path, sites=3)
     made = load(f"csv('{tmp_path}',{HOW})")
-    held = held_by_site(made, ["site_03"])
+    held = select_clients(made, ["site_03"])
     rows = rows_of(held.provenance)
     assert rows is not None
     assert (rows.locate(0), rows.locate(59)) == (Row("site_03.csv", 2), Row("site_03.csv", 61))

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 
 def table(**changes: list[Any]) -> pd.DataFrame:

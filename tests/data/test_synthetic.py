@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import Federation
 from coterie.data.synthetic import synthetic
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.sets.texts import ALPHABET, codes_of
 from coterie.data.text import Wording, bag, tokens
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers")
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.federation import TEST, TRAIN
 from coterie.data.sets import continued, texts

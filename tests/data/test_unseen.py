@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.content import contents
 from coterie.data.taking_part import unseen_clients

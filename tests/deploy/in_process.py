@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.data.federation import Federation
-from coterie.deploy.answering import answer_parcel, site_card
-from coterie.deploy.held import held_by_site
-from coterie.deploy.messages import PROTOCOL, Delivery, Hello, Received, from_message, is_kind, to_message
+from coterie.deploy.messages import PROTOCOL, Delivery, Hello, Receipt, from_message, is_kind, to_message
+from coterie.deploy.site.process import answer_batch, make_site_card, select_clients
 from coterie.engines.engine import Engine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
@@ -25,7 +24,7 @@ class InProcess:
         engine: MakeEngine = LoopEngine,
         tamper: Callable[[str, bytes], bytes | None] = lambda site, data: data,
     ) -> None:
-        worlds = {site: World.of(held_by_site(federation, clients), model) for site, clients in sites.items()}
+        worlds = {site: World.of(select_clients(federation, clients), model) for site, clients in sites.items()}
         self.sites: dict[str, tuple[World, Any]] = {site: (world, engine(world)) for site, world in worlds.items()}
         self.tamper, self.sent, self.said = tamper, 0, 0
 
@@ -43,8 +42,8 @@ class InProcess:
     def answer(self, data: bytes, world: World, engine: Engine) -> bytes:
         """What an honest site says: it tells all of its numbers, and keeps what is delivered nowhere."""
         if is_kind(data, Hello):
-            return to_message(site_card(from_message(data, Hello), world))
+            return to_message(make_site_card(from_message(data, Hello), world))
         if is_kind(data, Delivery):
             delivery = from_message(data, Delivery)
-            return to_message(Received(PROTOCOL, delivery.run, delivery.number, "kept", delivery.order))
-        return answer_parcel(data, world, engine.run)
+            return to_message(Receipt(PROTOCOL, delivery.run, delivery.number, "kept", delivery.order))
+        return answer_batch(data, world, engine.run)

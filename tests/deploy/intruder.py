@@ -21,8 +21,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
 
-from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.local_files import ORGANISATION
+from coterie.deploy.flare.jobs import KIT, ORGANISATION
 
 TESTS = Path(__file__).parents[1]
 JOB = "11111111-2222-3333-4444-555555555555"  # of a job that nobody ordered
@@ -217,7 +216,7 @@ def write_job_of_own(app: Path, site: str, job: str, out: str) -> None:
         "format_version": 2,
         "task_data_filters": [],
         "task_result_filters": [],
-        "components": [{"id": "x", "path": "coterie.deploy.flare.processes._start", "args": start}],
+        "components": [{"id": "x", "path": "coterie.deploy.flare.processes._start_process", "args": start}],
         "executors": [{"tasks": ["*"], "executor": {"path": "coterie.deploy.flare.executor.CoterieExecutor", "args": {}}}],
     }
     (app / "config" / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")

@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.asks import Errors, Evaluated, LossTable, Reply, Trained
-from coterie.core.refusals import Refusal
-from coterie.deploy.denied import Denied
-from coterie.deploy.messages import Answers, MessageError, SiteCard, from_message, is_kind, to_message
+from coterie.core.asks import Errors, Evaluated, LossTable, Refusal, Reply, Trained
+from coterie.deploy.messages import Denial, MessageError, ReplyBatch, SiteCard, from_message, is_kind, to_message
 
 LIES = "lies.json"  # by the number of the training, or by "card" or "evaluation N", the lie that is told; or "random": the share of lies
 TOLD = "lies_told.txt"  # the random ones, one a line
@@ -106,10 +104,10 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
         "a table in place of clients": (lambda reply: replace(reply, clients=reply.clients[:, None]), Refusal.UNREADABLE),
         "a word in place of sizes": (lambda reply: replace(reply, sizes="many"), Refusal.UNREADABLE),
         "another kind": (lambda reply: LossTable(reply.clients, np.zeros((1, 1)), reply.sizes), Refusal.UNREADABLE),
-        "a reason of 10,000 characters": (lambda reply: Denied("x" * 10_000, "policy"), Refusal.UNREADABLE),
-        "a reason of control characters": (lambda reply: Denied("\x1b[2J", "policy"), Refusal.FAILED),
-        "a reason that is a number": (lambda reply: Denied(7), Refusal.FAILED),  # type: ignore[arg-type]
-        "an unknown cause": (lambda reply: Denied("So.", "whim"), Refusal.FAILED),  # type: ignore[arg-type]
+        "a reason of 10,000 characters": (lambda reply: Denial("x" * 10_000, "policy"), Refusal.UNREADABLE),
+        "a reason of control characters": (lambda reply: Denial("\x1b[2J", "policy"), Refusal.FAILED),
+        "a reason that is a number": (lambda reply: Denial(7), Refusal.FAILED),  # type: ignore[arg-type]
+        "an unknown cause": (lambda reply: Denial("So.", "whim"), Refusal.FAILED),  # type: ignore[arg-type]
     },
     Evaluated: {
         "negative hits": (_set("hits", -1), Refusal.INVALID),
@@ -147,7 +145,7 @@ REPLIES: Mapping[type[Reply], Mapping[str, tuple[Change, Refusal]]] = {
 
 
 # what is made of a site's answers to one parcel, and why they are refused
-ANSWERS: Mapping[str, tuple[Callable[[Answers], Any], Refusal]] = {
+ANSWERS: Mapping[str, tuple[Callable[[ReplyBatch], Any], Refusal]] = {
     "another run": (lambda said: replace(said, run="another"), Refusal.UNREADABLE),
     "another question": (lambda said: replace(said, number="00"), Refusal.UNREADABLE),
     "other clients": (lambda said: replace(said, ids=("somebody",)), Refusal.UNREADABLE),
@@ -158,12 +156,12 @@ ANSWERS: Mapping[str, tuple[Callable[[Answers], Any], Refusal]] = {
     "a pickle": (lambda said: PICKLE, Refusal.UNREADABLE),
     "half a message": (lambda said: to_message(said)[: len(to_message(said)) // 2], Refusal.UNREADABLE),
     "settings that cannot be": (lambda said: _with_bad_settings(said), Refusal.UNREADABLE),
-    "a refusal of a megabyte": (lambda said: Denied("x" * 1_000_000), Refusal.TOO_LARGE),
+    "a refusal of a megabyte": (lambda said: Denial("x" * 1_000_000), Refusal.TOO_LARGE),
     "a megabyte more": (lambda said: to_message(said) + b" " * (1 << 20), Refusal.TOO_LARGE),
 }
 
 
-def _with_bad_settings(said: Answers) -> bytes:
+def _with_bad_settings(said: ReplyBatch) -> bytes:
     """A reply that holds settings of a kind that may travel, and that nobody could have made."""
     from coterie.core.local import Local
 
@@ -175,7 +173,7 @@ def tell_lie(how: str, data: bytes) -> bytes:
     """What a malicious site sends in the place of an honest message: one of the lies of its kind."""
     if is_kind(data, SiteCard):
         return to_message(CARDS[how](from_message(data, SiteCard)))
-    said = from_message(data, Answers)
+    said = from_message(data, ReplyBatch)
     if how in ANSWERS:
         made = ANSWERS[how][0](said)
         return made if isinstance(made, bytes) else to_message(made)
@@ -185,7 +183,7 @@ def tell_lie(how: str, data: bytes) -> bytes:
 def is_answer(data: bytes, kind: type[Reply]) -> bool:
     """Whether it is the answer to a parcel whose first ask has such a reply."""
     try:
-        return isinstance(from_message(data, Answers).answers[0], kind)
+        return isinstance(from_message(data, ReplyBatch).answers[0], kind)
     except MessageError:
         return False
 
@@ -194,7 +192,8 @@ def install() -> None:
     """Answer as a site should, except for what the file names."""
     from nvflare.apis.signal import Signal
 
-    from coterie.deploy.flare.executor import KIT, CoterieExecutor
+    from coterie.deploy.flare.executor import CoterieExecutor
+    from coterie.deploy.flare.jobs import KIT
 
     honest, before = CoterieExecutor._answer, dict[str, list[bytes]]()
     chance = random.Random(os.getpid())
@@ -219,12 +218,12 @@ def install() -> None:
 def tell_random_lie(said: bytes, share: float, chance: random.Random, kit: Path) -> bytes:
     """An honest message, or with the chance `share` (of site cards a quarter of it) a random lie of its kind, which is written down."""
     card = is_kind(said, SiteCard)
-    if chance.random() >= (share / 4 if card else share) or not (card or is_kind(said, Answers)):
+    if chance.random() >= (share / 4 if card else share) or not (card or is_kind(said, ReplyBatch)):
         return said
     if card:
         how = chance.choice([how for how in CARDS if "another site" not in how])  # they name a client of `heart`
     else:
-        how = chance.choice([*REPLIES.get(type(from_message(said, Answers).answers[0]), {}), *ANSWERS, *WIRE])
+        how = chance.choice([*REPLIES.get(type(from_message(said, ReplyBatch).answers[0]), {}), *ANSWERS, *WIRE])
     with (kit / TOLD).open("a", encoding="utf-8") as file:
         file.write(how + "\n")
     return tell_lie(how, said) if card else _over_the_wire(how, [said])

@@ -9,8 +9,8 @@ import numpy as np
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.deploy.site_process import SiteSettings
-from coterie.evidence.restore import standing
+from coterie.deploy.site.process import SiteSettings
+from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
@@ -35,8 +35,8 @@ def difference(running: Running, model: str, run: str, *methods: str) -> float:
     running.study(settings, run, minimum=count)
     with TemporaryDirectory() as folder:
         Study.prepare(settings).run(out=Path(folder) / "study", execution=Execution(engine="loop"))
-        simulated = standing(Path(folder) / "study").lanes
-    real = standing(running.study_folder(run)).lanes
+        simulated = load_lanes(Path(folder) / "study").lanes
+    real = load_lanes(running.study_folder(run)).lanes
     assert len(real) == len(simulated) == len(settings.methods)
     pairs = [(models_of(real[key].state), models_of(simulated[key].state)) for key in simulated]
     return max(float(np.abs(own - other).max() / np.abs(other).max()) for own, other in pairs)

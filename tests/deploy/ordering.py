@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
+from coterie._util.json_io import to_json_value
 from coterie.core.local import Local
-from coterie.core.plain import plain
 from coterie.core.plan import Plan
-from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.messages import PROTOCOL, Hello
 from coterie.deploy.orders import ORDERED_ASKS, OrderTerms
+from coterie.deploy.site.policy import DEFAULT_POLICY
 
 APPROVE_ANY = "[approve]\nany = true\n"  # for a policy of one's own, before its other tables
 APPROVING_POLICY = DEFAULT_POLICY.replace("any = false", "any = true")
@@ -16,7 +16,7 @@ APPROVING_POLICY = DEFAULT_POLICY.replace("any = false", "any = true")
 
 def make_terms(run: str = "r", model: str = "mclr", *, rounds: int = 1000, epochs: int = 1, **changes: Any) -> OrderTerms:
     """An order of FedAvg that names every ask, with some terms changed."""
-    plan = plain(asdict(Plan(rounds=rounds, local=Local(epochs=epochs))))
+    plan = to_json_value(asdict(Plan(rounds=rounds, local=Local(epochs=epochs))))
     told: dict[str, Any] = {"kind": "study", "operator": "a test", "purpose": "", "data": "sites", "methods": ("fedavg",)}
     return OrderTerms(**{**told, "run": run, "model": model, "seeds": (0,), "asks": ORDERED_ASKS, "plan": plan, **changes})
 

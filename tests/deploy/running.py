@@ -14,16 +14,14 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
 
-from coterie.core.errors import UserError
-from coterie.core.plain import read_json
-from coterie.deploy.default_policy import approve_orders
-from coterie.deploy.flare import processes, provision, sessions
-from coterie.deploy.flare.executor import KIT
-from coterie.deploy.journal import STATUS, journal_lines
-from coterie.deploy.presence import connected_sites
-from coterie.deploy.runs import RunFolder
-from coterie.deploy.server_run import Order
-from coterie.deploy.site_process import SiteSettings
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
+from coterie.deploy.flare import processes, provision, supervisor
+from coterie.deploy.flare.jobs import KIT
+from coterie.deploy.server.federation import list_connected_sites
+from coterie.deploy.server.runs import STATUS_FILE, Order, RunFolder, read_journal
+from coterie.deploy.site.policy import approve_orders
+from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 
@@ -51,7 +49,7 @@ class Running:
     def __init__(self, folder: Path, sites: Sites, *, later: Sites | None = None, port: int | None = None) -> None:
         """Sites of `later` get a kit, and are started by `start_site`."""
         self.settings = {**sites, **(later or {})}
-        self.federation = provision.create(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
+        self.federation = provision.create_federation(folder.absolute(), "127.0.0.1", port or free_port(), list(self.settings))
         for name, told in self.settings.items():
             told.write(self.federation.kit(name))
             approve_orders(self.federation.kit(name) / "policy.toml", any=True)
@@ -101,16 +99,16 @@ class Running:
     def wait_connected(self, sites: "tuple[str, ...] | list[str] | set[str]", seconds: float = 60.0) -> float:
         """How long it took until these sites are there."""
         began = monotonic()
-        if not processes.wait_for(lambda: set(sites) <= connected_sites(self.federation.server), seconds):
-            raise TimeoutError(f"only {sorted(connected_sites(self.federation.server))} of {sorted(sites)} are there")
+        if not processes.wait_until(lambda: set(sites) <= list_connected_sites(self.federation.server), seconds):
+            raise TimeoutError(f"only {sorted(list_connected_sites(self.federation.server))} of {sorted(sites)} are there")
         return monotonic() - began
 
     def connected(self) -> set[str]:
-        return connected_sites(self.federation.server)
+        return list_connected_sites(self.federation.server)
 
     def journal(self, run: str) -> list[dict[str, Any]]:
         """The lines so far; empty before the first job of the run."""
-        return journal_lines(self.federation.runs / run)
+        return read_journal(self.federation.runs / run)
 
     def study_folder(self, run: str) -> Path:
         return self.federation.runs / run / "study"
@@ -122,8 +120,8 @@ class Running:
         RunFolder(self.federation.runs / run).place(made, timeout)
         while True:
             try:
-                with sessions.operating(self.federation, 5.0) as session:
-                    return sessions.submit(session, run, self.federation)
+                with supervisor.open_session(self.federation, 5.0) as session:
+                    return supervisor.submit_job(session, run, self.federation)
             except UserError:  # not yet
                 if monotonic() > end:
                     raise
@@ -150,7 +148,7 @@ class Running:
             if status == "complete":
                 return self.journal(run)
             if status not in ("again", "lost"):
-                raise RuntimeError(f"the run ended as {status}: {read_json(self.federation.runs / run / STATUS)}")
+                raise RuntimeError(f"the run ended as {status}: {read_json(self.federation.runs / run / STATUS_FILE)}")
 
     def _ended(self, run: str, seen: int, end: float, disturb: Callable[[list[dict[str, Any]]], None]) -> str:
         server = self.processes["server"]
@@ -192,7 +190,7 @@ class Running:
         os.kill(self.processes["server"].pid, signal.SIGKILL)
         self.processes["server"].wait()
         began = monotonic()
-        processes.wait_for(lambda: not self.pids("server job"), 30)
+        processes.wait_until(lambda: not self.pids("server job"), 30)
         return monotonic() - began
 
     def end(self) -> None:
@@ -200,7 +198,7 @@ class Running:
         self.signal(signal.SIGCONT)
         for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
             self.signal(number)
-            processes.wait_for(lambda: not self.pids(), seconds, 0.05)
+            processes.wait_until(lambda: not self.pids(), seconds, 0.05)
         for process in self.processes.values():
             process.wait(5)
         assert not self.pids(), f"left running: {self.pids()}"

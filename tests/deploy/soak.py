@@ -22,12 +22,12 @@ from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.deploy.site_process import SiteSettings
-from coterie.engines.engine import Stamped
+from coterie.deploy.site.process import SiteSettings
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
-from coterie.evidence.restore import standing
+from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
@@ -147,7 +147,7 @@ class Present(LoopEngine):
     def run(self, asks: Any) -> list[Any]:
         return [self._without_absent(stamped, reply) for stamped, reply in zip(asks, super().run(asks), strict=True)]
 
-    def _without_absent(self, stamped: Stamped, reply: Any) -> Any:
+    def _without_absent(self, stamped: StampedAsk, reply: Any) -> Any:
         if not isinstance(stamped.ask, Train):
             return reply
         there = sorted(self.present.get(stamped.round_, set()))
@@ -168,7 +168,7 @@ def difference(folder: Path, settings: Settings) -> float:
     with TemporaryDirectory() as scratch:
         out = Path(scratch) / "study"
         Study.prepare(settings).run(out=out, execution=Execution(engine="loop"), engine=Present(world, present))
-        own, other = standing(folder).lanes, standing(out).lanes
+        own, other = load_lanes(folder).lanes, load_lanes(out).lanes
     pairs = [(models_of(own[key].state), models_of(other[key].state)) for key in other]
     return max(float(np.abs(real - simulated).max() / np.abs(simulated).max()) for real, simulated in pairs)
 

@@ -11,18 +11,15 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare")
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
-from coterie.deploy.audit import verify_kit_log
-from coterie.deploy.federation import FederationFolder
-from coterie.deploy.flare.processes import wait_for
-from coterie.deploy.flare.provision import create
-from coterie.deploy.flare.server_process import running_server
-from coterie.deploy.flare.site_client import running_sites
+from coterie.deploy.flare.processes import run_server, run_sites, wait_until
+from coterie.deploy.flare.provision import create_federation
 from coterie.deploy.flare.supervisor import supervise
-from coterie.deploy.journal import journal_lines
-from coterie.deploy.runs import RunFolder
-from coterie.deploy.site_process import SiteSettings
+from coterie.deploy.server.federation import FederationFolder
+from coterie.deploy.server.runs import RunFolder, read_journal
+from coterie.deploy.site.audit import verify_kit_log
+from coterie.deploy.site.process import SiteSettings
 from deploy.running import free_port
 
 SITES = ("hungary", "va")
@@ -32,14 +29,14 @@ PATIENCE = 400.0  # seconds for what takes 20 on a machine that has nothing else
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationFolder]:
     """Two sites with the policy that kits come with: every order waits for them."""
-    found = create(tmp_path_factory.mktemp("approving") / "f", "127.0.0.1", free_port(), SITES)
+    found = create_federation(tmp_path_factory.mktemp("approving") / "f", "127.0.0.1", free_port(), SITES)
     over = Event()
     with ExitStack() as processes:
-        server = processes.enter_context(running_server(found))
+        server = processes.enter_context(run_server(found))
         for site in SITES:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(found.kit(site))
         kits = {site: found.kit(site) for site in SITES}
-        processes.enter_context(running_sites(kits, f"{found.host}:{found.port}", 90.0))
+        processes.enter_context(run_sites(kits, f"{found.host}:{found.port}", 90.0))
         attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, lambda line: None, 0.3))
         attending.start()
         try:
@@ -60,11 +57,11 @@ def launch(federation: FederationFolder, *words: str) -> str:
 
 
 def faults(run: RunFolder, after: int = 0) -> list[str]:
-    return [line["sentence"] for line in journal_lines(run.folder, after) if line["what"] == "fault"]
+    return [line["sentence"] for line in read_journal(run.folder, after) if line["what"] == "fault"]
 
 
 def waits_for(run: RunFolder, sites: tuple[str, ...]) -> bool:
-    return wait_for(lambda: run.pending_sites == sites, PATIENCE)
+    return wait_until(lambda: run.pending_sites == sites, PATIENCE)
 
 
 def asked(federation: FederationFolder, site: str, run: str) -> list[dict[str, Any]]:
@@ -81,11 +78,11 @@ def test_a_run_waits_for_its_sites_and_takes_the_last_one_in_later(federation: F
     assert "Waiting for approval at hungary, va" in faults(run)[-1]
     assert "a test" in coterie("policy", "orders", str(federation.kit("va")))
     coterie("policy", "approve", str(federation.kit("hungary")), "first")
-    assert wait_for(lambda: bool(asked(federation, "hungary", "first")), PATIENCE)
+    assert wait_until(lambda: bool(asked(federation, "hungary", "first")), PATIENCE)
     assert not asked(federation, "va", "first")
     coterie("policy", "approve", str(federation.kit("va")), "first")
-    assert wait_for(lambda: run.status == "complete", PATIENCE), journal_lines(run.folder)[-5:]
-    began = [line["what"] for line in journal_lines(run.folder)].count("began")
+    assert wait_until(lambda: run.status == "complete", PATIENCE), read_journal(run.folder)[-5:]
+    began = [line["what"] for line in read_journal(run.folder)].count("began")
     assert began == 2
     assert asked(federation, "va", "first")
     orders = {entry["order"] for site in SITES for entry in asked(federation, site, "first")}
@@ -99,12 +96,12 @@ def test_a_run_waits_for_its_sites_and_takes_the_last_one_in_later(federation: F
 
 def test_another_order_of_the_same_name_waits_again_and_may_be_refused(federation: FederationFolder) -> None:
     run, before = RunFolder(federation.runs / "first"), len(asked(federation, "va", "first"))
-    seen = len(journal_lines(run.folder))
+    seen = len(read_journal(run.folder))
     launch(federation, "--resume", "--name", "first", "--rounds", "61")
     assert waits_for(run, SITES)
     coterie("policy", "refuse", str(federation.kit("va")), "first", "--reason", "60 are enough")
     coterie("policy", "approve", str(federation.kit("hungary")), "first")
-    assert wait_for(lambda: run.status == "complete", PATIENCE)
+    assert wait_until(lambda: run.status == "complete", PATIENCE)
     assert any("has refused the order" in fault and "60 are enough" in fault for fault in faults(run, seen))
     assert len(asked(federation, "va", "first")) == before
     assert max(entry["round"] for entry in asked(federation, "hungary", "first")) == 61

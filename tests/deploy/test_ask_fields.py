@@ -9,32 +9,30 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coterie.core.asks import Error, Evaluate, Gradient, Losses, Reply, Share, Train
+from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Reply, Share, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.sketches import Sketch
-from coterie.deploy.ask_fields import FIELDS, NAME_LENGTH, find_fault
-from coterie.deploy.audit import Audit
-from coterie.deploy.denied import Denied
-from coterie.deploy.dp_sgd import PrivateTrainer
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import DpSgd
-from coterie.deploy.messages import KINDS, PROTOCOL, Parcel, from_message, to_message
-from coterie.deploy.policy import Policy
-from coterie.deploy.site import SiteWorker
-from coterie.engines.engine import Stamped
+from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, from_message, to_message
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.ledger import Ledger
+from coterie.deploy.site.permission import FIELDS, NAME_LENGTH, find_fault
+from coterie.deploy.site.policy import DpSgd, Policy
+from coterie.deploy.site.privacy import PrivateTrainer
+from coterie.deploy.site.worker import SiteWorker
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.methods.combiners import AccuracyGate, Online, OwnExpert
-from coterie.methods.ditto import OWN, Beside
-from coterie.methods.moon import PREVIOUS, Contrast
-from coterie.testing.worlds import world
+from coterie.methods.ditto import OWN_MODEL, DittoRule
+from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
+from coterie.testing.worlds import make_world
 
-W = world()
+W = make_world()
 N, D, C = 3, W.model.layout.size, 3
 CLIENTS = np.arange(N)
 MODEL = W.model.initial(0)(0)
 TRAIN = Train(CLIENTS, MODEL, Local(batch_size=4))
-OWN_MODELS = {OWN: np.zeros((N, D), np.float32)}
+OWN_MODELS = {OWN_MODEL: np.zeros((N, D), np.float32)}
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=50.0)
 NAN = np.float32("nan")
 
@@ -44,7 +42,7 @@ def serving(**given: Any) -> Serving:
 
 
 def rule(kind: Any, extra: str, **settings: Any) -> Train:
-    return replace(TRAIN, local=Local(rule=kind(**settings)), extra={extra: OWN_MODELS[OWN]})
+    return replace(TRAIN, local=Local(rule=kind(**settings)), extra={extra: OWN_MODELS[OWN_MODEL]})
 
 
 def wrong_asks() -> Iterator[tuple[str, Any]]:
@@ -73,12 +71,12 @@ def wrong_asks() -> Iterator[tuple[str, Any]]:
     yield "kept", replace(TRAIN, kept=cast(Any, ("x" * 100,)))
     yield "extra", replace(TRAIN, extra=cast(Any, np.zeros(3)))
     yield "does not need", replace(TRAIN, extra={"more": np.zeros((N, D), np.float32)})
-    yield "own_epochs", rule(Beside, OWN, lam=1.0, own_epochs=-3)
-    yield "lam", rule(Beside, OWN, lam=float("nan"), own_epochs=None)
-    yield "temperature", rule(Contrast, PREVIOUS, mu=1.0, temperature=0.0)
+    yield "own_epochs", rule(DittoRule, OWN_MODEL, lam=1.0, own_epochs=-3)
+    yield "lam", rule(DittoRule, OWN_MODEL, lam=float("nan"), own_epochs=None)
+    yield "temperature", rule(MOONRule, PREVIOUS_MODEL, mu=1.0, temperature=0.0)
     yield "models", replace(TRAIN, models=np.full((1, D), NAN))
     yield "models", Losses(CLIENTS, np.full((2, D), np.inf, np.float32))
-    yield "models", Error(CLIENTS, MODEL[:-1])
+    yield "models", AskErrors(CLIENTS, MODEL[:-1])
     yield "alone", replace(TRAIN, alone=cast(Any, "yes"))
     yield "held", replace(TRAIN, held=-1)
     yield "part", Losses(CLIENTS, MODEL, part=cast(Any, "everything"))
@@ -111,8 +109,8 @@ WRONG = list(wrong_asks())
 def test_a_field_that_cannot_be_right_is_named_and_costs_nothing(name: str, ask: Any, tmp_path: Path) -> None:
     audit = Audit(tmp_path / "audit.jsonl")
     site = SiteWorker(W, LoopEngine(W), Policy(minimum_samples=1, maximum_steps=10_000), audit, Ledger(tmp_path / "privacy.json", audit))
-    (denied,) = site.answer([Stamped(ask, 0, 1)])
-    assert isinstance(denied, Denied)
+    (denied,) = site.answer([StampedAsk(ask, 0, 1)])
+    assert isinstance(denied, Denial)
     assert name in denied.reason
     assert len(denied.reason) < 300
     assert denied.cause == "policy"  # not a failure on the way
@@ -126,9 +124,9 @@ def test_a_field_that_cannot_be_right_is_named_and_costs_nothing(name: str, ask:
     "stamp", [{"seed": True}, {"seed": -1}, {"seed": 2**64}, {"seed": 1.0}, {"round_": -1}, {"round_": "1"}, {"lane": None}]
 )
 def test_stamps_are_checked_too(stamp: dict[str, Any]) -> None:
-    stamped = replace(Stamped(TRAIN, 0, 1), **stamp)
+    stamped = replace(StampedAsk(TRAIN, 0, 1), **stamp)
     assert next(iter(stamp)) in (find_fault(stamped, W, Policy()) or "")
-    assert find_fault(Stamped(cast(Any, Local()), 0, 1), W, Policy()) == "A Local is no ask."
+    assert find_fault(StampedAsk(cast(Any, Local()), 0, 1), W, Policy()) == "A Local is no ask."
 
 
 def test_honest_asks_have_no_fault() -> None:
@@ -136,17 +134,17 @@ def test_honest_asks_have_no_fault() -> None:
     honest: list[Any] = [
         replace(TRAIN, epochs=np.array([1, 2, 3]), mus=np.zeros(N), anchors=np.zeros((N, D), np.float32)),
         replace(TRAIN, linear=np.ones((N, D), np.float32), purpose="probe", partial=True),
-        rule(Beside, OWN, lam=1.0, own_epochs=2),
-        rule(Contrast, PREVIOUS, mu=1.0, temperature=0.5),
+        rule(DittoRule, OWN_MODEL, lam=1.0, own_epochs=2),
+        rule(MOONRule, PREVIOUS_MODEL, mu=1.0, temperature=0.5),
         Gradient(CLIENTS, MODEL, share=Share(half=1, label=2), sketch=Sketch(5, 2**64 - 1, clip=0.5, noise=0.25)),
         Losses(CLIENTS, np.stack([MODEL] * 4), part="validation"),
-        Error(np.zeros(0, np.int64), MODEL),
+        AskErrors(np.zeros(0, np.int64), MODEL),
         Evaluate(mixed),
         Evaluate(serving(combiner=Online(weights=np.ones((1, C))))),
     ]
     for ask in honest:
-        parcel = Parcel(PROTOCOL, "run", "1", tuple(W.federation.ids[:N]), (Stamped(ask, 3, 4),))
-        (back,) = from_message(to_message(parcel), Parcel).asks
+        parcel = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids[:N]), (StampedAsk(ask, 3, 4),))
+        (back,) = from_message(to_message(parcel), AskBatch).asks
         assert find_fault(back, W, Policy()) is None
 
 
@@ -171,7 +169,7 @@ def test_what_is_charged_is_what_is_executed(tmp_path: Path, monkeypatch: pytest
     audit = Audit(tmp_path / "audit.jsonl")
     policy = Policy(minimum_samples=1, privacy=DP.model_copy(update={"epsilon_limit": 8.0}))
     site = SiteWorker(W, LoopEngine(W), policy, audit, Ledger(tmp_path / "privacy.json", audit))
-    (reply,) = site.answer([Stamped(replace(TRAIN, epochs=np.array([500, 1, 2])), 0, 1)])
+    (reply,) = site.answer([StampedAsk(replace(TRAIN, epochs=np.array([500, 1, 2])), 0, 1)])
     assert cast(Any, reply).clients.tolist() == [1, 2]
     charged = [sum(c.steps for c in site.ledger.charges()[f"client-{i}"]) for i in (1, 2)]
     assert cast(Any, reply).steps.tolist() == charged == taken
@@ -181,5 +179,5 @@ def test_what_is_charged_is_what_is_executed(tmp_path: Path, monkeypatch: pytest
 def test_a_refused_ask_costs_the_others_of_a_parcel_nothing(tmp_path: Path) -> None:
     audit = Audit(tmp_path / "audit.jsonl")
     site = SiteWorker(W, LoopEngine(W), Policy(minimum_samples=1), audit, Ledger(tmp_path / "privacy.json", audit))
-    replies = site.answer([Stamped(ask, 0, 1) for ask in (TRAIN, replace(TRAIN, epochs=np.array([-1, -1, -1])), TRAIN)])
+    replies = site.answer([StampedAsk(ask, 0, 1) for ask in (TRAIN, replace(TRAIN, epochs=np.array([-1, -1, -1])), TRAIN)])
     assert [isinstance(reply, Reply) for reply in replies] == [True, False, True]

@@ -27,12 +27,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.deploy.certificates import authority, read_certificate
+from coterie.deploy.certificates import load_authority, read_certificate
 from coterie.deploy.flare import processes, provision
-from coterie.deploy.flare.local_files import ADMIN
-from coterie.deploy.site_process import SiteSettings
+from coterie.deploy.flare.jobs import ADMIN
+from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.reader import Evidence
-from coterie.evidence.restore import standing
+from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.evidence.verify import verify
 from deploy.lying import LIES
@@ -102,7 +102,7 @@ def test_without_a_certificate_nobody_is_answered(running: Running) -> None:
 
 @pytest.mark.parametrize("kind", ["self-signed", "another authority of the same name", "expired", "not valid yet", "signed by a site"])
 def test_no_wrong_certificate_is_let_in(running: Running, kind: str, tmp_path: Path) -> None:
-    root, root_key = authority(running.federation)
+    root, root_key = load_authority(running.federation)
     startup = running.federation.kit(SITE) / "startup"
     site, site_key = read_certificate(startup / "client.crt"), load_pem_private_key((startup / "client.key").read_bytes(), None)
     own: Any = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -125,7 +125,7 @@ def intruders(running: Running, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Kits that must not be let in, all started at once; the logs of the attempts."""
     folder = tmp_path_factory.mktemp("intruders")
     federation = running.federation
-    other = provision.create(folder / "other", federation.host, federation.port, ["stranger"])
+    other = provision.create_federation(folder / "other", federation.host, federation.port, ["stranger"])
     half = shutil.copytree(other.kit("stranger"), folder / "half")  # knows our authority, but its certificate is of another
     shutil.copy(federation.kit(SITE) / "startup" / "rootCA.pem", half / "startup" / "rootCA.pem")
     claims = shutil.copytree(federation.kit(SITE), folder / "claims", ignore=shutil.ignore_patterns("*.log", "sockets"))
@@ -134,13 +134,13 @@ def intruders(running: Running, tmp_path_factory: pytest.TempPathFactory) -> dic
     kits = {"stranger": other.kit("stranger"), "half": half, LIAR: claims}
     names = {"stranger": "stranger", "half": "stranger", LIAR: LIAR}
     started = [running.start_site(names[who], kit) for who, kit in kits.items()]
-    said = federation.server / processes.LOG
-    processes.wait_for(lambda: "authenticated as" in said.read_text(errors="replace"), 25)
+    said = federation.server / processes.LOG_FILE
+    processes.wait_until(lambda: "authenticated as" in said.read_text(errors="replace"), 25)
     sleep(2)
     for process in started:
         process.kill()
         process.wait()
-    return {name: kit / processes.LOG for name, kit in kits.items()}
+    return {name: kit / processes.LOG_FILE for name, kit in kits.items()}
 
 
 def test_certificates_of_another_authority_are_never_registered(running: Running, intruders: dict[str, Path]) -> None:
@@ -151,7 +151,7 @@ def test_certificates_of_another_authority_are_never_registered(running: Running
 
 def test_a_site_that_claims_another_s_name_is_refused(running: Running, intruders: dict[str, Path]) -> None:
     assert "Successfully registered" not in intruders[LIAR].read_text(errors="replace")
-    said = (running.federation.server / processes.LOG).read_text(errors="replace")
+    said = (running.federation.server / processes.LOG_FILE).read_text(errors="replace")
     assert f"authenticated as '{SITE}' but claimed endpoint '{LIAR}'" in said
 
 
@@ -234,7 +234,7 @@ def test_what_a_site_says_wrongly_costs_only_itself_the_round(running: Running) 
     assert verify(running.study_folder("lied-to")).whole
     evidence = Evidence.open(running.study_folder("lied-to"))
     assert sorted(set(evidence.frame("rounds")["round"])) == list(range(STUDY.plan.rounds + 1))
-    states: list[Any] = [lane.state for lane in standing(running.study_folder("lied-to")).lanes.values()]
+    states: list[Any] = [lane.state for lane in load_lanes(running.study_folder("lied-to")).lanes.values()]
     plain, robust = (state.models for state in states)
     assert np.abs(plain).max() < 3 * np.abs(robust).max()  # it pulled nobody along
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.deploy.audit import FIRST, FLARE_LOG, HEAD, Audit, verify_audit, verify_kit_log
-from coterie.deploy.denied import Denied
-from coterie.deploy.messages import PROTOCOL, Answers, MessageError, Parcel, from_message, to_message
+from coterie.deploy.messages import PROTOCOL, AskBatch, Denial, MessageError, ReplyBatch, from_message, to_message
 from coterie.deploy.orders import OrderTerms
-from coterie.deploy.site_process import Site, SiteSettings
-from coterie.engines.engine import Stamped
+from coterie.deploy.site.audit import FIRST_HASH, FLARE_LOG, HEAD_FILE, Audit, verify_audit, verify_kit_log
+from coterie.deploy.site.process import Site, SiteSettings
+from coterie.engines.engine import StampedAsk
 from deploy.ordering import APPROVE_ANY, make_hello, make_terms
 
 
@@ -37,7 +36,7 @@ def lines(path: Path) -> list[bytes]:
 def test_a_log_that_nobody_touched_is_whole(log: Path) -> None:
     found = verify_audit(log)
     assert (found.lines, found.faults) == (5, ())
-    assert json.loads(lines(log)[0])["previous"] == FIRST
+    assert json.loads(lines(log)[0])["previous"] == FIRST_HASH
     assert json.loads(lines(log)[-1])["hash"] == found.last
     assert log.stat().st_mode & 0o777 == 0o600
     assert verify_audit(log, last=found.last).faults == ()
@@ -104,7 +103,7 @@ def test_no_log_is_no_empty_log(tmp_path: Path) -> None:
 
 def test_a_kit_remembers_the_last_line_that_was_checked(log: Path) -> None:
     assert verify_kit_log(log).faults == ()
-    head = log.with_name(HEAD)
+    head = log.with_name(HEAD_FILE)
     assert head.stat().st_mode & 0o777 == 0o600
     Audit(log).append({"ask": "Train"})
     assert verify_kit_log(log).faults == ()  # a log that has grown
@@ -184,7 +183,7 @@ def kit(tmp_path: Path) -> Path:
 
 def parcel_of(terms: OrderTerms, ids: tuple[str, ...] = ("va",), clients: Any = (0,), **changes: Any) -> bytes:
     ask = Train(np.array(clients), np.zeros((1, 28), dtype=np.float32), Local(), start=np.zeros(len(clients), dtype=np.int64), **changes)
-    return to_message(Parcel(PROTOCOL, terms.run, "2", ids, (Stamped(ask, 0, 1),), terms.hash))
+    return to_message(AskBatch(PROTOCOL, terms.run, "2", ids, (StampedAsk(ask, 0, 1),), terms.hash))
 
 
 def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
@@ -201,21 +200,21 @@ def test_hellos_cards_and_what_is_refused_are_in_the_log(kit: Path) -> None:
         (parcel_of(terms, clients=(1,)), "about a client that the parcel does not name"),
         (parcel_of(terms, clients=(-1,)), "about a client that the parcel does not name"),
         (parcel_of(terms, ("va", "va"), (0, 1)), "names a client twice"),
-        (to_message(Parcel(PROTOCOL, "first", "2", ("va",), (3,), terms.hash)), "something that is no ask"),  # type: ignore[arg-type]
+        (to_message(AskBatch(PROTOCOL, "first", "2", ("va",), (3,), terms.hash)), "something that is no ask"),  # type: ignore[arg-type]
     ):
-        said = from_message(site.answer(message), Answers)
-        assert all(isinstance(answer, Denied) for answer in said.answers)
+        said = from_message(site.answer(message), ReplyBatch)
+        assert all(isinstance(answer, Denial) for answer in said.answers)
         (entry,) = verify_audit(kit / "audit.jsonl", entries=1).entries
         assert entry["event"] == "refused"
         assert reason in entry["reason"]
         assert entry["order"] == terms.hash
-    for garbage in (b"", b"nonsense", to_message(Denied("x")), parcel_of(terms)[:-3], parcel_of(terms, purpose="x" * 5_000)):
+    for garbage in (b"", b"nonsense", to_message(Denial("x")), parcel_of(terms)[:-3], parcel_of(terms, purpose="x" * 5_000)):
         before = verify_audit(kit / "audit.jsonl").lines
         with pytest.raises(MessageError):
             site.answer(garbage)
         assert verify_audit(kit / "audit.jsonl").lines == before + 1
     assert (kit / "audit.jsonl").stat().st_size < 20_000
-    assert not isinstance(from_message(site.answer(parcel_of(terms)), Answers).answers[0], Denied)
+    assert not isinstance(from_message(site.answer(parcel_of(terms)), ReplyBatch).answers[0], Denial)
 
 
 def test_a_purpose_of_50_megabytes_reaches_no_log(kit: Path) -> None:

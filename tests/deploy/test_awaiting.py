@@ -9,16 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.states import to_bytes
 from coterie.data.federation import Federation
-from coterie.deploy.engine import FederatedEngine
-from coterie.deploy.server_run import Order, carry_out_order
+from coterie.deploy.server.engine import FederatedEngine
+from coterie.deploy.server.runner import run_order
+from coterie.deploy.server.runs import Order
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import roster_table
+from coterie.evidence.tables import make_roster_table
 from coterie.methods.catalogue import build
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -28,7 +29,7 @@ from deploy.in_process import InProcess
 
 # no two of them are done at the same moment
 TIMES = {"client-0": 1.013, "client-1": 2.337, "client-2": 0.711, "client-3": 10.171, "client-4": 1.907, "client-5": 3.143}
-FEDERATION = worlds.tiny()
+FEDERATION = worlds.make_federation()
 OWNER = {client: f"site of {client}" for client in FEDERATION.ids}
 SETTINGS = Settings(
     methods=("fedavg", "fedprox(mu=0.1)", "simprox"),
@@ -88,7 +89,7 @@ def real(carrier: InProcess, settings: Settings, *, owner: Mapping[str, str] = O
     study = Study(
         settings,
         problems={0: replace(world.problem, central=False, validation=False)},
-        rosters={0: roster_table(FEDERATION)},
+        rosters={0: make_roster_table(FEDERATION)},
         methods=tuple(build(spec) for spec in settings.methods),
         changing=True,
     )
@@ -175,4 +176,4 @@ def test_what_cannot_be_is_refused_before_any_site_is_asked(change: dict[str, An
     order = Order("a-run", "study", replace(SETTINGS, **change).as_json())
     nobody: Any = None
     with pytest.raises(UserError, match=told):
-        carry_out_order(order, nobody, [], tmp_path, clock=nobody, tell=print)
+        run_order(order, nobody, [], tmp_path, clock=nobody, tell=print)

@@ -13,18 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.arrays import Doubles
-from coterie.core.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.data.newcomers import with_newcomers
 from coterie.data.preparing.wishes import Wishes
-from coterie.deploy.bundle import Bundle, Origin
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.combining import combiner_for
-from coterie.deploy.export import served
+from coterie.deploy.bundle.bundle import Bundle, Origin
+from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.bundle.files import read_bundle, write_bundle
+from coterie.deploy.messages import restrict_combiner
 from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
@@ -71,7 +71,7 @@ def hits(folder: Path, method: str, seed: int) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", DATA)
 def test_a_bundle_answers_as_the_study_measured(studies: dict[str, Path], name: str, method: str, tmp_path: Path) -> None:
-    found = served(studies[name], method)
+    found = load_served_models(studies[name], method)
     federation, counted = found.federation, hits(studies[name], method, 3)
     for client, identity in enumerate(federation.ids):
         write_bundle(found.bundle([identity]), tmp_path / identity)
@@ -90,7 +90,7 @@ def test_a_bundle_answers_as_the_study_measured(studies: dict[str, Path], name: 
 def test_models_have_the_names_that_the_method_gives_them(studies: dict[str, Path]) -> None:
     folder = studies["digits"]
     for method in METHODS:
-        found = served(folder, method)
+        found = load_served_models(folder, method)
         names = {name for identity in found.federation.ids for name in found.bundle([identity]).names}
         if method in ("fedavg", "fedsim(clusters=2)"):
             assert names == {"global"}
@@ -101,12 +101,12 @@ def test_models_have_the_names_that_the_method_gives_them(studies: dict[str, Pat
 
 
 def test_who_never_took_part_has_the_bundle_of_the_methods_own_cold_start(studies: dict[str, Path]) -> None:
-    found = served(studies["late"], "ditto")
+    found = load_served_models(studies["late"], "ditto")
     assert found.federation.arrivals is not None
     late = [identity for identity, round_ in zip(found.federation.ids, found.federation.arrivals, strict=True) if round_ > 0]
     assert len(late) == 3
     assert {found.bundle([identity]).names for identity in late} == {("global",)}
-    grouped = served(studies["late"], "fedgroup(groups=2,pretrain=4)")
+    grouped = load_served_models(studies["late"], "fedgroup(groups=2,pretrain=4)")
     groups = grouped.lane.method.members(grouped.lane.state)
     assert groups is not None
     assert (groups[[grouped.federation.ids.index(identity) for identity in late]] == -1).all()
@@ -114,7 +114,7 @@ def test_who_never_took_part_has_the_bundle_of_the_methods_own_cold_start(studie
 
 
 def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, Path], tmp_path: Path) -> None:
-    found = served(studies["heart"], "ditto", seed=0)
+    found = load_served_models(studies["heart"], "ditto", seed=0)
     write_bundle(found.bundle(["va", "cleveland"]), tmp_path / "b")
     bundle = read_bundle(tmp_path / "b")
     assert list(bundle.clients) == ["va", "cleveland"]
@@ -131,7 +131,7 @@ def test_a_bundle_of_several_clients_knows_each_and_no_other(studies: dict[str, 
 
 
 def test_one_model_answers_for_anybody(studies: dict[str, Path]) -> None:
-    bundle = served(studies["heart"], "fedavg").bundle(["va"])
+    bundle = load_served_models(studies["heart"], "fedavg").bundle(["va"])
     x = np.zeros((2, 13))
     assert (bundle.answer(x, "nobody").probabilities == bundle.answer(x).probabilities).all()
     with pytest.raises(UserError, match="does not know how client 'nobody' scales its rows: it has the scaling of va"):
@@ -143,7 +143,7 @@ def test_exporting_changes_nothing_in_the_study(studies: dict[str, Path], tmp_pa
     shutil.copytree(studies["heart"], folder)
     (without_manifests(folder) / "segments" / "000099").mkdir()  # a broken segment, which a resumed study would remove
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    served(folder, "fedavg")
+    load_served_models(folder, "fedavg")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -157,11 +157,11 @@ def test_exporting_changes_nothing_in_the_study(studies: dict[str, Path], tmp_pa
 )
 def test_a_lane_that_is_not_there_is_refused(studies: dict[str, Path], method: str, options: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        served(studies["heart"], method, **options)  # type: ignore[arg-type]
+        load_served_models(studies["heart"], method, **options)  # type: ignore[arg-type]
 
 
 def test_a_bare_name_is_enough_where_it_is_the_only_one(studies: dict[str, Path]) -> None:
-    assert served(studies["heart"], "ifca").lane.key.method == "ifca(groups=2)"
+    assert load_served_models(studies["heart"], "ifca").lane.key.method == "ifca(groups=2)"
 
 
 def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_path: Path) -> None:
@@ -172,37 +172,39 @@ def test_a_lane_that_is_not_at_its_end_is_refused(studies: dict[str, Path], tmp_
     settings["plan"]["rounds"] = 5
     (folder / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="is at round 2 of 5: let the study run to its end with resume=True"):
-        served(folder, "fedavg")
+        load_served_models(folder, "fedavg")
     for path in folder.rglob("states.safetensors"):
         path.unlink()
     with pytest.raises(UserError, match="There is no state of fedavg, seed 3"):
-        served(folder, "fedavg")
+        load_served_models(folder, "fedavg")
     shutil.rmtree(folder / "segments")
     with pytest.raises(UserError, match="There is no state of fedavg, seed 3"):
-        served(folder, "fedavg")
+        load_served_models(folder, "fedavg")
 
 
 def test_a_lane_that_diverged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ct.NothingFinishedError):
         ct.study("fedprox(mu=1e30)", data="heart", rounds=2, out=tmp_path / "study")
     with pytest.raises(UserError, match=r"fedprox\(mu=1e30\), seed 0, of .* (diverged|to export)"):
-        served(tmp_path / "study")
+        load_served_models(tmp_path / "study")
 
 
 def test_other_data_than_the_studys_are_refused(studies: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features, parts differ\)"):
-        served(studies["heart"], "fedavg", federation=ct.load("heart(test=0.5)"))
+        load_served_models(studies["heart"], "fedavg", federation=ct.load("heart(test=0.5)"))
     heart = ct.load("heart")
     x = heart.x.copy()
     x[0, 0] += 1e-3  # the same clients, the same sizes
     with pytest.raises(UserError, match=r"The data of 'heart' are not those of .* \(features differ\)"):
-        served(studies["heart"], "fedavg", federation=replace(heart, x=x))
+        load_served_models(studies["heart"], "fedavg", federation=replace(heart, x=x))
     with pytest.raises(UserError, match=r"\(labels differ\)"):
-        served(studies["heart"], "fedavg", federation=replace(heart, y=1 - heart.y), newcomers=replace(heart, ids=("a", "b", "c", "d")))
+        load_served_models(
+            studies["heart"], "fedavg", federation=replace(heart, y=1 - heart.y), newcomers=replace(heart, ids=("a", "b", "c", "d"))
+        )
     older = tmp_path / "older"
     shutil.copytree(studies["heart"], older)
     with pytest.raises(UserError, match="The clients of 'heart' are not those of"):  # all that an earlier version has written down
-        served(without_manifests(older), "fedavg", federation=ct.load("heart(test=0.5)"))
+        load_served_models(without_manifests(older), "fedavg", federation=ct.load("heart(test=0.5)"))
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def test_combiners_come_back_as_they_were(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COMBINERS)
 def test_a_client_is_given_its_own_part_of_a_combiner_only(name: str) -> None:
     combiner: Any = COMBINERS[name]
-    own: Any = combiner_for(combiner, np.array([1]))
+    own: Any = restrict_combiner(combiner, np.array([1]))
     given = np.random.default_rng(2).dirichlet([1, 1], size=(2, 5))
     assert own.combine(given, 0).tobytes() == combiner.combine(given, 1).tobytes()
     held = {"mixture": "weights", "own": "experts", "by row": "combiners"}
@@ -392,20 +394,20 @@ def newcomers(ids: tuple[str, ...] = ("new-0", "new-1"), **changes: Any) -> Fede
 @pytest.mark.parametrize("method", METHODS)
 def test_newcomers_have_the_bundle_of_the_methods_own_cold_start(studies: dict[str, Path], method: str) -> None:
     new = newcomers()
-    found = served(studies["digits"], method, newcomers=new)
+    found = load_served_models(studies["digits"], method, newcomers=new)
     for place, identity in enumerate(new.ids):
         bundle = found.bundle([identity])
         assert list(bundle.clients) == [identity]
         own = new.test[place]
         assert bundle.answer(new.x[own]).probabilities.shape == (len(own), 10)
     if method == "fedavg":
-        assert (found.bundle(["new-0"]).models == served(studies["digits"], method).bundle(["client-0"]).models).all()
+        assert (found.bundle(["new-0"]).models == load_served_models(studies["digits"], method).bundle(["client-0"]).models).all()
 
 
 def test_newcomers_join_the_group_that_fits_them(studies: dict[str, Path]) -> None:
     """By hand: IFCA's newcomer gets the model of the least loss on its training part."""
     new, method = newcomers(), "ifca(groups=2)"
-    found = served(studies["digits"], method, newcomers=new)
+    found = load_served_models(studies["digits"], method, newcomers=new)
     state, world = found.lane.state, World.of(new, "mclr")
     assert isinstance(state, Groups)
     models = state.models
@@ -432,7 +434,7 @@ def _mean_loss(world: World, model: Any, x: Any, y: Any) -> float:
 )
 def test_newcomers_that_do_not_fit_are_refused(studies: dict[str, Path], new: Callable[[], Federation], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        served(studies["digits"], "fedavg", newcomers=new())
+        load_served_models(studies["digits"], "fedavg", newcomers=new())
 
 
 def test_newcomers_by_command(tmp_path: Path) -> None:

@@ -12,18 +12,25 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
-from coterie.deploy.certificates import authority, certificate_paths, check_server_certificate, ending, read_certificate, renew
-from coterie.deploy.federation import FederationFolder
-from coterie.deploy.flare.provision import create
-from coterie.deploy.kits import check_kit
-from coterie.deploy.overview import overview
+from coterie.deploy.certificates import (
+    check_kit,
+    check_server_certificate,
+    find_expiring,
+    list_certificate_paths,
+    load_authority,
+    read_certificate,
+    renew_certificates,
+)
+from coterie.deploy.flare.provision import create_federation
+from coterie.deploy.server.federation import FederationFolder
+from coterie.deploy.server.runs import summarize_federation
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
-    return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", 8102, ["north", "south"])
+    return create_federation(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", 8102, ["north", "south"])
 
 
 @pytest.fixture
@@ -34,21 +41,21 @@ def federation(made: FederationFolder, tmp_path: Path) -> FederationFolder:
 
 def let_end(federation: FederationFolder, *names: str) -> None:
     """As if a year had gone by."""
-    for _ in renew(federation, names, days=1):
+    for _ in renew_certificates(federation, names, days=1):
         pass
 
 
 def test_nothing_ends_soon_in_a_new_federation(federation: FederationFolder) -> None:
-    assert ending(federation) == {}
-    assert set(ending(federation, timedelta(days=400))) == {"server", "operator", "north", "south"}
+    assert find_expiring(federation) == {}
+    assert set(find_expiring(federation, timedelta(days=400))) == {"server", "operator", "north", "south"}
 
 
 def test_renewed_certificates_keep_everything_but_their_time(federation: FederationFolder) -> None:
-    before = {name: read_certificate(path) for name, path in certificate_paths(federation).items()}
-    ends = {name: until for name, _, until in renew(federation)}
-    root, _ = authority(federation)
+    before = {name: read_certificate(path) for name, path in list_certificate_paths(federation).items()}
+    ends = {name: until for name, _, until in renew_certificates(federation)}
+    root, _ = load_authority(federation)
     assert list(ends) == ["server", "operator", "north", "south"]
-    for name, path in certificate_paths(federation).items():
+    for name, path in list_certificate_paths(federation).items():
         now = read_certificate(path)
         now.verify_directly_issued_by(root)
         assert now.subject == before[name].subject
@@ -61,36 +68,36 @@ def test_renewed_certificates_keep_everything_but_their_time(federation: Federat
 
 def test_one_that_ends_is_told_and_renewed_by_name(federation: FederationFolder) -> None:
     let_end(federation, "north")
-    assert set(overview(federation)["certificates_ending"]) == {"north"}
+    assert set(summarize_federation(federation)["certificates_ending"]) == {"north"}
     said = CliRunner().invoke(app, ["federation", "status", str(federation.folder)])
     assert "The certificate of north ends on" in said.output
-    before = read_certificate(certificate_paths(federation)["south"])
+    before = read_certificate(list_certificate_paths(federation)["south"])
     done = CliRunner().invoke(app, ["federation", "renew", str(federation.folder), "north"])
     assert done.exit_code == 0
     assert "startup/ of its kit" in " ".join(done.output.split())
-    assert ending(federation) == {}
-    assert read_certificate(certificate_paths(federation)["south"]) == before
+    assert find_expiring(federation) == {}
+    assert read_certificate(list_certificate_paths(federation)["south"]) == before
 
 
 def test_no_certificate_outlives_the_authority(federation: FederationFolder) -> None:
-    root, _ = authority(federation)
-    ((_, _, until),) = renew(federation, ["north"], days=10**5)
+    root, _ = load_authority(federation)
+    ((_, _, until),) = renew_certificates(federation, ["north"], days=10**5)
     assert until == root.not_valid_after_utc
 
 
 def test_a_site_that_is_unknown_or_whose_kit_has_gone_is_named(federation: FederationFolder) -> None:
     with pytest.raises(UserError, match="Unknown certificate 'nroth': did you mean 'north'"):
-        list(renew(federation, ["nroth"]))
+        list(renew_certificates(federation, ["nroth"]))
     shutil.rmtree(federation.kit("north"))
     with pytest.raises(UserError, match="The kit of north is not here: have a copy"):
-        list(renew(federation, ["north"]))
-    assert [name for name, _, _ in renew(federation)] == ["server", "operator", "south"]
+        list(renew_certificates(federation, ["north"]))
+    assert [name for name, _, _ in renew_certificates(federation)] == ["server", "operator", "south"]
 
 
 def test_a_server_whose_certificate_has_ended_does_not_start(federation: FederationFolder) -> None:
     check_server_certificate(federation)
-    path = certificate_paths(federation)["server"]
-    root, key = authority(federation)
+    path = list_certificate_paths(federation)["server"]
+    root, key = load_authority(federation)
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
@@ -100,13 +107,13 @@ def test_a_server_whose_certificate_has_ended_does_not_start(federation: Federat
     path.write_bytes(past.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     with pytest.raises(UserError, match="renew it with 'coterie federation renew"):
         check_server_certificate(federation)
-    assert [name for name, _, _ in renew(federation, ["server"])] == ["server"]
+    assert [name for name, _, _ in renew_certificates(federation, ["server"])] == ["server"]
     check_server_certificate(federation)
 
 
 def let_begin(federation: FederationFolder, path: Path, begins: datetime) -> None:
     """Replace a certificate by one of the same key that is valid from then on, for a day."""
-    root, key = authority(federation)
+    root, key = load_authority(federation)
     old = read_certificate(path)
     made = x509.CertificateBuilder().subject_name(old.subject).issuer_name(root.subject).public_key(old.public_key()).serial_number(7)
     made = made.not_valid_before(begins).not_valid_after(begins + timedelta(days=1))

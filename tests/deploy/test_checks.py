@@ -9,23 +9,24 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.acceptance import accept
-from coterie.core.asks import Error, Errors, Evaluated, Losses, LossTable, Reply, Trained
-from coterie.core.errors import UserError
+from coterie.core.asks import AskErrors, Errors, Evaluated, Losses, LossTable, Reply, Trained
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.replies import accept
 from coterie.data.catalogue import load
-from coterie.deploy.checks import BASE_BYTES, REPLIES, most_bytes
-from coterie.deploy.engine import FederatedEngine
-from coterie.deploy.federation import Claim, FederationFolder, read_roster, write_roster
-from coterie.deploy.messages import KINDS, Answers, Parcel, Received, SiteCard, from_message, is_kind, to_message
-from coterie.deploy.server_run import UNDELIVERED, Order, carry_out_order, introductions
-from coterie.engines.engine import Stamped
+from coterie.deploy.messages import KINDS, AskBatch, Receipt, ReplyBatch, SiteCard, from_message, is_kind, to_message
+from coterie.deploy.server.engine import FederatedEngine
+from coterie.deploy.server.federation import Claim, FederationFolder, read_roster, write_roster
+from coterie.deploy.server.runner import UNDELIVERED_FILE, introduce_sites, run_order
+from coterie.deploy.server.runs import Order
+from coterie.deploy.server.validation import BASE_BYTES, REPLIES, compute_max_bytes
+from coterie.engines.engine import StampedAsk
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 from coterie.evidence.verify import verify
-from coterie.run.budget import Budget
+from coterie.run.waves import TimeBudget
 from deploy import lying
 from deploy.in_process import InProcess
 from deploy.ordering import make_terms
@@ -50,7 +51,7 @@ def run(
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=tamper)
     told: list[str] = []
     done = Order("a-run", "study", wanted.as_json(), order, 1)
-    assert carry_out_order(done, carrier, HOSPITALS, folder, clock=Budget(60.0), tell=told.append, roster=roster)
+    assert run_order(done, carrier, HOSPITALS, folder, clock=TimeBudget(60.0), tell=told.append, roster=roster)
     assert verify(folder / "study").whole
     return told
 
@@ -80,7 +81,7 @@ def test_a_false_card_costs_only_its_site_the_job(how: str, tmp_path: Path) -> N
     told: list[str] = []
     carrier = InProcess(load("heart"), {site: [site] for site in HOSPITALS}, tamper=lie(SiteCard, how))
     order = Order("a-run", "study", {}, HOSPITALS, 3)
-    members, _ = introductions(order, make_terms("a-run"), carrier, HOSPITALS, tmp_path, told.append)
+    members, _ = introduce_sites(order, make_terms("a-run"), carrier, HOSPITALS, tmp_path, told.append)
     assert set(members.sites) == members.here == set(HONEST)
     (sentence,) = told
     assert sentence.startswith(f"Site '{LIAR}' does not take part: ")
@@ -113,8 +114,8 @@ def test_a_false_message_costs_only_its_site_the_round(tmp_path: Path) -> None:
     assert took_part(tmp_path)[len(lying.ANSWERS) + 1] == set(HOSPITALS)
 
 
-@pytest.mark.parametrize(("kind", "ask"), [(LossTable, Losses), (Errors, Error)])
-def test_losses_and_errors_are_checked_too(kind: type[Reply], ask: type[Losses] | type[Error]) -> None:
+@pytest.mark.parametrize(("kind", "ask"), [(LossTable, Losses), (Errors, AskErrors)])
+def test_losses_and_errors_are_checked_too(kind: type[Reply], ask: type[Losses] | type[AskErrors]) -> None:
     federation = load("heart")
     owner = {site: site for site in HOSPITALS}
     everybody = np.arange(4, dtype=np.int64)
@@ -123,7 +124,7 @@ def test_losses_and_errors_are_checked_too(kind: type[Reply], ask: type[Losses] 
             InProcess(federation, {site: [site] for site in HOSPITALS}, tamper=lie(kind, how)), owner, HOSPITALS, "a-run"
         )
         question = ask(everybody, np.zeros((2, 28), dtype=np.float32))
-        reply = accept(question, engine.run([Stamped(question, 0, 1)])[0])
+        reply = accept(question, engine.run([StampedAsk(question, 0, 1)])[0])
         assert {HOSPITALS[c]: refused.why for c, refused in reply.refused.items()} == {LIAR: why}
         assert reply.clients.tolist() == [0, 1, 2]
 
@@ -230,27 +231,27 @@ def test_the_roster_is_set_by_a_command(tmp_path: Path) -> None:
 
 def test_a_receipt_that_cannot_be_right_is_none(tmp_path: Path) -> None:
     def tamper(site: str, data: bytes) -> bytes:
-        receipt = is_kind(data, Received) and site == LIAR
-        return to_message(replace(from_message(data, Received), folder="\x1b[2J" * 10_000)) if receipt else data
+        receipt = is_kind(data, Receipt) and site == LIAR
+        return to_message(replace(from_message(data, Receipt), folder="\x1b[2J" * 10_000)) if receipt else data
 
     run(tmp_path, tamper)
-    assert (tmp_path / UNDELIVERED).read_text().split() == ["[", '"va"', "]"]
+    assert (tmp_path / UNDELIVERED_FILE).read_text().split() == ["[", '"va"', "]"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca(groups=2)", "ditto", "fedsim(clusters=2)", "fedgroup(groups=2,alpha=2)"])
 def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) -> None:
     """And the bound is no excuse for much more: beside the numbers there is a header."""
-    asked: dict[str, Parcel] = {}
+    asked: dict[str, AskBatch] = {}
     sizes: list[tuple[int, int]] = []
 
     class Watched(InProcess):
         def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, bytes]:
-            asked.update({site: from_message(data, Parcel) for site, data in parcels.items() if is_kind(data, Parcel)})
+            asked.update({site: from_message(data, AskBatch) for site, data in parcels.items() if is_kind(data, AskBatch)})
             return super().exchange(parcels)
 
     def weigh(site: str, data: bytes) -> bytes:
-        if is_kind(data, Answers):
-            sizes.append((len(data), most_bytes(asked[site], 10) or 0))
+        if is_kind(data, ReplyBatch):
+            sizes.append((len(data), compute_max_bytes(asked[site], 10) or 0))
         return data
 
     data = "digits/rotated(clients=8,groups=2)"
@@ -259,6 +260,6 @@ def test_no_honest_answer_is_larger_than_its_bound(method: str, tmp_path: Path) 
     wanted = Settings(methods=(method, "fedprox"), data=data, plan=Plan(rounds=1), seeds=(0, 1))
     order = Order("a-run", "study", wanted.as_json(), ("a", "b"), 2)
     carrier: Any = Watched(federation, sites, tamper=weigh)
-    assert carry_out_order(order, carrier, ["a", "b"], tmp_path, clock=Budget(60.0), tell=pytest.fail)
+    assert run_order(order, carrier, ["a", "b"], tmp_path, clock=TimeBudget(60.0), tell=pytest.fail)
     assert sizes
     assert all(said <= most <= said + BASE_BYTES + 64_000 for said, most in sizes)

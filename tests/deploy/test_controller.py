@@ -12,15 +12,12 @@ pytest.importorskip("nvflare")
 from nvflare.apis.client import Client
 from nvflare.apis.signal import Signal
 
-from coterie.core.errors import UserError
-from coterie.deploy.flare.carrier import FIRST, FlareCarrier
-from coterie.deploy.flare.controller import CoterieController
-from coterie.deploy.flare.newcomers import LONGEST, Newcomers, patience
-from coterie.deploy.flare.protection import SERVER_FOLDER
-from coterie.deploy.flare.watch import mark_of
-from coterie.deploy.presence import write_presence
-from coterie.deploy.runs import RunFolder
-from coterie.deploy.server_run import Order
+from coterie._util.errors import UserError
+from coterie.deploy.flare.connection_monitor import hash_registration
+from coterie.deploy.flare.controller import FIRST_WAIT, LONGEST_WAIT, CoterieController, FlareCarrier, NewcomerClock, compute_patience
+from coterie.deploy.flare.jobs import SERVER_FOLDER
+from coterie.deploy.server.federation import write_presence
+from coterie.deploy.server.runs import Order, RunFolder
 
 
 @pytest.fixture
@@ -31,18 +28,20 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CoterieContro
     made = CoterieController("a-run")
     made.journal.begin(["a", "b"])
     made.journal.say("round")
-    made.began_with = {"a": mark_of(Client("a", "token of a")), "b": mark_of(Client("b", "token of b"))}
+    made.began_with = {"a": hash_registration(Client("a", "token of a")), "b": hash_registration(Client("b", "token of b"))}
     see(made, a="token of a", b="token of b")
     return made
 
 
 def see(controller: CoterieController, **tokens: str) -> None:
     """The server's parent sees these sites."""
-    write_presence(controller.server, dict.fromkeys(tokens, 0.0), {site: mark_of(Client(site, token)) for site, token in tokens.items()})
+    write_presence(
+        controller.server, dict.fromkeys(tokens, 0.0), {site: hash_registration(Client(site, token)) for site, token in tokens.items()}
+    )
 
 
 def over(controller: CoterieController, lost: tuple[str, ...] = ()) -> bool:
-    return Newcomers(lambda: controller.waiting(controller.gone() | set(lost)), controller.journal.lines).over
+    return NewcomerClock(lambda: controller.waiting(controller.gone() | set(lost)), controller.journal.lines).over
 
 
 def test_a_job_says_no_more_than_the_name_of_a_run(controller: CoterieController) -> None:
@@ -92,7 +91,7 @@ def test_a_site_that_lost_its_job_process_or_was_silent_ends_the_job(controller:
 
 def test_sites_have_time_to_load_their_data_before_the_first_answer(controller: CoterieController) -> None:
     carrier = FlareCarrier(controller, None, Signal(), 2.0, set)
-    assert carrier.patience == FIRST
+    assert carrier.patience == FIRST_WAIT
     carrier.exchange({})
     assert carrier.patience == 2.0
 
@@ -120,19 +119,19 @@ def job(sites: list[str], rounds: int, let_in: list[str]) -> list[dict[str, Any]
 
 def test_a_site_that_breaks_in_every_job_is_taken_in_ever_later() -> None:
     broken = [job(["a", "b"], rounds, ["b"]) for rounds in (3, 2, 4, 8, 16, 32, 64, 64)]
-    assert [patience(list(chain(*broken[:jobs])), "b") for jobs in range(9)] == [1, 2, 4, 8, 16, 32, 64, 64, LONGEST]
-    assert patience(list(chain(*broken)), "a") == 1
+    assert [compute_patience(list(chain(*broken[:jobs])), "b") for jobs in range(9)] == [1, 2, 4, 8, 16, 32, 64, 64, LONGEST_WAIT]
+    assert compute_patience(list(chain(*broken)), "a") == 1
 
 
 def test_a_newcomer_and_a_site_that_held_out_are_taken_in_at_once() -> None:
-    assert patience(job(["a"], 3, ["b"]), "b") == 1  # it was let in, and has not broken
-    assert patience([*job(["a", "b"], 3, ["b"]), *job(["a", "b"], 500, ["b"])], "b") == 1
-    assert patience([*job(["a", "b"], 3, ["b"]), *job(["a"], 3, ["b"])], "b") == 2  # a job it was not in says nothing
+    assert compute_patience(job(["a"], 3, ["b"]), "b") == 1  # it was let in, and has not broken
+    assert compute_patience([*job(["a", "b"], 3, ["b"]), *job(["a", "b"], 500, ["b"])], "b") == 1
+    assert compute_patience([*job(["a", "b"], 3, ["b"]), *job(["a"], 3, ["b"])], "b") == 2  # a job it was not in says nothing
 
 
 def test_the_rounds_of_the_job_that_runs_are_waited_for() -> None:
     lines = [*job(["a", "b"], 3, ["b"]), *job(["a", "b"], 1, ["b"]), {"what": "began", "sites": ["a", "b"]}]
-    clock = Newcomers(lambda: {"b"}, lambda: lines)
+    clock = NewcomerClock(lambda: {"b"}, lambda: lines)
     for _ in range(4):
         assert not clock.over
         lines.append({"what": "round"})

@@ -12,13 +12,13 @@ import torch
 from safetensors.numpy import save
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie._util.errors import UserError
+from coterie.core.layout import Inputs
 from coterie.core.serving import COMBINED
-from coterie.deploy import bundle_files, bundle_head
-from coterie.deploy.bundle import Bundle, Origin
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.combining import COMBINERS
+from coterie.deploy.bundle import files
+from coterie.deploy.bundle.bundle import Bundle, Origin
+from coterie.deploy.bundle.files import read_bundle, write_bundle
+from coterie.deploy.messages import COMBINERS
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, OwnExpert
 from coterie.models.catalogue import MOST_TENSORS, build_model
 
@@ -118,7 +118,7 @@ def test_a_combiner_that_does_not_know_all_clients_is_refused(tmp_path: Path, co
 
 
 def test_clients_and_scalings_are_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_head.Head, "model_validate_json", None)  # which looks at every number
+    monkeypatch.setattr(files.BundleHead, "model_validate_json", None)  # which looks at every number
     with pytest.raises(UserError, match="names the client 'a' twice"):
         read_bundle(crafted(tmp_path / "twice", lambda head: head.update(clients=[{"id": "a", "row": -1}] * 2)))
     scaling = {f"c{i}": {"mean": [0.0] * 3, "deviation": [1.0] * 3} for i in range(100)}
@@ -128,13 +128,13 @@ def test_clients_and_scalings_are_checked_first(tmp_path: Path, monkeypatch: pyt
 
 def test_a_long_list_of_arrays_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = crafted(tmp_path / "arrays", nothing, {f"combiner.{'x' * 4000}{i}": np.zeros(0, np.float32) for i in range(1100)})
-    monkeypatch.setattr(bundle_files, "load", None)
+    monkeypatch.setattr(files, "load", None)
     with pytest.raises(UserError, match="lists more arrays than any bundle's"):
         read_bundle(folder)
 
 
 def test_a_head_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = crafted(tmp_path / "head", nothing)
-    monkeypatch.setattr(bundle_head, "MOST_HEAD", 100)
+    monkeypatch.setattr(files, "MOST_HEAD", 100)
     with pytest.raises(UserError, match="more than the 100 bytes of any bundle's"):
         read_bundle(folder)

@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.serving import Serving
-from coterie.core.trees import unpack
-from coterie.deploy.bundle_files import read_bundle
-from coterie.deploy.federation import FederationFolder, check_site_name
-from coterie.deploy.journal import Journal, journal_lines
-from coterie.deploy.messages import KINDS, PROTOCOL, Answers, Delivery, MessageError, Received, from_message, to_message
-from coterie.deploy.names import escape_text, is_name, make_folder_name
+from coterie.core.states import unpack
+from coterie.deploy.bundle.files import read_bundle, write_delivery
+from coterie.deploy.files import escape_text, is_name, make_folder_name
+from coterie.deploy.messages import KINDS, PROTOCOL, Delivery, MessageError, Receipt, ReplyBatch, from_message, to_message
 from coterie.deploy.orders import OrderTerms
-from coterie.deploy.received import write_delivery
-from coterie.deploy.runs import new_run
-from coterie.deploy.server_run import Order
-from coterie.deploy.site_process import Site, SiteSettings
+from coterie.deploy.server.federation import FederationFolder, check_site_name
+from coterie.deploy.server.runs import Journal, Order, make_run, read_journal
+from coterie.deploy.site.process import Site, SiteSettings
 from deploy.ordering import APPROVE_ANY, make_hello, make_terms
 
 NO_NAMES = (
@@ -84,14 +81,14 @@ def test_what_is_no_name_is_no_run_no_site_no_order_and_no_folder(name: Any, kit
         write_delivery(replace(unpack(delivery_of(site, terms), KINDS), run=name), site.world, kit / "bundles")
     assert files_in(kit.parents[1]) - around <= {"outer/kit/audit.jsonl"}
     with pytest.raises(MessageError, match="a Answers with a run"):
-        from_message(to_message(Answers(PROTOCOL, name, "1", (), ())), Answers)
+        from_message(to_message(ReplyBatch(PROTOCOL, name, "1", (), ())), ReplyBatch)
     with pytest.raises(MessageError, match="a Received with a folder"):
-        from_message(to_message(Received(PROTOCOL, "r", "1", name)), Received)
+        from_message(to_message(Receipt(PROTOCOL, "r", "1", name)), Receipt)
     with pytest.raises(UserError, match="cannot be called"):
         Order.read({"run": name, "kind": "study", "settings": {}})
     if isinstance(name, str):
         with pytest.raises(UserError, match="cannot be called"):
-            new_run(FederationFolder(kit, "127.0.0.1", 1, ("a",)), name)
+            make_run(FederationFolder(kit, "127.0.0.1", 1, ("a",)), name)
         with pytest.raises(UserError, match="cannot be called"):
             check_site_name(name)
 
@@ -117,7 +114,7 @@ def test_a_second_delivery_takes_the_place_of_the_first(kit: Path) -> None:
     site = greeted(kit, terms)
     folder = kit / "bundles" / "first" / "fedavg"
     for value, round_ in ((1.0, 5), (2.0, 5), (3.0, 6)):
-        said = from_message(site.answer(delivery_of(site, terms, value, round_=round_)), Received)
+        said = from_message(site.answer(delivery_of(site, terms, value, round_=round_)), Receipt)
         assert (said.folder, said.order) == ("fedavg", terms.hash)
         assert read_bundle(folder).models[0, 0] == value
     with pytest.raises(MessageError, match="round 4 after that of round 6"):
@@ -153,7 +150,7 @@ def test_a_delivery_that_cannot_be_written_leaves_the_one_before(kit: Path, monk
     def full(*told: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coterie.deploy.bundle_files.write_whole", full)
+    monkeypatch.setattr("coterie.deploy.bundle.files.write_whole", full)
     with pytest.raises(MessageError, match="No space left"):
         site.answer(delivery_of(site, terms, 2.0))
     assert read_bundle(folder).models[0, 0] == 1.0
@@ -185,12 +182,12 @@ def test_what_a_site_says_does_not_reach_the_operator_s_terminal_as_it_is(tmp_pa
     journal = Journal(tmp_path)
     journal.fault("Site 'va' does not take part: \x1b[2J\x1b]0;owned\x07 \r\n" + "x" * 10_000_000)
     journal.end("refused", reason="\x1b[31m")
-    lines = journal_lines(tmp_path)
+    lines = read_journal(tmp_path)
     assert len(lines) == 2
     assert signs([str(value) for line in lines for value in line.values()]) == set()
     assert (tmp_path / "journal.jsonl").stat().st_size < 10_000
     assert escape_text("a\x1b\nb") == "a\\x1b\\nb"
     with pytest.raises(MessageError) as error:
-        from_message(to_message(KINDS["Denied"]("\x1b[2J" + "x" * 10_000)), Received)
+        from_message(to_message(KINDS["Denied"]("\x1b[2J" + "x" * 10_000)), Receipt)
     assert signs([str(error.value)]) == set()
     assert len(str(error.value)) < 500

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie.core.asks import Refusal
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.refusals import Refusal
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
-from coterie.deploy.engine import FederatedEngine
-from coterie.deploy.messages import Answers, MessageError, Parcel, from_message, to_message
+from coterie.deploy.messages import AskBatch, MessageError, ReplyBatch, from_message, to_message
+from coterie.deploy.server.engine import FederatedEngine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.evidence.digest import digest
@@ -63,11 +63,11 @@ def test_every_method_ends_as_in_simulation(data: str, count: int) -> None:
 
 def test_a_site_gets_only_its_clients_and_only_the_models_they_need() -> None:
     federation = load("digits/rotated(clients=8,groups=2)")
-    seen: list[Parcel] = []
+    seen: list[AskBatch] = []
 
     class Watched(InProcess):
         def exchange(self, parcels: Any) -> dict[str, bytes]:
-            seen.extend(from_message(data, Parcel) for data in parcels.values())
+            seen.extend(from_message(data, AskBatch) for data in parcels.values())
             return super().exchange(parcels)
 
     sites = sites_of(federation, 8)
@@ -94,13 +94,13 @@ def break_once(breaking: Any, at: int = 2) -> Any:
 
 def with_answers(change: Any) -> Any:
     def breaking(data: bytes) -> bytes:
-        said = from_message(data, Answers)
+        said = from_message(data, ReplyBatch)
         return to_message(change(said))
 
     return breaking
 
 
-def first(said: Answers, **changes: Any) -> Answers:
+def first(said: ReplyBatch, **changes: Any) -> ReplyBatch:
     return replace(said, answers=tuple(replace(reply, **changes) for reply in said.answers))
 
 
@@ -182,11 +182,11 @@ def test_what_may_travel_is_a_closed_list() -> None:
     with pytest.raises(TypeError, match="known kinds"):
         to_message(LoopEngine)
     with pytest.raises(MessageError, match="unknown kind"):
-        from_message(to_message(Parcel(1, "r", "n", (), ())).replace(b"Parcel", b"Popens"), Parcel)
+        from_message(to_message(AskBatch(1, "r", "n", (), ())).replace(b"Parcel", b"Popens"), AskBatch)
     with pytest.raises(MessageError, match="a Parcel where a Answers"):
-        from_message(to_message(Parcel(1, "r", "n", (), ())), Answers)
+        from_message(to_message(AskBatch(1, "r", "n", (), ())), ReplyBatch)
     with pytest.raises(MessageError, match="over the limit"):
-        from_message(b"x" * 100, Parcel, limit=10)
+        from_message(b"x" * 100, AskBatch, limit=10)
 
 
 def test_a_world_of_one_site_holds_nothing_else() -> None:
@@ -200,7 +200,7 @@ def test_a_world_of_one_site_holds_nothing_else() -> None:
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     """A job that is aborted in the middle of a round leaves whole rounds, and lanes that have not ended."""
     pytest.importorskip("nvflare")
-    from coterie.deploy.flare.carrier import AbortedError
+    from coterie.deploy.flare.controller import AbortedError
 
     asked = iter(range(10**6))
 

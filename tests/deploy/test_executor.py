@@ -19,11 +19,11 @@ from nvflare.apis.signal import Signal
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.data.catalogue import load
-from coterie.deploy.flare.carrier import BODY
-from coterie.deploy.flare.executor import KIT, CoterieExecutor
-from coterie.deploy.messages import PROTOCOL, Answers, Parcel, SiteCard, from_message, to_message
-from coterie.deploy.site_process import SiteSettings
-from coterie.engines.engine import Stamped
+from coterie.deploy.flare.executor import CoterieExecutor
+from coterie.deploy.flare.jobs import BODY, KIT
+from coterie.deploy.messages import PROTOCOL, AskBatch, ReplyBatch, SiteCard, from_message, to_message
+from coterie.deploy.site.process import SiteSettings
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
 from deploy.ordering import APPROVING_POLICY, make_hello, make_terms
 
@@ -46,10 +46,10 @@ def test_a_trainer_that_dies_is_replaced_and_answers_the_same(tmp_path: Path, mo
         card = from_message(said(executor, make_hello(terms)), SiteCard)
         assert card.ids == ("va",)
         models, first = np.zeros((1, World.of(load("heart"), "mclr").model.layout.size), dtype=np.float32), np.zeros(1, dtype=np.int64)
-        parcel = Parcel(PROTOCOL, "r", "2", ("va",), (Stamped(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
-        before = from_message(said(executor, parcel), Answers)
+        parcel = AskBatch(PROTOCOL, "r", "2", ("va",), (StampedAsk(Train(first, models, Local(), start=first), 0, 1),), terms.hash)
+        before = from_message(said(executor, parcel), ReplyBatch)
         os.kill(executor.child.pid, signal.SIGKILL)
-        after = from_message(said(executor, parcel), Answers)
+        after = from_message(said(executor, parcel), ReplyBatch)
         assert (before.answers[0].vectors == after.answers[0].vectors).all()
     finally:
         executor._end()

@@ -5,22 +5,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
-from coterie.deploy.accountant import Charge
-from coterie.deploy.audit import Audit
-from coterie.deploy.default_policy import DEFAULT_POLICY
-from coterie.deploy.explain import explain
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import ClipNoise, DpSgd, NoPrivacy
-from coterie.deploy.policy import Policy
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.explain import explain_policy
+from coterie.deploy.site.ledger import Charge, Ledger
+from coterie.deploy.site.policy import DEFAULT_POLICY, ClipNoise, DpSgd, NoPrivacy, Policy
 
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=8.0)
 NOISE = ClipNoise(mechanism="clip+noise", clip=0.5, noise=2.0)
 
 
 def words(policy: Policy, ledger: Ledger | None = None) -> str:
-    return "\n".join(line for part in explain(policy, ledger) for line in (part.heading, *part.lines))
+    return "\n".join(line for part in explain_policy(policy, ledger) for line in (part.heading, *part.lines))
 
 
 def test_the_unit_of_protection_and_the_limit_are_said() -> None:

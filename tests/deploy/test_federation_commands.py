@@ -20,34 +20,28 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.deploy.default_policy import approve_orders
-from coterie.deploy.federation import FederationFolder, check_site_name, server_address
-from coterie.deploy.flare.processes import check_port, wait_for
-from coterie.deploy.flare.provision import add, create, request, sign
-from coterie.deploy.flare.server_process import running_server
-from coterie.deploy.flare.site_client import refusal, running_sites
+from coterie.deploy.certificates import RevokedSites, check_kit, restore_site, revoke_site
+from coterie.deploy.flare.processes import check_port, explain_refusal, run_server, run_sites, wait_until
+from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
 from coterie.deploy.flare.supervisor import supervise
-from coterie.deploy.inspecting import ANSWERS, InspectOrder
-from coterie.deploy.kits import check_kit
-from coterie.deploy.overview import overview
-from coterie.deploy.presence import Presence, read_presence, write_presence
-from coterie.deploy.removal import RemovedSites, remove_site, take_back
-from coterie.deploy.runs import RunFolder, free_name, known_run, new_run, runs_of
-from coterie.deploy.server_run import Order, carry_out_order
-from coterie.deploy.site_news import SiteNews
-from coterie.deploy.site_process import Site, SiteSettings
-from coterie.evidence.reader import Evidence, json_notes
-from coterie.evidence.restore import standing
+from coterie.deploy.server.federation import FederationFolder, Presence, check_site_name, parse_address, read_presence, write_presence
+from coterie.deploy.server.runner import ANSWERS_FILE, run_order
+from coterie.deploy.server.runs import InspectOrder, Order, RunFolder, find_free_name, find_run, list_runs, make_run, summarize_federation
+from coterie.deploy.site.approvals import SiteMonitor
+from coterie.deploy.site.policy import approve_orders
+from coterie.deploy.site.process import Site, SiteSettings
+from coterie.evidence.reader import Evidence, read_notes
+from coterie.evidence.restore import load_lanes
 from coterie.evidence.settings import Settings
 from coterie.inspect import InspectPlan, PilotPlan, inspect_data
-from coterie.inspect.answers import answers
-from coterie.run.budget import Budget
+from coterie.inspect.answers import write_answers
 from coterie.run.execution import Execution
 from coterie.run.study import Study
+from coterie.run.waves import TimeBudget
 from deploy.ordering import APPROVING_POLICY
 
 pytest.importorskip("nvflare")
@@ -78,7 +72,7 @@ def _signals_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
-    return create(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", free_port(), ["north", "south"])
+    return create_federation(tmp_path_factory.mktemp("federation") / "f", "127.0.0.1", free_port(), ["north", "south"])
 
 
 @pytest.mark.parametrize(
@@ -86,11 +80,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
 )
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):
-        server_address(text)
+        parse_address(text)
 
 
 def test_an_address() -> None:
-    assert server_address("flare.hospital.org:8102") == ("flare.hospital.org", 8102)
+    assert parse_address("flare.hospital.org:8102") == ("flare.hospital.org", 8102)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "../x", "server", "admin", "x" * 61, "a.b", "a/b"])
@@ -101,7 +95,7 @@ def test_site_names_that_cannot_be(name: str) -> None:
 
 def test_a_folder_that_is_not_empty(federation: FederationFolder) -> None:
     with pytest.raises(UserError, match="not empty"):
-        create(federation.folder, "127.0.0.1", 1, ["a"])
+        create_federation(federation.folder, "127.0.0.1", 1, ["a"])
 
 
 def test_a_folder_that_is_no_federation(tmp_path: Path) -> None:
@@ -112,7 +106,7 @@ def test_a_folder_that_is_no_federation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sites", [[], ["a", "a"]])
 def test_sites_are_named_once_each(tmp_path: Path, sites: list[str]) -> None:
     with pytest.raises(UserError, match="each once"):
-        create(tmp_path / "f", "127.0.0.1", 1, sites)
+        create_federation(tmp_path / "f", "127.0.0.1", 1, sites)
 
 
 def test_a_kit_is_for_its_site(federation: FederationFolder) -> None:
@@ -182,31 +176,31 @@ def test_certificates_that_count_for_nothing(federation: FederationFolder, tmp_p
 
 
 def test_a_site_that_makes_its_own_key(federation: FederationFolder, tmp_path: Path) -> None:
-    asked = request("west", tmp_path / "west")
+    asked = request_certificate("west", tmp_path / "west")
     with pytest.raises(UserError, match="not for the site 'east'"):
-        sign(federation, "east", asked)
-    kit = sign(FederationFolder.open(federation.folder), "west", asked).kit("west")
+        sign_request(federation, "east", asked)
+    kit = sign_request(FederationFolder.open(federation.folder), "west", asked).kit("west")
     with pytest.raises(UserError, match="has no key"):
         check_kit(kit)
     (kit / "startup" / "client.key").write_bytes((tmp_path / "west" / "client.key").read_bytes())
     assert check_kit(kit)[0] == "west"
     (tmp_path / "no.csr").write_text("no")
     with pytest.raises(UserError, match="no signing request"):
-        sign(federation, "east", tmp_path / "no.csr")
+        sign_request(federation, "east", tmp_path / "no.csr")
 
 
 def test_a_site_that_is_removed_stays_out(federation: FederationFolder) -> None:
-    grown = add(FederationFolder.open(federation.folder), "late")
-    seen = RemovedSites(federation.folder)
+    grown = add_site(FederationFolder.open(federation.folder), "late")
+    seen = RevokedSites(federation.folder)
     assert seen() == frozenset()
-    left = remove_site(grown, "late")
+    left = revoke_site(grown, "late")
     assert seen() == {"late"}
     assert json.loads((federation.server / "disabled_clients.json").read_text()) == {"disabled_clients": ["late"]}
     with pytest.raises(UserError, match="was removed: give it another name"):
-        add(left, "late")
+        add_site(left, "late")
     with pytest.raises(UserError, match="has no site 'late'"):
-        remove_site(left, "late")
-    assert take_back(left, "late").removed == ()
+        revoke_site(left, "late")
+    assert restore_site(left, "late").removed == ()
     assert seen() == frozenset()
 
 
@@ -219,7 +213,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_the_status_of_nothing(federation: FederationFolder) -> None:
-    found = overview(FederationFolder.open(federation.folder))
+    found = summarize_federation(FederationFolder.open(federation.folder))
     assert not found["listening"]
     assert found["runs"] == []
     assert not any(site["there"] for site in found["sites"])
@@ -247,18 +241,18 @@ def test_names_of_runs(tmp_path: Path) -> None:
     folder = FederationFolder(tmp_path, "127.0.0.1", 1, ("a",))
     for name in ("", "a b", "../a", ".a", "-a", "ä"):
         with pytest.raises(UserError, match="cannot be called"):
-            new_run(folder, name)
-    run = new_run(folder, free_name(folder, "study"))
+            make_run(folder, name)
+    run = make_run(folder, find_free_name(folder, "study"))
     order = Order("study", "study", {"plan": {"rounds": 1}}, ("a",), 1)
     run.place(order, 5.0)
     assert run.order() == (order, 5.0)
     assert run.status == "waiting"
-    assert free_name(folder, "study") == "study-2"
-    assert [run.name for run in runs_of(folder)] == ["study"]
+    assert find_free_name(folder, "study") == "study-2"
+    assert [run.name for run in list_runs(folder)] == ["study"]
     with pytest.raises(UserError, match="already"):
-        new_run(folder, "study")
+        make_run(folder, "study")
     with pytest.raises(UserError, match="did you mean 'study'"):
-        known_run(folder, "studi")
+        find_run(folder, "studi")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +265,7 @@ def test_names_of_runs(tmp_path: Path) -> None:
     ],
 )
 def test_what_flare_says_is_told_in_sentences(said: str, means: str) -> None:
-    assert means in refusal(said, "a", "host:1", 9.0)
+    assert means in explain_refusal(said, "a", "host:1", 9.0)
 
 
 def test_there_is_no_way_without_tls(federation: FederationFolder) -> None:
@@ -286,7 +280,7 @@ def test_there_is_no_way_without_tls(federation: FederationFolder) -> None:
 
 def test_news_of_a_site(federation: FederationFolder) -> None:
     kit = federation.kit("south")
-    news = SiteNews(kit)
+    news = SiteMonitor(kit)
     with (kit / "audit.jsonl").open("a") as audit:
         audit.write(json.dumps({"run": "r", "event": "ledger sealed"}) + "\n")
         audit.write(json.dumps({"run": "r", "ask": "Train", "denied": None}) + "\n")
@@ -318,16 +312,16 @@ def test_an_inspection_of_sites(tmp_path: Path) -> None:
     def inspect(plan: InspectPlan) -> bool:
         order = Order("inspect", "inspect", InspectOrder("sites", plan=plan).as_json(), HOSPITALS, 4)
         run.place(order, 60.0)
-        return carry_out_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=Budget(60.0), tell=pytest.fail)
+        return run_order(run.order()[0], Here(kits), HOSPITALS, run.folder, clock=TimeBudget(60.0), tell=pytest.fail)
 
     with pytest.raises(UserError, match="no_labels="):
         inspect(InspectPlan(pilot=None))
     assert inspect(InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)))
     assert (run.folder / "inspection.html").stat().st_size > 1000
-    told = json.loads((run.folder / ANSWERS).read_text())
+    told = json.loads((run.folder / ANSWERS_FILE).read_text())
     assert told["clients"] == 4
     direct = inspect_data("heart", plan=InspectPlan(labels=False, pilot=PilotPlan(rounds=1, randoms=2)), execution=Execution(engine="loop"))
-    assert [answer["short"] for answer in told["answers"]] == [answer.short for answer in answers(direct)]
+    assert [answer["short"] for answer in told["answers"]] == [answer.short for answer in write_answers(direct)]
 
 
 # One federation that runs.
@@ -341,18 +335,18 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    found = create(tmp_path_factory.mktemp("running") / "f", "127.0.0.1", free_port(), HOSPITALS)
+    found = create_federation(tmp_path_factory.mktemp("running") / "f", "127.0.0.1", free_port(), HOSPITALS)
     told: list[str] = []
     over = Event()
     with ExitStack() as processes:
-        server = processes.enter_context(running_server(found))
+        server = processes.enter_context(run_server(found))
         for site in HOSPITALS:
             SiteSettings("heart", (site,), engine="loop", threads=1).write(found.kit(site))
             policy = found.kit(site) / "policy.toml"  # to the digit as in simulation: IFCA chooses by losses, and Switzerland has 9 to test
             policy.write_text(policy.read_text().replace("rounding = 3", "rounding = 1").replace("samples = 10", "samples = 5"))
             approve_orders(found.kit(site) / "policy.toml", any=True)
         kits = {site: found.kit(site) for site in HOSPITALS}
-        processes.enter_context(running_sites(kits, f"{found.host}:{found.port}", 90.0))
+        processes.enter_context(run_sites(kits, f"{found.host}:{found.port}", 90.0))
         attending = Thread(target=supervise, args=(found, lambda: over.is_set() or server.poll() is not None, told.append, 0.3))
         attending.start()
         try:
@@ -396,11 +390,11 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
     study = running.federation.runs / "first" / "study"
     bounded = replace(PLAN, most_share=1 / 3)  # the default of four sites; Cleveland has 41 % of the patients, Hungary 35 %
     assert Evidence.open(study).settings.plan.most_share == 1 / 3
-    limited = [names for _, round_, names in json_notes(Evidence.open(study), "limited_sites") if round_ == 1]
+    limited = [names for _, round_, names in read_notes(Evidence.open(study), "limited_sites") if round_ == 1]
     assert "cleveland" in limited[0]
     settings = Settings(methods=METHODS, data="heart", plan=bounded, seeds=(0, 1))
     Study.prepare(settings).run(out=tmp_path / "sim", execution=Execution(engine="loop"))
-    real, simulated = standing(study).lanes, standing(tmp_path / "sim").lanes
+    real, simulated = load_lanes(study).lanes, load_lanes(tmp_path / "sim").lanes
     assert real.keys() == simulated.keys()
     for key, lane in simulated.items():
         ours, theirs = real[key].state, lane.state
@@ -413,7 +407,7 @@ def test_a_launch_gives_what_the_simulation_gives(running: Running, tmp_path: Pa
 
 
 def test_what_is_made_of_it(running: Running) -> None:
-    run = known_run(running.federation, "first")
+    run = find_run(running.federation, "first")
     shown = CliRunner().invoke(app, ["show", str(run.study)])
     assert "fedsim" in shown.output, shown.exception
     assert "share no scores" not in shown.output
@@ -422,7 +416,7 @@ def test_what_is_made_of_it(running: Running) -> None:
     assert (run.study / "report.html").stat().st_size > 10_000
     for site in HOSPITALS:
         assert len(list((running.federation.kit(site) / "bundles" / "first").iterdir())) == len(METHODS)
-    found = overview(running.federation)
+    found = summarize_federation(running.federation)
     assert all(site["there"] for site in found["sites"])
     assert found["runs"][0]["status"] == "complete"
     assert set(found["runs"][0]["groups"]["fedgroup(groups=2,alpha=2)"]) == set(HOSPITALS)
@@ -435,7 +429,7 @@ def test_a_run_that_was_left_alone_and_a_site_that_is_removed(running: Running) 
     policy.write_text(policy.read_text().replace(', "Evaluate"]', "]"))
     invoke("launch", "fedavg", "--federation", folder, "--rounds", "12", "--epochs", "1", "--name", "second", "--detach")
     run = RunFolder(federation.runs / "second")
-    assert wait_for(lambda: (overview(federation)["runs"][-1]["round"] or 0) >= 2, 300.0)
+    assert wait_until(lambda: (summarize_federation(federation)["runs"][-1]["round"] or 0) >= 2, 300.0)
     assert "va is removed." in invoke("federation", "remove", folder, "va")
     said = invoke("launch", "--federation", folder, "--resume", "--name", "second")
     assert "fedavg" in said

@@ -9,7 +9,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.private.admin_defs import Message
 
-from coterie.deploy.flare.guard import REQUESTS, SITE_ORDERS, Guard, Letter, Party, Refusals
+from coterie.deploy.flare.protection import REQUESTS, SITE_ORDERS, Guard, MessageInfo, Party, RefusalLog
 
 JOB, OTHER = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
 BOSS, ADMIN = f"_admin_{JOB}", "admin@coterie.local"
@@ -20,7 +20,7 @@ def guard(name: str, *removed: str) -> Guard:
     return Guard(name, ADMIN, lambda: frozenset(removed))
 
 
-def letter(peer: str, origin: str, destination: str, about: str = "task/heart_beat", link: str = "network", **more: Any) -> Letter:
+def letter(peer: str, origin: str, destination: str, about: str = "task/heart_beat", link: str = "network", **more: Any) -> MessageInfo:
     """A request as it arrives; what is streamed is in a stream."""
     channel, _, topic = about.partition("/")
     headers: dict[str, Any] = {
@@ -33,10 +33,10 @@ def letter(peer: str, origin: str, destination: str, about: str = "task/heart_be
     if channel in ("server_command", "aux_communication", "return_only", "hci_channel"):
         headers |= {"cn__channel": "sm__STREAM", "cn__topic": "sm__DATA", "sm__ch": channel, "sm__tp": topic, "sm__dt": 1}
     name = ADMIN if peer.startswith("_admin") else peer.partition(".")[0]
-    return Letter(link, peer, more.pop("common_name", name), headers | more)
+    return MessageInfo(link, peer, more.pop("common_name", name), headers | more)
 
 
-def accepted(at: Guard, what: Letter, waits: bool = False) -> bool:
+def accepted(at: Guard, what: MessageInfo, waits: bool = False) -> bool:
     return at.refusal(what, lambda number: waits) is None
 
 
@@ -153,11 +153,11 @@ def test_a_site_does_what_a_run_needs_and_nothing_else() -> None:
 
 
 def test_refusals_cannot_fill_a_disk(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals()
+    refusals = RefusalLog()
     for _ in range(1000):
         refusals.note("no", peer="a", about="x" * 100_000)
     assert len(caplog.records) == 10  # the 1st, 2nd, 4th, ... 512th
     assert sum(len(record.getMessage()) for record in caplog.records) < 5_000
-    for number in range(2 * Refusals.MOST):
+    for number in range(2 * RefusalLog.MOST):
         refusals.note("no", peer=f"peer {number}")
-    assert len(refusals.counts) == Refusals.MOST
+    assert len(refusals.counts) == RefusalLog.MOST

@@ -22,10 +22,10 @@ from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-from coterie.deploy.checks import Excess
-from coterie.deploy.flare import incoming
-from coterie.deploy.flare.incoming import OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames
-from coterie.deploy.flare.processes import wait_for
+from coterie.deploy.flare import transport
+from coterie.deploy.flare.processes import wait_until
+from coterie.deploy.flare.transport import OTHERS, RESULTS, WRAPPING, IncomingStreams, limit_frames
+from coterie.deploy.messages import OversizedMessage
 from deploy.running import free_port
 
 SUBMIT, POLL = "submit_update", "get_task"
@@ -41,7 +41,7 @@ class Line:
     site: Cell
     streams: IncomingStreams
     got: list[int] = field(default_factory=list)
-    dropped: list[tuple[str, Excess]] = field(default_factory=list)
+    dropped: list[tuple[str, OversizedMessage]] = field(default_factory=list)
 
     def send(self, size: int, topic: str = SUBMIT) -> str:
         """A request of so many bytes, streamed; the code of the reply."""
@@ -80,7 +80,7 @@ def line() -> Iterator[Line]:
     )
     server.start()
     site.start()
-    assert wait_for(lambda: made.send(1, POLL) == ReturnCode.OK, 20)
+    assert wait_until(lambda: made.send(1, POLL) == ReturnCode.OK, 20)
     yield made
     for task in list(RxTask.rx_task_map.values()):  # streams that never end: somebody reads them
         task.stop(StreamError("the test is over"), notify=False)
@@ -119,29 +119,29 @@ def test_a_result_that_says_it_is_larger_is_dropped_at_its_first_frame(line: Lin
 def test_a_result_that_does_not_say_how_large_it_is_is_dropped_when_it_is_too_large(line: Line) -> None:
     for number in range(8):
         line.frame(1001, number, 1 << 19)
-    assert wait_for(lambda: bool(line.dropped), 10)
+    assert wait_until(lambda: bool(line.dropped), 10)
     assert len(line.dropped) == 1
     assert not line.got
     task = RxTask.rx_task_map["a", 1001]
-    assert wait_for(lambda: task.failed, 10)  # what had come is let go
+    assert wait_until(lambda: task.failed, 10)  # what had come is let go
     assert not task.chunks
 
 
 def test_many_streams_that_never_end_are_dropped(line: Line) -> None:
     for stream in range(OTHERS + 5):
         line.frame(2000 + stream, 0, 1000, POLL)
-    assert wait_for(lambda: len(line.streams.open) == OTHERS, 10)
+    assert wait_until(lambda: len(line.streams.open) == OTHERS, 10)
     for stream in range(RESULTS + 1):
         line.frame(3000 + stream, 0, 1000)
-    assert wait_for(lambda: bool(line.dropped), 10)
+    assert wait_until(lambda: bool(line.dropped), 10)
     assert not line.got
 
 
 def test_a_stream_of_which_nothing_comes_any_more_makes_room(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in range(RESULTS):
         line.frame(4000 + stream, 0, 1000)
-    assert wait_for(lambda: len(line.streams.open) == RESULTS, 10)
-    monkeypatch.setattr(incoming, "FORGOTTEN", 0.0)
+    assert wait_until(lambda: len(line.streams.open) == RESULTS, 10)
+    monkeypatch.setattr(transport, "FORGOTTEN", 0.0)
     assert line.send(1) == ReturnCode.OK
     assert RxTask.rx_task_map["a", 4000].failed
 
@@ -149,7 +149,7 @@ def test_a_stream_of_which_nothing_comes_any_more_makes_room(line: Line, monkeyp
 @pytest.mark.parametrize("headers", [{StreamHeaderKey.SIZE: "many"}, {StreamHeaderKey.SIZE: -1}, {StreamHeaderKey.SEQUENCE: None}])
 def test_headers_of_another_type_are_dropped(line: Line, headers: dict[str, Any]) -> None:
     line.frame(hash(str(headers)) % 10**6 + 10**6, 0, 10, **headers)
-    assert wait_for(lambda: bool(line.dropped), 10)
+    assert wait_until(lambda: bool(line.dropped), 10)
     assert line.send(1) == ReturnCode.OK
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import UserError
-from coterie.deploy.answering import site_card
-from coterie.deploy.held import site_data
+from coterie._util.errors import UserError
 from coterie.deploy.messages import PROTOCOL, Hello, from_message, to_message
-from coterie.deploy.server_run import Order, TooFewSitesError, introductions
-from coterie.deploy.site_process import SiteSettings, work
+from coterie.deploy.server.runner import TooFewSitesError, introduce_sites
+from coterie.deploy.server.runs import Order
+from coterie.deploy.site.process import SiteSettings, load_site_data, make_site_card, serve_connection
 from coterie.engines.world import World
 from deploy.ordering import APPROVING_POLICY, make_hello, make_terms
 
@@ -30,7 +29,7 @@ class Says:
 
 def introduce(answer: bytes | None, folder: Path) -> list[str]:
     told: list[str] = []
-    introductions(Order("a-run", "study", {}, minimum=2), make_terms("a-run"), Says(answer), ["a", "b"], folder, told.append)
+    introduce_sites(Order("a-run", "study", {}, minimum=2), make_terms("a-run"), Says(answer), ["a", "b"], folder, told.append)
     return told
 
 
@@ -60,7 +59,7 @@ def answered(kit: Path, message: bytes) -> bytes:
     """What a site's process says to a message."""
     ours, theirs = Pipe()
     ours.send_bytes(message)
-    worker = threading.Thread(target=work, args=(theirs, kit))
+    worker = threading.Thread(target=serve_connection, args=(theirs, kit))
     worker.start()
     said = ours.recv_bytes()
     ours.close()
@@ -94,14 +93,14 @@ class Answering:
         return {site: self.card(site, from_message(data, Hello)) for site, data in parcels.items()}
 
     def card(self, site: str, hello: Hello) -> bytes:
-        world = World.of(site_data("heart", (site,)), hello.model)
-        return to_message(replace(site_card(hello, world), version=self.versions.get(site, hello.version)))
+        world = World.of(load_site_data("heart", (site,)), hello.model)
+        return to_message(replace(make_site_card(hello, world), version=self.versions.get(site, hello.version)))
 
 
 def test_versions_that_differ_are_told_and_take_part(tmp_path: Path) -> None:
     told: list[str] = []
     order, terms = Order("a-run", "study", {}), make_terms("a-run")
-    members, _ = introductions(order, terms, Answering(va="0.0.1"), ["hungary", "va"], tmp_path, told.append)
+    members, _ = introduce_sites(order, terms, Answering(va="0.0.1"), ["hungary", "va"], tmp_path, told.append)
     assert len(members.members) == 2
     (sentence,) = told
     assert sentence.startswith("Site 'va' has coterie 0.0.1, the server ")

@@ -18,11 +18,11 @@ pytest.importorskip("nvflare")
 
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.deploy.flare import processes, sessions
-from coterie.deploy.flare.watch import EVERY
-from coterie.deploy.presence import registrations
-from coterie.deploy.removal import remove_site
-from coterie.deploy.site_process import SiteSettings
+from coterie.deploy.certificates import revoke_site
+from coterie.deploy.flare import processes, supervisor
+from coterie.deploy.flare.connection_monitor import CHECK_INTERVAL
+from coterie.deploy.server.federation import read_registrations
+from coterie.deploy.site.process import SiteSettings
 from coterie.evidence.settings import Settings
 from deploy.intruder import Intruder, write_job_of_own
 from deploy.running import MARK, Running
@@ -111,13 +111,13 @@ def test_an_operator_s_own_job_runs_nowhere(running: Running, tmp_path: Path, ki
     (app / "config" / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
     meta = {"name": "own", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
     (job / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    with sessions.operating(running.federation) as session:
+    with supervisor.open_session(running.federation) as session:
         number = session.submit_job(str(job))
-        ended = processes.wait_for(lambda: "own" not in sessions.active_jobs(session), 60)
+        ended = processes.wait_until(lambda: "own" not in supervisor.list_active_jobs(session), 60)
     assert ended
     assert not out.exists()
     assert not [path for site in HONEST for path in (running.federation.kit(site) / number).glob("*")]
-    assert "refused: a job with other files" in (running.federation.server / processes.LOG).read_text(errors="replace")
+    assert "refused: a job with other files" in (running.federation.server / processes.LOG_FILE).read_text(errors="replace")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def job(running: Running, intruder: Intruder) -> str:
     """A run that goes on while it is attacked."""
     running.wait_connected({*HONEST, INTRUDER})
     number = running.submit(LONG, "long", minimum=3)
-    assert processes.wait_for(lambda: rounds(running) > 2, 120)
+    assert processes.wait_until(lambda: rounds(running) > 2, 120)
     return number
 
 
@@ -137,7 +137,7 @@ def goes_on(running: Running) -> bool:
     """Whether rounds are added, some seconds after now, in the same job and with all sites."""
     sleep(2)
     before = rounds(running)
-    more = processes.wait_for(lambda: rounds(running) > before + 2, 60)
+    more = processes.wait_until(lambda: rounds(running) > before + 2, 60)
     return more and len([line for line in running.journal("long") if line["what"] == "began"]) == 1
 
 
@@ -169,7 +169,7 @@ def test_another_user_of_the_machine_cannot_reach_a_job(running: Running, job: s
 def test_a_site_is_told_nobody_else_s_token(running: Running, intruder: Intruder, job: str) -> None:
     found = intruder.attack("clients", job=job)
     assert found["code"] != "ok", found
-    marks = registrations(running.federation.server)
+    marks = read_registrations(running.federation.server)
     seen = set(intruder.attack("tokens"))
     assert marks[INTRUDER] in seen
     assert seen.isdisjoint({marks[name] for name in HONEST})
@@ -206,7 +206,7 @@ COMMANDS += [f"{what} {{job}}" for what in ("clone_job", "download_job", "delete
 
 
 def test_an_operator_reads_nothing_and_deletes_nothing(running: Running, job: str) -> None:
-    with sessions.operating(running.federation) as session:
+    with supervisor.open_session(running.federation) as session:
         for command in (text.format(job=job) for text in COMMANDS):
             found = session.api.do_command(command)
             told = json.dumps(found, default=str)
@@ -216,11 +216,11 @@ def test_an_operator_reads_nothing_and_deletes_nothing(running: Running, job: st
 
 
 def test_the_operator_ends_the_run_and_another_goes_through(running: Running, job: str) -> None:
-    with sessions.operating(running.federation) as session:
+    with supervisor.open_session(running.federation) as session:
         session.abort_job(job)
-    assert processes.wait_for(lambda: running.journal("long")[-1]["what"] == "ended", 60)
+    assert processes.wait_until(lambda: running.journal("long")[-1]["what"] == "ended", 60)
     assert running.journal("long")[-1]["status"] == "aborted"
-    assert processes.wait_for(lambda: not running.pids("server job"), 60)
+    assert processes.wait_until(lambda: not running.pids("server job"), 60)
     lines = running.study(SHORT, "after", minimum=2)
     assert lines[-1]["status"] == "complete"
 
@@ -229,10 +229,10 @@ def test_a_removed_site_is_cut_off_at_once(running: Running) -> None:
     with Intruder(running.federation.kit(REMOVED), REMOVED, **{MARK: str(running.federation.folder)}) as site:
         running.wait_connected({REMOVED})
         assert site.attack("heartbeat")["code"] == "ok"
-        remove_site(running.federation, REMOVED)
-        assert processes.wait_for(lambda: REMOVED not in running.connected(), 4 * EVERY + 5)
-        log = site.kit / processes.LOG
-        assert processes.wait_for(lambda: "is closed" in log.read_text(errors="replace"), 10)  # it may call again, and is heard no more
+        revoke_site(running.federation, REMOVED)
+        assert processes.wait_until(lambda: REMOVED not in running.connected(), 4 * CHECK_INTERVAL + 5)
+        log = site.kit / processes.LOG_FILE
+        assert processes.wait_until(lambda: "is closed" in log.read_text(errors="replace"), 10)  # it may call again, and is heard no more
         assert site.attack("heartbeat")["code"] != "ok"
         assert site.attack("shell", peer=VICTIM)["code"] != "ok"
 

@@ -21,18 +21,29 @@ from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.security.security import FLAuthorizer
 
-from coterie.core.errors import UserError
-from coterie.deploy.federation import FederationFolder
+from coterie._util.errors import UserError
 from coterie.deploy.flare import protection, provision
-from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, job_fault, write_job
-from coterie.deploy.flare.local_files import ADMIN, CONTROLLER, EXECUTOR, ORGANISATION, ROLE, write_server_files, write_site_files
-from coterie.deploy.flare.private_sockets import FOLDER, PrivateSocketDriver, private_folder
+from coterie.deploy.flare.jobs import (
+    ADMIN,
+    CONTROLLER,
+    EXECUTOR,
+    ORGANISATION,
+    ROLE,
+    SERVER_APP,
+    SITE_APP,
+    find_job_fault,
+    write_job,
+    write_server_files,
+    write_site_files,
+)
+from coterie.deploy.flare.transport import SOCKET_FOLDER, PrivateSocketDriver, make_socket_folder
+from coterie.deploy.server.federation import FederationFolder
 from deploy.running import free_port
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
-    return provision.create(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
+    return provision.create_federation(tmp_path_factory.mktemp("jobs") / "federation", "127.0.0.1", free_port(), ["a", "b"])
 
 
 def signed(app: Path, kit: Path) -> None:
@@ -43,7 +54,7 @@ def signed(app: Path, kit: Path) -> None:
 
 def fault(federation: FederationFolder, app: Path, by: Path | None = None) -> str:
     signed(app, by or federation.admin)
-    return job_fault(app, federation.kit("a") / "startup" / "rootCA.pem", at_site=app.name == SITE_APP)
+    return find_job_fault(app, federation.kit("a") / "startup" / "rootCA.pem", at_site=app.name == SITE_APP)
 
 
 def test_our_own_job_is_taken(federation: FederationFolder, tmp_path: Path) -> None:
@@ -60,9 +71,13 @@ def test_a_job_that_the_operator_has_not_signed_is_refused(federation: Federatio
     app = write_job(tmp_path / "jobs", "a-run", ["a"]) / SITE_APP
     authority = federation.kit("a") / "startup" / "rootCA.pem"
     if signer == "nobody":
-        assert job_fault(app, authority, at_site=True)
+        assert find_job_fault(app, authority, at_site=True)
         return
-    other = federation.kit("b") if signer == "a site" else provision.create(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
+    other = (
+        federation.kit("b")
+        if signer == "a site"
+        else provision.create_federation(tmp_path / "other", "127.0.0.1", free_port(), ["a"]).admin
+    )
     assert fault(federation, app, other) == "a job that the operator of this federation has not signed"
 
 
@@ -70,7 +85,7 @@ def change(tree: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**tree, **changes}
 
 
-EVIL = {"id": "x", "path": "coterie.deploy.flare.processes._start", "args": {}}
+EVIL = {"id": "x", "path": "coterie.deploy.flare.processes._start_process", "args": {}}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +129,7 @@ def test_a_job_names_one_class(federation: FederationFolder, at: str) -> None:
     workspace = SimpleNamespace(get_resources_file_path=lambda: str(kit / "local" / "resources.json"))
     check = ComponentPathAuthorizer()
     check.authorize_component_config({"path": ours, "args": {}}, workspace=workspace)
-    others = ["coterie.deploy.flare.processes._start", "coterie.deploy.flare.processes.Path", f"{ours}2", "subprocess.Popen"]
+    others = ["coterie.deploy.flare.processes._start_process", "coterie.deploy.flare.processes.Path", f"{ours}2", "subprocess.Popen"]
     others += [{EXECUTOR: CONTROLLER, CONTROLLER: EXECUTOR}[ours], "nvflare.app_common.np.np_model_persistor.NPModelPersistor"]
     for path in others:
         with pytest.raises(Exception, match="not in allow_list"):
@@ -188,10 +203,10 @@ def test_a_socket_is_private_however_long_its_path_is(tmp_path: Path, monkeypatc
     workspace = tmp_path / ("deep " * 30 if deep else "kit")  # longer than a socket's path may be
     workspace.mkdir()
     monkeypatch.chdir(workspace)
-    (workspace / FOLDER).mkdir(mode=0o755)
-    (workspace / FOLDER / "4194305").touch()  # left by a process that is gone
+    (workspace / SOCKET_FOLDER).mkdir(mode=0o755)
+    (workspace / SOCKET_FOLDER / "4194305").touch()  # left by a process that is gone
     url, _ = PrivateSocketDriver.get_urls("private", {})
-    assert [*(workspace / FOLDER).iterdir()] == []
+    assert [*(workspace / SOCKET_FOLDER).iterdir()] == []
     from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
     from nvflare.fuel.f3.drivers.net_utils import parse_url
     from nvflare.fuel.utils.constants import Mode
@@ -209,12 +224,12 @@ def test_a_socket_is_private_however_long_its_path_is(tmp_path: Path, monkeypatc
             threading.Event().wait(0.05)
     assert monitor.came.acquire(timeout=10)
     assert monitor.came.acquire(timeout=10)
-    assert (workspace / FOLDER).stat().st_mode & 0o777 == 0o700
+    assert (workspace / SOCKET_FOLDER).stat().st_mode & 0o777 == 0o700
     if os.getuid() == 0:  # not even where the folder is open does another user get in
-        (workspace / FOLDER).chmod(0o777)
-        (workspace / FOLDER / str(os.getpid())).chmod(0o777)
+        (workspace / SOCKET_FOLDER).chmod(0o777)
+        (workspace / SOCKET_FOLDER / str(os.getpid())).chmod(0o777)
         os.chmod(tmp_path.parents[1], 0o755)
-        code = f"import os, socket; os.chdir({str(workspace / FOLDER)!r}); os.setuid(65534); s = socket.socket(socket.AF_UNIX)"
+        code = f"import os, socket; os.chdir({str(workspace / SOCKET_FOLDER)!r}); os.setuid(65534); s = socket.socket(socket.AF_UNIX)"
         code += f"; s.settimeout(5); s.connect({str(os.getpid())!r}); print(s.recv(1))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.stdout.strip() == "b''" or "ConnectionResetError" in done.stderr, done.stdout + done.stderr
@@ -223,11 +238,11 @@ def test_a_socket_is_private_however_long_its_path_is(tmp_path: Path, monkeypatc
     for thread in threads:
         thread.join(10)
     assert not any(thread.is_alive() for thread in threads)
-    assert not (workspace / FOLDER / str(os.getpid())).exists()
+    assert not (workspace / SOCKET_FOLDER / str(os.getpid())).exists()
 
 
 def test_a_folder_of_sockets_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / FOLDER).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / SOCKET_FOLDER).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="not a folder of this user"):
-        private_folder(tmp_path)
+        make_socket_folder(tmp_path)

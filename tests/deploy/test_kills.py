@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.core.plain import read_json
-from coterie.deploy.flare.processes import wait_for
-from coterie.deploy.presence import connected_sites, read_presence
-from coterie.deploy.runs import known_run
-from coterie.deploy.site_process import SiteSettings
+from coterie._util.json_io import read_json
+from coterie.deploy.flare.processes import wait_until
+from coterie.deploy.server.federation import list_connected_sites, read_presence
+from coterie.deploy.server.runs import find_run
+from coterie.deploy.site.process import SiteSettings
 from deploy.running import MARK, Running
 
 SITES = ("cleveland", "hungary")
@@ -71,21 +71,21 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) -> None:
     running, federation = commands.running, commands.running.federation
     serve, cleveland, hungary = commands.serve(), commands.join("cleveland"), commands.join("hungary")
-    assert wait_for(lambda: connected_sites(federation.server) == set(SITES), PATIENCE), commands.said()
+    assert wait_until(lambda: list_connected_sites(federation.server) == set(SITES), PATIENCE), commands.said()
     commands.start("launch", "fedavg", "--federation", commands.folder, "--rounds", "12", "--epochs", "1", "--name", "first", "--detach")
 
     def rounds() -> int:
         return sum(line["what"] == "round" for line in running.journal("first"))
 
-    assert wait_for(lambda: rounds() >= 2, PATIENCE), commands.said()
+    assert wait_until(lambda: rounds() >= 2, PATIENCE), commands.said()
     assert len(running.pids("server")) == len(running.pids("server job")) == 1
 
     serve.kill()
-    assert wait_for(lambda: not running.pids("server") + running.pids("server job"), ENDS)
+    assert wait_until(lambda: not running.pids("server") + running.pids("server job"), ENDS)
     assert not read_presence(federation.server).alive
     assert running.pids("trainer", "hungary")
     hungary.kill()
-    assert wait_for(lambda: not running.pids(site="hungary"), ENDS)
+    assert wait_until(lambda: not running.pids(site="hungary"), ENDS)
     assert serve.wait() == hungary.wait() == -signal.SIGKILL
 
     serve, hungary = commands.serve(), commands.join("hungary")
@@ -93,9 +93,9 @@ def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) ->
     said = commands.refused("join", *commands.joining("cleveland")[:1], "--data", "heart")
     assert f"The site cleveland of {federation.kit('cleveland')} runs already, as process {cleveland.pid}" in said
     assert (federation.kit("cleveland") / "site.json").read_text() == before  # what the other one answers from
-    assert wait_for(lambda: read_presence(federation.server).alive, PATIENCE), commands.said()
+    assert wait_until(lambda: read_presence(federation.server).alive, PATIENCE), commands.said()
     assert f"A server of {commands.folder} runs already, as process {serve.pid}" in commands.refused("serve", commands.folder)
-    assert wait_for(lambda: known_run(federation, "first").status == "complete", PATIENCE), commands.said()
+    assert wait_until(lambda: find_run(federation, "first").status == "complete", PATIENCE), commands.said()
     assert rounds() >= 12
     assert len(running.pids("site")) == 2
 
@@ -103,7 +103,7 @@ def test_kills_leave_nothing_behind_and_the_run_completes(commands: Commands) ->
     for process in (serve, cleveland, hungary):
         process.terminate()
     assert [process.wait(60) for process in (serve, cleveland, hungary)] == [0, 0, 0]
-    assert wait_for(lambda: not running.pids(), ENDS)
+    assert wait_until(lambda: not running.pids(), ENDS)
 
 
 def _look_at_what_sites_got(running: Running) -> None:

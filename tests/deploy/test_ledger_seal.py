@@ -12,23 +12,21 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Evaluate, Gradient, Losses, Reply, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.serving import Serving
 from coterie.core.sketches import Sketch
-from coterie.deploy.accountant import Charge
-from coterie.deploy.audit import Audit, verify_audit
-from coterie.deploy.denied import Denied
-from coterie.deploy.ledger import SEAL, Book, Ledger
-from coterie.deploy.mechanisms import DpSgd, NoPrivacy
-from coterie.deploy.policy import Policy
-from coterie.deploy.site import SiteWorker
-from coterie.engines.engine import Stamped
+from coterie.deploy.messages import Denial
+from coterie.deploy.site.audit import Audit, verify_audit
+from coterie.deploy.site.ledger import SEAL, Book, Charge, Ledger
+from coterie.deploy.site.policy import DpSgd, NoPrivacy, Policy
+from coterie.deploy.site.worker import SiteWorker
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.testing.worlds import tiny, world
+from coterie.testing.worlds import make_federation, make_world
 
-W = world()
+W = make_world()
 MODEL = W.model.initial(0)(0)
 TRAIN = Train(np.arange(6), MODEL, Local(batch_size=4))
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=6.0)
@@ -41,7 +39,7 @@ def open_worker(folder: Path, w: Any = W, run: str = "one", **said: Any) -> Site
 
 
 def ask(worker: SiteWorker, *asks: Any) -> list[Any]:
-    return cast(list[Any], worker.answer([Stamped(each, 0, 1) for each in asks or (TRAIN,)]))
+    return cast(list[Any], worker.answer([StampedAsk(each, 0, 1) for each in asks or (TRAIN,)]))
 
 
 def test_a_ledger_that_is_missing_or_changed_answers_nothing(tmp_path: Path) -> None:
@@ -115,11 +113,11 @@ def test_a_machine_that_stops_while_the_ledger_is_written_loses_nothing(
 def test_a_new_name_for_the_same_data_has_the_same_budget(tmp_path: Path) -> None:
     while isinstance(ask(worker := open_worker(tmp_path, privacy=DP))[0], Reply):
         spent = worker.ledger.spent(DP)
-    renamed = world()
+    renamed = make_world()
     renamed = replace(renamed, federation=renamed.federation.with_(ids=tuple(f"new-{i}" for i in range(6))))
     (denied,) = ask(open_worker(tmp_path, renamed, privacy=DP))
     assert denied.cause == "budget"
-    other = replace(W, federation=tiny((12, 8, 5, 7, 16, 2)).with_(x=W.federation.x + np.float32(1)))
+    other = replace(W, federation=make_federation((12, 8, 5, 7, 16, 2)).with_(x=W.federation.x + np.float32(1)))
     (still,) = ask(open_worker(tmp_path, other, privacy=DP))  # nor do other data under the same name
     assert still.cause == "budget"
     assert max(spent.values()) <= DP.epsilon_limit
@@ -128,10 +126,10 @@ def test_a_new_name_for_the_same_data_has_the_same_budget(tmp_path: Path) -> Non
 CHARGE_OFTEN = """
 import sys
 from pathlib import Path
-from coterie.deploy.accountant import Charge
-from coterie.deploy.audit import Audit
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import NoPrivacy
+from coterie.deploy.site.ledger import Charge
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.ledger import Ledger
+from coterie.deploy.site.policy import NoPrivacy
 
 folder = Path(sys.argv[1])
 ledger = Ledger(folder / "privacy.json", Audit(folder / "audit.jsonl"))
@@ -194,4 +192,4 @@ def test_what_sketches_have_shown_is_sealed_too(tmp_path: Path) -> None:
 def test_the_ledger_is_its_owners_alone(tmp_path: Path) -> None:
     ask(open_worker(tmp_path))
     assert os.stat(tmp_path / "privacy.json").st_mode & 0o777 == 0o600
-    assert isinstance(ask(open_worker(tmp_path))[0], Reply | Denied)
+    assert isinstance(ask(open_worker(tmp_path))[0], Reply | Denial)

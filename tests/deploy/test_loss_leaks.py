@@ -8,28 +8,25 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coterie.core.asks import Error, Evaluate, Evaluated, Gradient, Losses, Train
+from coterie.core.asks import AskErrors, Evaluate, Evaluated, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.core.trees import unpack
+from coterie.core.states import unpack
 from coterie.data.catalogue import load
-from coterie.deploy.audit import Audit
-from coterie.deploy.denied import Denied
-from coterie.deploy.disclosure import Discloser, Question, apportioned, loss_limit, next_step, round_randomly
-from coterie.deploy.held import held_by_site
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import ClipNoise, DpSgd
-from coterie.deploy.messages import KINDS, SiteCard, to_message
-from coterie.deploy.policy import Policy
-from coterie.deploy.site import SiteWorker
-from coterie.deploy.site_process import Site, SiteSettings
+from coterie.deploy.messages import KINDS, Denial, SiteCard, to_message
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.disclosure import Discloser, RoundingContext, apportion, compute_loss_limit, round_randomly, round_up_step
+from coterie.deploy.site.ledger import Ledger
+from coterie.deploy.site.policy import ClipNoise, DpSgd, Policy
+from coterie.deploy.site.process import Site, SiteSettings, select_clients
+from coterie.deploy.site.worker import SiteWorker
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from deploy.ordering import APPROVE_ANY, make_hello
 
-HEART = held_by_site(load("heart"), ("cleveland", "va"))
+HEART = select_clients(load("heart"), ("cleveland", "va"))
 W = World.of(HEART, "mclr")
 D, FEATURES = W.model.layout.size, HEART.x.shape[1]
 BOTH = np.arange(2)
@@ -44,7 +41,7 @@ def site(folder: Path, **said: Any) -> SiteWorker:
 
 
 def answer(worker: SiteWorker, *asks: Any) -> Any:
-    replies = worker.answer([Stamped(ask, 0, 1) for ask in asks])
+    replies = worker.answer([StampedAsk(ask, 0, 1) for ask in asks])
     return replies[0] if len(asks) == 1 else replies
 
 
@@ -65,7 +62,7 @@ def counts(part: str = "train") -> tuple[Any, Any]:
 def recovered_shares(reply: Any, model: Any) -> Any:
     """The share of class 1, from a loss that is a for class 0 and b for class 1."""
     bias = float(model[-1])
-    a, b = (min(loss_limit(2), float(np.logaddexp(0, sign * bias))) for sign in (1, -1))
+    a, b = (min(compute_loss_limit(2), float(np.logaddexp(0, sign * bias))) for sign in (1, -1))
     return (reply.losses[:, 0] - a) / (b - a)
 
 
@@ -81,7 +78,7 @@ def test_made_up_models_do_not_tell_counts_that_are_kept(part: Any, tmp_path: Pa
     assert reply.sizes.tolist() == [1, 1]
     wrong = np.abs(recovered_shares(reply, model) * sizes - ones)
     assert (reply.losses != exact.losses).all()
-    step = np.array([next_step(loss_limit(2) * 3 / n) for n in sizes])
+    step = np.array([round_up_step(compute_loss_limit(2) * 3 / n) for n in sizes])
     assert np.allclose(reply.losses[:, 0] / step, np.rint(reply.losses[:, 0] / step))
     assert (wrong < 2 * step * sizes).all()  # the answer is still of use
 
@@ -94,7 +91,7 @@ def test_one_question_has_one_answer_and_many_are_needed_for_a_number(tmp_path: 
     again = answer(site(tmp_path, **KEPT), Losses(BOTH[::-1].copy(), models[::-1])).losses
     assert np.array_equal(first, again[::-1, ::-1])
     ones, sizes = counts()
-    a, b = (min(loss_limit(2), float(np.logaddexp(0, sign * 3.0))) for sign in (1, -1))
+    a, b = (min(compute_loss_limit(2), float(np.logaddexp(0, sign * 3.0))) for sign in (1, -1))
     singles = (first - a) / (b - a) * sizes[:, None] - ones[:, None]
     assert (np.abs(singles) > 0.5).mean() > 0.7  # hardly one of them tells the count
     assert (np.abs(singles.mean(axis=1)) < 1.0).all()  # four hundred do
@@ -110,7 +107,7 @@ def test_no_weight_is_large_enough_for_one_sample_to_stand_out(weight: float, tm
     weights = np.zeros(FEATURES)
     weights[axis] = weight / max(1.0, abs(above))
     model = made_up(weights, float(np.float32(-weights[axis] * above)))
-    limit, n = loss_limit(2), len(own)
+    limit, n = compute_loss_limit(2), len(own)
     with np.errstate(all="ignore"):
         reply = answer(site(tmp_path), Losses(BOTH, np.stack([model, np.nan_to_num(-model)])))
     assert np.isfinite(reply.losses).all()
@@ -124,7 +121,7 @@ def test_bisecting_does_not_find_where_an_answer_jumps(tmp_path: Path) -> None:
     losses = answer(worker, Losses(BOTH, np.stack([made_up(bias=b) for b in biases]))).losses[0]
     exact = [float(np.mean([np.logaddexp(0, b), np.logaddexp(0, -b)])) for b in biases]
     jumps = np.flatnonzero(np.diff(losses))
-    assert np.ptp(exact) < next_step(loss_limit(2) * 3 / 242)  # less than a step between all of them
+    assert np.ptp(exact) < round_up_step(compute_loss_limit(2) * 3 / 242)  # less than a step between all of them
     assert len(jumps) > 3  # and yet it goes up and down
 
 
@@ -133,7 +130,7 @@ def test_evaluations_are_rounded_and_fit_each_other(tmp_path: Path) -> None:
     worker, plain = site(tmp_path, minimum_samples=1), LoopEngine(W)
     asks = [Evaluate(Serving.one(BOTH, model)) for model in models]
     replies = answer(worker, *asks)
-    exact = plain.run([Stamped(ask, 0, 1) for ask in asks])
+    exact = plain.run([StampedAsk(ask, 0, 1) for ask in asks])
     actual = replies[0].actual
     assert (np.abs(actual - exact[0].actual) <= 3).all()
     assert (actual % 3 == 0).all()
@@ -182,15 +179,15 @@ def test_ages_do_not_leave_through_losses_at_epsilon_one_half(tmp_path: Path) ->
         weights[axis] = 1e4
         models.append(made_up(weights, -1e4 * at))
     ask = Losses(BOTH, np.stack(models))
-    exact = LoopEngine(W).run([Stamped(ask, 0, 1)])[0].losses
+    exact = LoopEngine(W).run([StampedAsk(ask, 0, 1)])[0].losses
     worker = site(tmp_path, privacy=EPSILON_HALF)
     reply = answer(worker, ask)
     assert np.abs(np.corrcoef(exact[0], reply.losses[0])[0, 1]) < 0.6
     spread = reply.losses[0].std()
     assert spread > 0.2  # as loud as losses can be
     assert 0.3 < worker.ledger.spent(EPSILON_HALF)["cleveland"] <= 0.5
-    (denied,) = worker.answer([Stamped(ask, 0, 1)])  # the second answer would pass the limit
-    assert cast(Denied, denied).cause == "budget"
+    (denied,) = worker.answer([StampedAsk(ask, 0, 1)])  # the second answer would pass the limit
+    assert cast(Denial, denied).cause == "budget"
     entry = json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[-2])
     assert entry.get("privacy", {"epsilon": {"cleveland": 1}})["epsilon"]["cleveland"] > 0
 
@@ -199,7 +196,7 @@ def test_ages_do_not_leave_through_losses_at_epsilon_one_half(tmp_path: Path) ->
     "ask",
     [
         Losses(BOTH, made_up(bias=3.0)),
-        Error(BOTH, made_up()),
+        AskErrors(BOTH, made_up()),
         Evaluate(Serving.one(BOTH, made_up())),
         Gradient(BOTH, made_up()),
         Train(BOTH, made_up(), Local()),
@@ -228,10 +225,10 @@ def test_noise_on_losses_errors_and_evaluations_is_what_the_charge_says(tmp_path
     """Two answers of k numbers in [0, 1] are at most sqrt(k) apart; the multiplier of noise 0.02 is 0.01."""
     faint = ClipNoise(mechanism="clip+noise", clip=1.0, noise=0.02)
     models = np.stack([made_up(bias=0.1)] * 200)
-    replies = answer(site(tmp_path, privacy=faint), Losses(BOTH, models), Error(BOTH, models))
-    exact = LoopEngine(W).run([Stamped(Losses(BOTH, models), 0, 1), Stamped(Error(BOTH, models), 0, 1)])
+    replies = answer(site(tmp_path, privacy=faint), Losses(BOTH, models), AskErrors(BOTH, models))
+    exact = LoopEngine(W).run([StampedAsk(Losses(BOTH, models), 0, 1), StampedAsk(AskErrors(BOTH, models), 0, 1)])
     for reply, plain, name, unit, k in (
-        (replies[0], exact[0], "losses", loss_limit(2), 200),
+        (replies[0], exact[0], "losses", compute_loss_limit(2), 200),
         (replies[1], exact[1], "labels", 1.0, 400),
         (replies[1], exact[1], "probabilities", 1.0, 400),
     ):
@@ -254,9 +251,9 @@ def test_test_samples_have_a_budget_of_their_own_under_dp_sgd(tmp_path: Path) ->
     for i in range(60):
         fresh = site(tmp_path / str(i), privacy=DP)
         noises.append(cast(Evaluated, answer(fresh, ask)).hits[:, 0])
-    exact = LoopEngine(W).run([Stamped(ask, 0, 1)])[0].hits.sum(1)
+    exact = LoopEngine(W).run([StampedAsk(ask, 0, 1)])[0].hits.sum(1)
     assert (np.array(noises) - exact).std() == pytest.approx(np.sqrt(2), rel=0.35)
-    assert isinstance(answer(worker, replace(ask, part="train")), Denied)
+    assert isinstance(answer(worker, replace(ask, part="train")), Denial)
     plain = answer(site(tmp_path / "plain", privacy=DP.model_copy(update={"protect_tests": False})), ask)
     assert plain.actual[:, 1].any()
 
@@ -266,7 +263,7 @@ def test_every_engine_cuts_the_loss_of_each_sample(engine: Any) -> None:
     model = made_up(np.full(FEATURES, 50.0))
     asks: list[Any] = [Losses(BOTH, np.stack([model, made_up()]), loss_limit=2.0), Evaluate(Serving.one(BOTH, model), loss_limit=2.0)]
     plain = [replace(ask, loss_limit=None) for ask in asks]
-    cut, whole = (engine(W).run([Stamped(ask, 0, 1) for ask in each]) for each in (asks, plain))
+    cut, whole = (engine(W).run([StampedAsk(ask, 0, 1) for ask in each]) for each in (asks, plain))
     for i in range(2):
         with np.errstate(over="ignore"):
             margins = 50.0 * HEART.x[HEART.train[i]].sum(1) * np.where(HEART.y[HEART.train[i]] == 1, 1, -1)
@@ -283,11 +280,11 @@ def test_rounding_is_unbiased_and_counts_are_shared_out_whole() -> None:
         made = [round_randomly(value, 0.5, chance) for chance in chances]
         assert np.mean(made) == pytest.approx(value, abs=1e-3)
         assert set(np.abs(np.array(made) - value) < 0.5) == {True}
-    assert [next_step(each) for each in (0.011, 0.02, 0.9, 1.0, 3.1)] == pytest.approx([0.02, 0.02, 1.0, 1.0, 5.0])
-    assert apportioned(np.array([5, 3, 2]), 5).tolist() == [3, 1, 1]
-    assert apportioned(np.array([9, 1, 0]), 4, np.array([2, 1, 1])).tolist() == [2, 1, 1]
-    assert apportioned(np.array([0, 0]), 3).sum() == 3
+    assert [round_up_step(each) for each in (0.011, 0.02, 0.9, 1.0, 3.1)] == pytest.approx([0.02, 0.02, 1.0, 1.0, 5.0])
+    assert apportion(np.array([5, 3, 2]), 5).tolist() == [3, 1, 1]
+    assert apportion(np.array([9, 1, 0]), 4, np.array([2, 1, 1])).tolist() == [2, 1, 1]
+    assert apportion(np.array([0, 0]), 3).sum() == 3
     table = Discloser(Policy(), "00" * 32, 2)
-    question = Question("Losses train", ["a"], np.array([50]), [[b"m"]])
+    question = RoundingContext("Losses train", ["a"], np.array([50]), [[b"m"]])
     assert table._chance(question, 0, b"m") == Discloser(Policy(), "00" * 32, 2)._chance(question, 0, b"m")
     assert table._chance(question, 0, b"m") != Discloser(Policy(), "01" * 32, 2)._chance(question, 0, b"m")

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
-from coterie.deploy.server_run import Order, carry_out_order
+from coterie.deploy.server.runner import run_order
+from coterie.deploy.server.runs import Order
 from coterie.evidence.settings import Settings
 
 
@@ -15,5 +16,5 @@ def test_an_attack_is_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     settings = Settings(methods=("fedavg",), data="sites", plan=Plan(attack="signflip"))
     asked: Any = None  # a carrier that could not carry anything
     with pytest.raises(UserError, match="a real federation has real clients"):
-        carry_out_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked, tell=asked)
+        run_order(Order("run", "study", settings.as_json()), asked, ["a"], tmp_path, clock=asked, tell=asked)
     assert not list(tmp_path.iterdir())

@@ -10,31 +10,29 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.asks import Evaluate, Gradient, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.serving import Serving
-from coterie.core.trees import unpack
-from coterie.deploy.approvals import FILE, MOST_PENDING, Approvals
-from coterie.deploy.asked_kinds import find_asks
-from coterie.deploy.audit import verify_audit
-from coterie.deploy.default_policy import DEFAULT_POLICY, approve_orders
-from coterie.deploy.denied import Denied
-from coterie.deploy.messages import KINDS, PROTOCOL, Answers, MessageError, Parcel, SiteCard, to_message
-from coterie.deploy.orders import Approve, OrderError, OrderTerms, estimate_epsilon
-from coterie.deploy.policy import policy_of
-from coterie.deploy.server_run import APPROVALS, Order, TooFewSitesError, carry_out_order, introductions
-from coterie.deploy.site_process import Site, SiteSettings
-from coterie.engines.engine import Stamped
+from coterie.core.states import unpack
+from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, MessageError, ReplyBatch, SiteCard, to_message
+from coterie.deploy.orders import OrderError, OrderTerms, find_asks
+from coterie.deploy.server.runner import TooFewSitesError, introduce_sites, run_order
+from coterie.deploy.server.runs import APPROVALS_FILE, Order
+from coterie.deploy.site.approvals import MOST_PENDING, ORDERS_FILE, Approvals, estimate_epsilon
+from coterie.deploy.site.audit import verify_audit
+from coterie.deploy.site.policy import DEFAULT_POLICY, ApprovalRules, approve_orders, parse_policy
+from coterie.deploy.site.process import Site, SiteSettings
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build, methods
-from coterie.run.budget import Budget
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
-from coterie.testing.worlds import world
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
+from coterie.run.waves import TimeBudget
+from coterie.testing.worlds import make_world
 from deploy.ordering import APPROVE_ANY, make_hello, make_terms
 
 DP = '[privacy]\nmechanism = "dp-sgd"\nnoise_multiplier = 1.0\nmax_grad_norm = 1.0\ndelta = 1e-5\nepsilon_limit = 50.0\n'
@@ -60,10 +58,10 @@ def ask(site: Site, terms: OrderTerms, asked: Any = None, *, order: str | None =
     """The answer to one ask of an order."""
     size = site.world.model.layout.size if site.world is not None else 28
     asked = asked if asked is not None else Train(CLIENT, np.zeros((1, size), dtype=np.float32), Local())
-    stamped = Stamped(**{"ask": asked, "seed": 0, "round_": 1, **stamp})
-    parcel = Parcel(PROTOCOL, run or terms.run, "2", ("va",), (stamped,), terms.hash if order is None else order)
+    stamped = StampedAsk(**{"ask": asked, "seed": 0, "round_": 1, **stamp})
+    parcel = AskBatch(PROTOCOL, run or terms.run, "2", ("va",), (stamped,), terms.hash if order is None else order)
     found = read(site.answer(to_message(parcel)))
-    assert isinstance(found, Answers)
+    assert isinstance(found, ReplyBatch)
     assert found.order == parcel.order
     return found.answers[0]
 
@@ -77,7 +75,7 @@ def test_nothing_is_answered_before_the_site_says_yes(tmp_path: Path) -> None:
     kit, terms = make_kit(tmp_path), make_terms("first")
     site = Site(kit)
     said = greet(site, terms)
-    assert isinstance(said, Denied)
+    assert isinstance(said, Denial)
     assert said.cause == "pending"
     with pytest.raises(MessageError, match="before the server has introduced itself"):
         ask(site, terms)
@@ -85,8 +83,8 @@ def test_nothing_is_answered_before_the_site_says_yes(tmp_path: Path) -> None:
     card = greet(site, terms)
     assert isinstance(card, SiteCard)
     assert card.order == terms.hash
-    assert not isinstance(ask(site, terms), Denied)
-    assert (kit / FILE).stat().st_mode & 0o777 == 0o600
+    assert not isinstance(ask(site, terms), Denial)
+    assert (kit / ORDERS_FILE).stat().st_mode & 0o777 == 0o600
     told = log_of(kit)
     told = [line for line in told if line.get("event") != "ledger sealed"]
     assert [line.get("event", line.get("ask")) for line in told] == ["approval", "hello", "refused", "approval", "hello", "Train"]
@@ -106,7 +104,7 @@ def test_an_approved_order_needs_no_second_yes_and_another_one_of_its_name_does(
     ):
         site = Site(kit)
         said = greet(site, changed)
-        assert isinstance(said, Denied)
+        assert isinstance(said, Denial)
         assert said.cause == "pending"
         with pytest.raises(MessageError):
             ask(site, changed)
@@ -132,17 +130,17 @@ def test_an_ask_outside_of_the_order_is_denied_and_logged(what: dict[str, Any], 
     site = Site(kit)
     assert isinstance(greet(site, terms), SiteCard)
     said = ask(site, terms, **what)
-    assert isinstance(said, Denied)
+    assert isinstance(said, Denial)
     assert reason in said.reason
     assert reason in log_of(kit)[-1]["reason"]
-    assert not isinstance(ask(site, terms), Denied)  # and the site goes on
+    assert not isinstance(ask(site, terms), Denial)  # and the site goes on
 
 
 def test_a_refusal_counts_at_once_and_is_told(tmp_path: Path) -> None:
     kit, terms = make_kit(tmp_path, APPROVE_ANY), make_terms("first")
     site = Site(kit)
     greet(site, terms)
-    assert not isinstance(ask(site, terms), Denied)
+    assert not isinstance(ask(site, terms), Denial)
     Approvals(kit).decide("first", "refused", "not our question")
     assert "does not approve the order" in ask(site, terms).reason.replace("The site ", "")
     said = greet(Site(kit), terms)  # the policy approves any order, but a person's word stands
@@ -241,21 +239,21 @@ def test_orders_that_a_policy_approves_by_itself(table: dict[str, Any], terms: d
     kit = make_kit(tmp_path)
     approve_orders(kit / "policy.toml", **table)
     said = greet(Site(kit), make_terms("first", **terms))
-    assert isinstance(said, SiteCard if approved else Denied)
+    assert isinstance(said, SiteCard if approved else Denial)
     (record,) = Approvals(kit).records().values()
     assert (record.state, record.by) == (("approved", "policy") if approved else ("pending", ""))
 
 
 def test_a_policy_that_approves_any_order_and_limits_which_is_refused() -> None:
     with pytest.raises(UserError, match="approves any order and limits which"):
-        policy_of("[approve]\nany = true\nmaximum_rounds = 3\n")
+        parse_policy("[approve]\nany = true\nmaximum_rounds = 3\n")
     with pytest.raises(UserError, match=r"unknown key 'approve.maximum_round'.*maximum_rounds"):
-        policy_of("[approve]\nmaximum_round = 3\n")
+        parse_policy("[approve]\nmaximum_round = 3\n")
 
 
 def test_what_was_approved_by_epsilon_is_held_to_it(tmp_path: Path) -> None:
     """An order that says one round, and is asked for more often: the server may not spend what the site's operator was not asked for."""
-    policy = policy_of(DP)
+    policy = parse_policy(DP)
     one, many = make_terms("first", rounds=1), make_terms("second", rounds=50)
     sizes = {"va": 104}
     after_one, after_many = (estimate_epsilon(terms, policy.privacy, sizes, {}) for terms in (one, many))
@@ -268,8 +266,8 @@ def test_what_was_approved_by_epsilon_is_held_to_it(tmp_path: Path) -> None:
     assert greet(site, many).cause == "pending"
     assert isinstance(greet(site, one), SiteCard)
     said = [ask(site, one) for _ in range(4)]
-    assert not isinstance(said[0], Denied)
-    assert isinstance(said[-1], Denied)
+    assert not isinstance(said[0], Denial)
+    assert isinstance(said[-1], Denial)
     assert "privacy budget" in said[-1].reason
     assert site.worker is not None
     spent = site.worker.ledger.spent(site.policy.privacy)["va"]  # type: ignore[arg-type]
@@ -311,7 +309,7 @@ def test_the_commands_of_a_site(tmp_path: Path) -> None:
     assert [(one["order"], one["state"]) for one in found] == [(first.hash, "approved"), (grown.hash, "refused")]
     with pytest.raises(UserError, match=f"2 orders are called 'first': name one by its hash, {first.hash[:12]} or"):
         Approvals(kit).resolve("first")
-    (kit / FILE).write_text("{")
+    (kit / ORDERS_FILE).write_text("{")
     with pytest.raises(UserError, match="restore the file"):
         coterie("orders", str(kit))
 
@@ -341,7 +339,7 @@ SETTINGS = Settings(methods=("fedavg",), data="sites", plan=Plan(rounds=3, local
 
 @pytest.fixture
 def kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    monkeypatch.setattr("coterie.deploy.server_run.POLL", 0.01)
+    monkeypatch.setattr("coterie.deploy.server.runner.POLL", 0.01)
     return {site: make_kit(tmp_path / site, clients=(site,)) for site in ("hungary", "va")}
 
 
@@ -360,7 +358,7 @@ def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits:
     carrier = Here(kits, later)
 
     def job() -> bool:
-        return carry_out_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=Budget(60.0), tell=told.append)
+        return run_order(order, carrier, ("hungary", "va"), tmp_path / "first", clock=TimeBudget(60.0), tell=told.append)
 
     assert not job()  # ended early, for the site that had not approved has
     assert told[0].startswith("Waiting for approval at hungary, va (order ")
@@ -368,7 +366,7 @@ def test_a_server_waits_for_enough_approvals_and_takes_the_others_in_later(kits:
     assert set(carrier.asked) == {"hungary"}  # nothing but hellos went to the other
     assert job()
     assert set(carrier.asked) == {"hungary", "va"}
-    assert json.loads((tmp_path / "first" / APPROVALS).read_text()) == {"order": order.terms().hash, "pending": []}
+    assert json.loads((tmp_path / "first" / APPROVALS_FILE).read_text()) == {"order": order.terms().hash, "pending": []}
     for kit in kits.values():
         assert (kit / "bundles" / "first" / "fedavg" / "bundle.json").is_file()
         assert log_of(kit)[-1]["event"] == "delivery"
@@ -379,12 +377,12 @@ def test_a_server_is_told_of_refusals_and_lets_other_runs_go_first(
     kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order, told = Order("first", "study", SETTINGS.as_json(), ("hungary", "va"), 2), list[str]()
-    monkeypatch.setattr("coterie.deploy.server_run.TURN", 0.05)
+    monkeypatch.setattr("coterie.deploy.server.runner.TURN", 0.05)
     (tmp_path / "runs" / "second").mkdir(parents=True)
     (tmp_path / "runs" / "second" / "status.json").write_text('{"status": "waiting"}')
 
     def meet() -> None:
-        introductions(order, order.terms(), Here(kits), ("hungary", "va"), tmp_path / "runs" / "first", told.append)
+        introduce_sites(order, order.terms(), Here(kits), ("hungary", "va"), tmp_path / "runs" / "first", told.append)
 
     with pytest.raises(TooFewSitesError, match="Waiting for approval at hungary, va"):
         meet()
@@ -406,12 +404,12 @@ def test_an_order_names_every_ask_that_its_methods_make(name: str) -> None:
             asked.update(type(stamped.ask).__name__ for stamped in asks)
             return super().run(asks)
 
-    method, own = build(name), world()
-    (lane,) = lanes_of([(name, method)], [0], own.problem, Plan(rounds=3, local=Local(epochs=1)))
+    method, own = build(name), make_world()
+    (lane,) = make_lanes([(name, method)], [0], own.problem, Plan(rounds=3, local=Local(epochs=1)))
     drive([lane], Listening(own), 3, lambda lane, record: None)
     assert asked <= set(find_asks([method], "Evaluate"))
 
 
 def test_fedavg_asks_for_no_gradients() -> None:
     assert find_asks([build("fedavg")], "Evaluate") == ("Train", "Evaluate")
-    assert Approve().find_objection(make_terms(), None) is not None
+    assert ApprovalRules().find_objection(make_terms(), None) is not None

@@ -10,18 +10,17 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.core.plan import Plan
-from coterie.core.trust import UntrustedCodeError
-from coterie.deploy.federation import FederationFolder
-from coterie.deploy.presence import write_presence
-from coterie.deploy.runs import known_run
-from coterie.deploy.server_run import Order, carry_out_order
-from coterie.deploy.site_process import Site, SiteSettings
+from coterie.core.specs import UntrustedCodeError
+from coterie.deploy.server.federation import FederationFolder, write_presence
+from coterie.deploy.server.runner import run_order
+from coterie.deploy.server.runs import Order, find_run
+from coterie.deploy.site.process import Site, SiteSettings
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
-from coterie.run.budget import Budget
 from coterie.run.execution import Execution
 from coterie.run.study import Study
+from coterie.run.waves import TimeBudget
 from deploy.ordering import APPROVING_POLICY
 
 HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
@@ -52,7 +51,7 @@ def settings(**plan: Any) -> Settings:
 def test_a_method_and_a_sampler_of_ones_own_run_as_in_simulation(tmp_path: Path) -> None:
     wanted = settings(cohort=3, selection=SAMPLER)
     order = Order("run", "study", wanted.as_json(), HOSPITALS, 4, trusted=(OWN, SAMPLER))
-    assert carry_out_order(order, Here(tmp_path / "kits"), HOSPITALS, tmp_path / "run", clock=Budget(60.0), tell=pytest.fail)
+    assert run_order(order, Here(tmp_path / "kits"), HOSPITALS, tmp_path / "run", clock=TimeBudget(60.0), tell=pytest.fail)
     real = Evidence.open(tmp_path / "run" / "study")
     made = Study.prepare(wanted, methods=[build(OWN, trust=True)]).run(execution=Execution(engine="loop")).evidence
     ours, theirs = (evidence.frame("mixing")[["round", "source", "weight"]] for evidence in (real, made))
@@ -65,7 +64,7 @@ def test_what_the_operator_did_not_agree_to_is_not_imported(trusted: tuple[str, 
     nobody: Any = None  # a carrier that could not carry anything
     order = Order("run", "study", settings(selection=SAMPLER).as_json(), HOSPITALS, 4, trusted=trusted)
     with pytest.raises(UntrustedCodeError):
-        carry_out_order(order, nobody, HOSPITALS, tmp_path, clock=nobody, tell=nobody)
+        run_order(order, nobody, HOSPITALS, tmp_path, clock=nobody, tell=nobody)
     assert not list(tmp_path.iterdir())
 
 
@@ -80,7 +79,7 @@ def launched(tmp_path: Path, *words: str) -> Any:
 def test_launch_orders_what_was_typed(tmp_path: Path) -> None:
     folder, done = launched(tmp_path, "fedavg", OWN, "--rounds", "1", "--selection", SAMPLER)
     assert done.exit_code == 0, done.output
-    order, _ = known_run(folder, "mine").order()
+    order, _ = find_run(folder, "mine").order()
     assert order.trusted == (OWN, SAMPLER)
     assert Order.read({"run": "old", "kind": "study", "settings": {}}).trusted == ()
 
@@ -92,4 +91,4 @@ def test_what_a_file_names_is_agreed_to_first(tmp_path: Path) -> None:
     assert isinstance(refused.exception, UntrustedCodeError)
     folder, done = launched(tmp_path / "two", str(path), "--trust")
     assert done.exit_code == 0, done.output
-    assert known_run(folder, "mine").order()[0].trusted == (OWN,)
+    assert find_run(folder, "mine").order()[0].trusted == (OWN,)

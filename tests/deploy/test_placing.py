@@ -11,13 +11,12 @@ import pytest
 
 import coterie as ct
 from cli.test_commands import coterie
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.deploy.bundle_files import read_bundle
-from coterie.deploy.export import served
-from coterie.deploy.newcomer_file import label_column, newcomer_from
-from coterie.deploy.placing import DRAWS, place, with_halves
-from coterie.testing.worlds import tiny
+from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.bundle.files import read_bundle
+from coterie.deploy.bundle.placement import DRAWS, add_halves, find_label_column, load_newcomer, place_newcomer
+from coterie.testing.worlds import make_federation
 
 WISHES = "drop=id,categories=onehot,impute=mean,scale=standard"
 Run = Callable[..., tuple[int, str, str]]
@@ -63,8 +62,9 @@ def test_a_table_in_memory_is_placed_like_its_file(folder: Path, tmp_path: Path)
     asked: dict[str, Any] = {"client": "odd", "label": "ill"}
     here, read = run.place(odd, **asked), ct.Result(ct.Evidence.open(tmp_path / "run")).place(odd, **asked)
     known = load(spec)
-    filed = place(
-        newcomer_from(folder / "odd.csv", known, "odd", "ill", 0.3), lambda new: served(tmp_path / "run", federation=known, newcomers=new)
+    filed = place_newcomer(
+        load_newcomer(folder / "odd.csv", known, "odd", "ill", 0.3),
+        lambda new: load_served_models(tmp_path / "run", federation=known, newcomers=new),
     )
     for found in (here, read):
         assert (found.model, found.hits, found.same) == (filed.model, filed.hits, filed.same)
@@ -121,39 +121,39 @@ def test_bad_files_are_one_sentence(folder: Path, run: Run, tmp_path: Path) -> N
         assert "Traceback" not in err
     code, _, err = run("place", folder / "run", "--method", "fedavg", "--data", tmp_path / "nowhere.csv")
     assert (code, "There is no file" in err) == (2, True)
-    assert label_column("digits/iid") is None
+    assert find_label_column("digits/iid") is None
 
 
 def test_halves_are_halves_of_the_same_client() -> None:
-    new = tiny((9,))
-    several = with_halves(new)
+    new = make_federation((9,))
+    several = add_halves(new)
     assert len(several) == 1 + DRAWS
     assert several.train.sizes.tolist() == [9, *([5] * DRAWS)]
     assert all(set(part) <= set(new.train[0]) for part in several.train)
     assert len({tuple(sorted(part)) for part in several.train}) > DRAWS // 2
     assert several.test.sizes.tolist() == [4, *([0] * DRAWS)]
     with pytest.raises(UserError, match="has 1 row to be placed by"):
-        with_halves(tiny((1,)))
+        add_halves(make_federation((1,)))
 
 
 def test_arrays_and_sites_that_scale_their_own(tmp_path: Path) -> None:
     ct.study("fedavg", data="heart", rounds=1, out=tmp_path / "run")
     known = load("heart")
     np.savez(tmp_path / "new.npz", x=known.x[:20] * 7 + 3, ill=known.y[:20])
-    new = newcomer_from(tmp_path / "new.npz", known, "x", "ill", 0.25)
+    new = load_newcomer(tmp_path / "new.npz", known, "x", "ill", 0.25)
     assert new.x[new.train[0]].mean(0) == pytest.approx(0, abs=1e-5)  # in its own training units
-    found = place(new, lambda several: served(tmp_path / "run", newcomers=several))
+    found = place_newcomer(new, lambda several: load_served_models(tmp_path / "run", newcomers=several))
     assert (found.placed_by, found.judged, found.model) == (15, 5, "global")
     assert set(found.bundle.scaling) == {"x"}
 
 
 def test_a_result_gives_models_and_groups_without_a_folder(tmp_path: Path) -> None:
-    made = tiny((12, 7, 5, 9))
+    made = make_federation((12, 7, 5, 9))
     methods: list[ct.Method[Any]] = [ct.FedAvg(), ct.FedGroup(groups=2, pretrain=3)]
     inside = ct.study(methods, data=made, rounds=2, seeds=(0, 1))
     written = ct.study(methods, data=made, rounds=2, seeds=(0, 1), out=tmp_path / "run")
     bundle = inside.model("client-2", "fedgroup", seed=1)
-    exported = served(tmp_path / "run", "fedgroup", seed=1, federation=made).bundle(["client-2"])
+    exported = load_served_models(tmp_path / "run", "fedgroup", seed=1, federation=made).bundle(["client-2"])
     again = written.model("client-2", "fedgroup", seed=1)
     x = made.x[made.test[2]]
     assert bundle.predict_proba(x).tobytes() == exported.predict_proba(x).tobytes() == again.predict_proba(x).tobytes()
@@ -179,7 +179,7 @@ def test_groups_are_shown_by_name(folder: Path, run: Run, tmp_path: Path) -> Non
     assert ": s1, s3, s5" in out
     table = pd.read_csv(tmp_path / "groups.csv")
     assert list(table) == ["draw", "method", "seed", "round", "client", "group"]
-    ct.study("fedavg", data=tiny(), rounds=1, out=tmp_path / "one")
+    ct.study("fedavg", data=make_federation(), rounds=1, out=tmp_path / "one")
     assert "No method of the study keeps groups." in run("show", tmp_path / "one", "--groups")[1]
 
 
@@ -196,7 +196,7 @@ def test_a_newcomer_of_local_is_trained_on_its_own_rows(folder: Path, run: Run, 
 
 
 def test_a_client_that_never_trained_has_no_model(tmp_path: Path) -> None:
-    made = tiny((12, 7, 5, 9))
+    made = make_federation((12, 7, 5, 9))
     result = ct.study("local", data=made, rounds=1, cohort=1)
     last = result.clients[result.clients["round"] == 1].set_index("id")["loss"]
     first = result.clients[result.clients["round"] == 0].set_index("id")["loss"]

@@ -7,25 +7,33 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import pytest
 
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Share, Train
-from coterie.core.errors import UserError
-from coterie.core.local import Local
-from coterie.core.rules import LocalRule
+from coterie._util.errors import UserError
+from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.local import Local, LocalRule
 from coterie.core.serving import Serving
-from coterie.deploy.default_policy import DEFAULT_POLICY
 from coterie.deploy.messages import MessageError, SiteCard, from_message, to_message
-from coterie.deploy.permission import rule_name
-from coterie.deploy.policy import ASKS, MODEL_WORDS, OWN_MODELS, OWN_RULES, POSITIONS, Policy, policy_of, read_policy
-from coterie.deploy.site_process import Site, SiteSettings
-from coterie.engines.engine import Stamped
-from coterie.methods.ditto import Beside
-from coterie.methods.moon import Contrast
+from coterie.deploy.site.permission import get_rule_name
+from coterie.deploy.site.policy import (
+    ASKS,
+    DEFAULT_POLICY,
+    MODEL_WORDS,
+    OWN_MODELS,
+    OWN_RULES,
+    POSITIONS,
+    Policy,
+    parse_policy,
+    read_policy,
+)
+from coterie.deploy.site.process import Site, SiteSettings
+from coterie.engines.engine import StampedAsk
+from coterie.methods.ditto import DittoRule
+from coterie.methods.moon import MOONRule
 from coterie.models.catalogue import models
-from coterie.testing.worlds import world
+from coterie.testing.worlds import make_world
 from deploy.ordering import make_hello
 
 CLIENTS = np.arange(3)
-INITIAL = world().model.initial(0)(0)
+INITIAL = make_world().model.initial(0)(0)
 DP = 'mechanism = "dp-sgd"\nnoise_multiplier = 1.0\nmax_grad_norm = 1.0\ndelta = 1e-5\nepsilon_limit = 8.0\n'
 
 
@@ -34,18 +42,18 @@ def questions() -> dict[str, Ask[Any]]:
         "Train": Train(CLIENTS, INITIAL, Local()),
         "Gradient": Gradient(CLIENTS, INITIAL),
         "Losses": Losses(CLIENTS, INITIAL),
-        "Error": Error(CLIENTS, INITIAL),
+        "Error": AskErrors(CLIENTS, INITIAL),
         "Evaluate": Evaluate(Serving.one(CLIENTS, INITIAL)),
     }
 
 
 def reason(policy: Policy, ask: Ask[Any], round_: int = 1, **stamp: Any) -> str:
-    denied = policy.permitted(Stamped(ask, 0, round_, **stamp), world())
+    denied = policy.find_denial(StampedAsk(ask, 0, round_, **stamp), make_world())
     return "" if denied is None else denied.reason
 
 
 def test_the_default_file_says_the_defaults() -> None:
-    assert policy_of(DEFAULT_POLICY) == Policy() == policy_of("")
+    assert parse_policy(DEFAULT_POLICY) == Policy() == parse_policy("")
     for mechanism in ("clip+noise", "dp-sgd"):  # and its examples can be uncommented as they stand
         lines = DEFAULT_POLICY.replace('mechanism = "none"\n', "").split("\n")
         begin = next(i for i, line in enumerate(lines) if line == f'# mechanism = "{mechanism}"')
@@ -53,13 +61,13 @@ def test_the_default_file_says_the_defaults() -> None:
             if not lines[i].startswith("# "):
                 break
             lines[i] = lines[i][2:]
-        assert policy_of("\n".join(lines)).privacy.mechanism == mechanism
+        assert parse_policy("\n".join(lines)).privacy.mechanism == mechanism
 
 
 def test_names_are_those_that_there_are() -> None:
     assert tuple(models) == OWN_MODELS
     assert set(OWN_MODELS) - set(Policy().models) == {"efficientnet_lite0", "fusion", "lm", "text"}  # which read what the server names
-    assert sorted([rule_name(Beside(lam=1.0, own_epochs=None)), rule_name(Contrast(mu=1.0, temperature=0.5))]) == list(OWN_RULES)
+    assert sorted([get_rule_name(DittoRule(lam=1.0, own_epochs=None)), get_rule_name(MOONRule(mu=1.0, temperature=0.5))]) == list(OWN_RULES)
     assert set(questions()) == set(ASKS)
 
 
@@ -125,11 +133,11 @@ def test_reasons_against_an_ask() -> None:
 
 def test_a_foreign_model_runs_only_where_it_is_named() -> None:
     foreign = "my.package:Net(width=8)"
-    denied = Policy().model_permitted(foreign)
+    denied = Policy().deny_model(foreign)
     assert denied is not None
     assert "my.package:Net" in denied.reason
-    assert Policy(models=("my.package:Net",)).model_permitted(foreign) is None
-    assert Policy().model_permitted("mlp(8)") is None
+    assert Policy(models=("my.package:Net",)).deny_model(foreign) is None
+    assert Policy().deny_model("mlp(8)") is None
 
 
 NAMING_FILES = [
@@ -155,20 +163,20 @@ NAMING_FILES = [
 @pytest.mark.parametrize("spec", NAMING_FILES)
 def test_a_spec_from_a_server_names_nothing_of_the_site(spec: str) -> None:
     policy = Policy(models=(*OWN_MODELS, "my.package:Net"))
-    assert policy.model_permitted(spec) is not None
-    assert policy.model_permitted("efficientnet_lite0(imagenet,train=all)") is None
-    assert policy.model_permitted("resnet18(imagenet,group)") is None
-    assert policy.model_permitted("my.package:Net(width=8)") is None
+    assert policy.deny_model(spec) is not None
+    assert policy.deny_model("efficientnet_lite0(imagenet,train=all)") is None
+    assert policy.deny_model("resnet18(imagenet,group)") is None
+    assert policy.deny_model("my.package:Net(width=8)") is None
 
 
 def test_files_are_the_sites_own() -> None:
-    policy = policy_of('models = ["lstm", "text"]\n[model_files]\nglove = "/data/glove.npz"\n"bert-tiny" = "/models/bert"\n')
-    assert policy.model_permitted("lstm(embeddings=glove)") is None
+    policy = parse_policy('models = ["lstm", "text"]\n[model_files]\nglove = "/data/glove.npz"\n"bert-tiny" = "/models/bert"\n')
+    assert policy.deny_model("lstm(embeddings=glove)") is None
     assert policy.local_model("lstm(hidden=4,embeddings=glove)") == "lstm(hidden=4,embeddings='/data/glove.npz')"
     assert policy.local_model("text(bert-tiny,train=head)") == "text('/models/bert',train=head)"
     assert policy.local_model("lstm(hidden=4)") == "lstm(hidden=4)"
     for spec in ("lstm(embeddings='/data/glove.npz')", "lstm(embeddings=other)"):
-        assert policy.model_permitted(spec) is not None
+        assert policy.deny_model(spec) is not None
 
 
 def test_a_server_cannot_ask_whether_a_file_exists(tmp_path: Path) -> None:
@@ -201,7 +209,7 @@ def test_what_no_honest_server_sends() -> None:
 
 
 def test_under_dp_sgd_only_what_it_protects_is_answered() -> None:
-    policy = policy_of("label_shares = true\n[privacy]\n" + DP)
+    policy = parse_policy("label_shares = true\n[privacy]\n" + DP)
     asks = questions()
     assert reason(policy, asks["Train"]) == reason(policy, asks["Evaluate"]) == ""
     for name in ("Gradient", "Losses", "Error"):
@@ -209,5 +217,5 @@ def test_under_dp_sgd_only_what_it_protects_is_answered() -> None:
     assert "not answered under dp-sgd" in reason(policy, Evaluate(Serving.one(CLIENTS, INITIAL), part="validation"))
     for share in (Share(half=0), Share(label=0)):
         assert "depends on all the others" in reason(policy, Train(CLIENTS, INITIAL, Local(), share=share))
-    ruled = Train(CLIENTS, INITIAL, Local(rule=Beside(lam=1.0, own_epochs=None)), extra={"own": np.zeros((3, 18), np.float32)})
+    ruled = Train(CLIENTS, INITIAL, Local(rule=DittoRule(lam=1.0, own_epochs=None)), extra={"own": np.zeros((3, 18), np.float32)})
     assert "local rule" in reason(policy, ruled)

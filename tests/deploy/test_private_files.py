@@ -11,17 +11,15 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.core.errors import UserError
-from coterie.deploy.bundle import Bundle, Origin
-from coterie.deploy.bundle_files import write_bundle
-from coterie.deploy.certificates import authority, keep_only_authority, renew
-from coterie.deploy.federation import FederationFolder
+from coterie._util.errors import UserError
+from coterie.deploy.bundle.bundle import Bundle, Origin
+from coterie.deploy.bundle.files import write_bundle
+from coterie.deploy.certificates import check_kit, keep_only_authority, load_authority, renew_certificates, revoke_site
 from coterie.deploy.files import keep_private
 from coterie.deploy.flare.jobs import SERVER_APP, SITE_APP, write_job
-from coterie.deploy.flare.provision import add, create, request, sign
-from coterie.deploy.kits import check_kit
-from coterie.deploy.removal import remove_site
-from coterie.deploy.site_process import SiteSettings
+from coterie.deploy.flare.provision import add_site, create_federation, request_certificate, sign_request
+from coterie.deploy.server.federation import FederationFolder
+from coterie.deploy.site.process import SiteSettings
 
 KEY = b"PRIVATE KEY-----"
 
@@ -38,10 +36,10 @@ def _usual_umask() -> Iterator[None]:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
     """One that has seen every command that makes files."""
     folder = tmp_path_factory.mktemp("private")
-    made = add(create(folder / "f", "127.0.0.1", 8102, ["a", "b"]), "c")
-    made = sign(made, "d", request("d", folder / "mine"))
-    made = remove_site(made, "b")
-    list(renew(made))
+    made = add_site(create_federation(folder / "f", "127.0.0.1", 8102, ["a", "b"]), "c")
+    made = sign_request(made, "d", request_certificate("d", folder / "mine"))
+    made = revoke_site(made, "b")
+    list(renew_certificates(made))
     SiteSettings("heart").write(made.kit("a"))
     return made
 
@@ -107,8 +105,8 @@ def test_what_earlier_provisioning_left_is_removed(federation: FederationFolder,
     keep_only_authority(old)
     assert json.loads(old.authority_file.read_text()) == state
     assert [path for path in old.authority.rglob("*") if path.is_file()] == [old.authority_file]
-    assert authority(old)[0] == authority(federation)[0]
-    assert check_kit(add(old, "e").kit("e"))[0] == "e"
+    assert load_authority(old)[0] == load_authority(federation)[0]
+    assert check_kit(add_site(old, "e").kit("e"))[0] == "e"
     shutil.rmtree(old.authority)  # an operator may keep it elsewhere
     keep_only_authority(old)
     assert not old.authority.exists()

@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.deploy.flare.child_process import SIGNAL, WATCH, child_command
-from coterie.deploy.flare.processes import wait_for
-from coterie.deploy.process_lock import FILE, Holder, ProcessLock
+from coterie.deploy.flare.processes import LOCK_FILE, LockHolder, ProcessLock, wait_until
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 ENDS = 10.0  # seconds in which a process must have ended
@@ -29,7 +28,7 @@ PARENT = """
 import subprocess, sys, signal
 from pathlib import Path
 from coterie.deploy.flare.child_process import child_command
-from coterie.deploy.process_lock import ProcessLock
+from coterie.deploy.flare.processes import ProcessLock
 how, folder = sys.argv[1], Path(sys.argv[2])
 lock = ProcessLock(folder, "The site a")
 words = child_command([sys.executable], "nvflare.private.fed.app.sleeping", how) if how != "orphan" else [
@@ -94,7 +93,7 @@ def has_ended(process: psutil.Process) -> bool:
 def test_a_child_ends_with_its_parent(family: Family) -> None:
     assert family.child.is_running()
     family.kill_parent()
-    assert wait_for(lambda: has_ended(family.child), ENDS)
+    assert wait_until(lambda: has_ended(family.child), ENDS)
 
 
 def test_a_folder_that_is_held_names_its_holder_and_is_free_after_a_kill(family: Family, kit: Path) -> None:
@@ -103,9 +102,9 @@ def test_a_folder_that_is_held_names_its_holder_and_is_free_after_a_kill(family:
     family.kill_parent()
     with ProcessLock(kit, "The site a"):
         assert has_ended(family.child)
-        told = json.loads((kit / FILE).read_text())
+        told = json.loads((kit / LOCK_FILE).read_text())
         assert told == {"process": os.getpid(), "started": psutil.Process().create_time(), "host": socket.gethostname()}
-        assert (kit / FILE).stat().st_mode & 0o777 == 0o600
+        assert (kit / LOCK_FILE).stat().st_mode & 0o777 == 0o600
     with ProcessLock(kit, "The site a"):
         pass
 
@@ -127,7 +126,7 @@ def test_a_client_that_was_started_without_the_lock_is_named(kit: Path) -> None:
     words = [sys.executable, "-c", "import signal; signal.pause()", "nvflare.private.fed.app.client.client_train", "-m", str(kit)]
     with subprocess.Popen(words) as other:
         try:
-            assert wait_for(lambda: "signal.pause" in " ".join(psutil.Process(other.pid).cmdline()), ENDS)
+            assert wait_until(lambda: "signal.pause" in " ".join(psutil.Process(other.pid).cmdline()), ENDS)
             with pytest.raises(UserError, match=f"runs already, as process {other.pid}: stop it first"):
                 ProcessLock(kit, "The site a")
             assert other.poll() is None
@@ -137,10 +136,10 @@ def test_a_client_that_was_started_without_the_lock_is_named(kit: Path) -> None:
 
 def test_a_note_of_before_a_restart_of_the_machine_holds_nothing(kit: Path) -> None:
     """Its process has ended; another one has its number now."""
-    old = Holder(os.getpid(), psutil.Process().create_time() - 1000, socket.gethostname())
+    old = LockHolder(os.getpid(), psutil.Process().create_time() - 1000, socket.gethostname())
     assert not old.alive
-    assert Holder.this().alive
-    (kit / FILE).write_text(json.dumps(vars(old)))
+    assert LockHolder.this().alive
+    (kit / LOCK_FILE).write_text(json.dumps(vars(old)))
     with ProcessLock(kit, "The site a"):
         pass
 
@@ -148,14 +147,14 @@ def test_a_note_of_before_a_restart_of_the_machine_holds_nothing(kit: Path) -> N
 @pytest.mark.parametrize("said", ["", "{", '{"process": 1}', "[]"])
 def test_a_note_that_says_nothing(kit: Path, said: str) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / FILE).write_text(said)
+        (kit / LOCK_FILE).write_text(said)
         with pytest.raises(UserError, match="was left running by a process that was killed"):
             ProcessLock(kit, "The site a", patience=0.0)
 
 
 def test_a_kit_on_a_shared_disk_names_the_machine(kit: Path) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / FILE).write_text(json.dumps(vars(Holder(7, 0.0, "elsewhere"))))
+        (kit / LOCK_FILE).write_text(json.dumps(vars(LockHolder(7, 0.0, "elsewhere"))))
         with pytest.raises(UserError, match="runs already, as process 7 on elsewhere: stop it there first"):
             ProcessLock(kit, "The site a")
 

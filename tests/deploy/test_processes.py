@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.deploy.flare.processes import check_port
 
 

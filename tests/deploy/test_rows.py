@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
-from coterie.deploy.bundle import Bundle, Origin
-from coterie.deploy.rows import classes_of, read_rows
+from coterie._util.errors import UserError
+from coterie.deploy.bundle.bundle import Bundle, Origin
+from coterie.deploy.bundle.rows import encode_classes, read_rows
 
 UNNAMED = Bundle(Origin("m", "d", 0, 0, 1), "mclr", (2, 2), ("no", "yes"), np.zeros((1, 10), np.float32), ("global",), {"a": 0})
 NAMED = replace(UNNAMED, input_shape=(3,), features=("age", "cp=2", "cp=3"))
@@ -97,7 +97,7 @@ def test_arrays_that_do_not_fit_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_labels_are_names_and_numbers_only_where_no_name_is_one() -> None:
-    assert classes_of(["yes", "0", 1], ("no", "yes"), "here").tolist() == [1, 0, 1]
-    assert classes_of(["7", 3], ("3", "7"), "here").tolist() == [1, 0]
+    assert encode_classes(["yes", "0", 1], ("no", "yes"), "here").tolist() == [1, 0, 1]
+    assert encode_classes(["7", 3], ("3", "7"), "here").tolist() == [1, 0]
     with pytest.raises(UserError, match="holds the label '0'"):
-        classes_of(["0"], ("3", "7"), "here")
+        encode_classes(["0"], ("3", "7"), "here")

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.trees import unpack
+from coterie.core.states import unpack
 from coterie.data.schema import Schema, SchemaColumn
-from coterie.deploy.bundle import Bundle
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.checks import InvalidMessageError, read_card
-from coterie.deploy.denied import Denied
-from coterie.deploy.members import Members, choose_schema
-from coterie.deploy.messages import KINDS, LONGEST_SCHEMA, MessageError, SiteCard, from_message, read_schema, to_message
-from coterie.deploy.rows import read_rows
-from coterie.deploy.server_run import Order, carry_out_order
-from coterie.deploy.site_news import SiteNews
-from coterie.deploy.site_process import Site, SiteSettings
+from coterie.deploy.bundle.bundle import Bundle
+from coterie.deploy.bundle.files import read_bundle, write_bundle
+from coterie.deploy.bundle.rows import read_rows
+from coterie.deploy.messages import KINDS, LONGEST_SCHEMA, Denial, MessageError, SiteCard, from_message, read_schema, to_message
+from coterie.deploy.server.members import Members, choose_schema
+from coterie.deploy.server.runner import run_order
+from coterie.deploy.server.runs import Order
+from coterie.deploy.server.validation import InvalidMessageError, read_card
+from coterie.deploy.site.approvals import SiteMonitor
+from coterie.deploy.site.process import Site, SiteSettings
 from coterie.evidence.settings import Settings
-from coterie.run.budget import Budget
+from coterie.run.waves import TimeBudget
 from data.trial_files import CLASSES, LABEL, write_site, write_sites
 from deploy.ordering import APPROVING_POLICY, make_hello
 
@@ -62,7 +62,7 @@ class Fed:
         self.kits = {
             site: make_kit(self.folder / "kits" / site, self.folder / "data" / f"{site}.csv", self.options.get(site, "")) for site in SITES
         }
-        self.news = {site: SiteNews(kit) for site, kit in self.kits.items()}
+        self.news = {site: SiteMonitor(kit) for site, kit in self.kits.items()}
         self.sites = {site: Site(kit) for site, kit in self.kits.items()}
         self.told: list[str] = []
 
@@ -72,8 +72,8 @@ class Fed:
     def launch(self, minimum: int = 1, rounds: int = 2, sites: tuple[str, ...] = SITES) -> "Fed":
         settings = replace(SETTINGS, plan=replace(SETTINGS.plan, rounds=rounds))
         order = Order(self.run, "study", settings.as_json(), SITES, minimum)
-        where = {"clock": Budget(60.0), "tell": self.told.append, "schema_file": self.folder / "schema.json"}
-        assert carry_out_order(order, self, sites, self.folder / "runs" / self.run, **where)  # type: ignore[arg-type]
+        where = {"clock": TimeBudget(60.0), "tell": self.told.append, "schema_file": self.folder / "schema.json"}
+        assert run_order(order, self, sites, self.folder / "runs" / self.run, **where)  # type: ignore[arg-type]
         return self
 
     @property
@@ -318,7 +318,7 @@ def test_other_columns_do_not_draw_other_roundings(mixed: Fed) -> None:
 def test_a_site_says_no_to_columns_that_it_cannot_have(mixed: Fed) -> None:
     site = Site(mixed.kits["site_01"])
     said = unpack(site.answer(to_message(replace(make_hello(run="other"), schema=make_schema("secret")))), KINDS)
-    assert isinstance(said, Denied)
+    assert isinstance(said, Denial)
     assert "lacks the column 'secret'" in said.reason
     assert site.worker is None
 
@@ -329,8 +329,8 @@ def test_join_stops_on_data_that_would_give_meaningless_results(tmp_path: Path, 
     def arrive(*_: object) -> None:
         raise UserError("got as far as the server")
 
-    monkeypatch.setattr("coterie.deploy.kits.check_kit", lambda kit: ("site_01", "localhost:8102"))
-    monkeypatch.setattr("coterie.deploy.flare.site_client.running_sites", arrive)
+    monkeypatch.setattr("coterie.deploy.certificates.check_kit", lambda kit: ("site_01", "localhost:8102"))
+    monkeypatch.setattr("coterie.deploy.flare.processes.run_sites", arrive)
     command = ["join", str(kit), "--data", spec_of(tmp_path / "bad.csv")]
     with pytest.raises(UserError, match=r"mean_x.*accept="):
         CliRunner().invoke(app, command, catch_exceptions=False)

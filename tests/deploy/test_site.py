@@ -10,42 +10,40 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.asks import Error, Evaluate, Gradient, Losses, Reply, Share, Train
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Reply, Share, Train
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.deploy.audit import Audit, verify_audit
-from coterie.deploy.denied import Denied
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import ClipNoise, DpSgd
-from coterie.deploy.policy import Policy
-from coterie.deploy.record import packed
-from coterie.deploy.site import SiteWorker, open_site
-from coterie.engines.engine import Engine, Stamped
+from coterie.deploy.messages import Denial
+from coterie.deploy.site.audit import Audit, verify_audit
+from coterie.deploy.site.ledger import Ledger
+from coterie.deploy.site.policy import ClipNoise, DpSgd, Policy
+from coterie.deploy.site.worker import SiteWorker, open_worker, pack_reply
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.testing.worlds import SIZES, world
+from coterie.testing.worlds import SIZES, make_world
 
 CLIENTS = np.arange(6)
-INITIAL = world().model.initial(0)(0)
+INITIAL = make_world().model.initial(0)(0)
 TRAIN = Train(CLIENTS, INITIAL, Local(epochs=2, batch_size=4))
 DP = DpSgd(mechanism="dp-sgd", noise_multiplier=2.0, max_grad_norm=1.0, delta=1e-5, epsilon_limit=6.0)
 NOISE = ClipNoise(mechanism="clip+noise", clip=0.5, noise=2.0)
 
 
-def asks(*given: Any) -> list[Stamped]:
-    return [Stamped(ask, 0, 1) for ask in given]
+def asks(*given: Any) -> list[StampedAsk]:
+    return [StampedAsk(ask, 0, 1) for ask in given]
 
 
-def everything() -> list[Stamped]:
+def everything() -> list[StampedAsk]:
     evaluate = Evaluate(Serving.one(CLIENTS, INITIAL))
-    return asks(TRAIN, Gradient(CLIENTS, INITIAL), Losses(CLIENTS, INITIAL), Error(CLIENTS, INITIAL), evaluate)
+    return asks(TRAIN, Gradient(CLIENTS, INITIAL), Losses(CLIENTS, INITIAL), AskErrors(CLIENTS, INITIAL), evaluate)
 
 
 def worker(folder: Path, engine: Engine | None = None, **said: Any) -> SiteWorker:
     """By a policy that answers from few samples, and exactly."""
     policy = Policy(**{"minimum_samples": 1, "rounding": 1, **said})
     audit = Audit(folder / "audit.jsonl")
-    return SiteWorker(world(), engine or LoopEngine(world()), policy, audit, Ledger(folder / "privacy.json", audit), run="r1")
+    return SiteWorker(make_world(), engine or LoopEngine(make_world()), policy, audit, Ledger(folder / "privacy.json", audit), run="r1")
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -61,14 +59,14 @@ def same(one: Any, other: Any) -> bool:
 
 def test_with_an_exact_policy_answers_are_the_engines(tmp_path: Path) -> None:
     replies = worker(tmp_path).answer(everything())
-    for mine, engines in zip(replies, LoopEngine(world()).run(everything()), strict=True):
+    for mine, engines in zip(replies, LoopEngine(make_world()).run(everything()), strict=True):
         assert same(mine, engines)
     entries = log(tmp_path)
     assert [e["ask"] for e in entries] == ["Train", "Gradient", "Losses", "Error", "Evaluate"]
     first, trained = entries[0], cast(Any, replies[0])
     assert (first["run"], first["round"], first["seed"], first["purpose"], first["denied"]) == ("r1", 1, 0, "train", None)
-    assert first["clients"] == list(world().federation.ids)
-    assert first["bytes_out"] == len(packed(trained))
+    assert first["clients"] == list(make_world().federation.ids)
+    assert first["bytes_out"] == len(pack_reply(trained))
     assert first["bytes_in"] > INITIAL.nbytes
     norms = np.linalg.norm(trained.vectors - INITIAL, axis=1)
     assert list(first["norms"].values()) == pytest.approx(norms.tolist(), rel=1e-5)
@@ -78,7 +76,7 @@ def test_with_an_exact_policy_answers_are_the_engines(tmp_path: Path) -> None:
 
 def test_what_is_denied_costs_the_others_nothing(tmp_path: Path) -> None:
     replies = worker(tmp_path, asks=("Train", "Evaluate")).answer(everything())
-    assert [isinstance(reply, Denied) for reply in replies] == [False, True, True, True, False]
+    assert [isinstance(reply, Denial) for reply in replies] == [False, True, True, True, False]
     assert "Gradient is not answered here" in log(tmp_path)[1]["denied"]
     assert log(tmp_path)[1]["sha256"] is None
 
@@ -88,7 +86,7 @@ def test_clients_with_few_samples_are_silent(tmp_path: Path) -> None:
     (reply,) = made.answer(asks(TRAIN))
     kept = [i for i, n in enumerate(SIZES) if n >= 7]
     assert cast(Any, reply).clients.tolist() == kept
-    assert same(reply, LoopEngine(world()).run(asks(TRAIN))[0].of(np.array(kept)))
+    assert same(reply, LoopEngine(make_world()).run(asks(TRAIN))[0].of(np.array(kept)))
     assert log(tmp_path)[0]["silent"] == ["client-2", "client-5"]
     half, label = made.answer(asks(replace(TRAIN, share=Share(half=0)), replace(TRAIN, share=Share(label=0))))
     assert cast(Any, half).clients.tolist() == [4]  # 16 samples have halves of 8; 12 have 6
@@ -99,12 +97,12 @@ def test_clients_with_few_samples_are_silent(tmp_path: Path) -> None:
 
 def test_counts_that_are_not_told(tmp_path: Path) -> None:
     trained, _, losses, _, evaluated = worker(tmp_path, sample_counts=False, class_counts=False).answer(everything())
-    plain = LoopEngine(world()).run(everything())
+    plain = LoopEngine(make_world()).run(everything())
     assert cast(Any, trained).sizes.tolist() == cast(Any, trained).steps.tolist() == cast(Any, losses).sizes.tolist() == [1] * 6
     assert cast(Any, evaluated).actual.tolist() == [[100, 0, 0]] * 6
     share = plain[4].hits.sum(1) / plain[4].actual.sum(1)
     assert cast(Any, evaluated).hits[:, 0].tolist() == np.rint(100 * share).tolist()
-    assert Policy(sample_counts=False, class_counts=False).told_sizes(np.array(SIZES)).tolist() == [1] * 6
+    assert Policy(sample_counts=False, class_counts=False).disclose_sizes(np.array(SIZES)).tolist() == [1] * 6
 
 
 def test_classes_of_training_parts_are_told_only_with_label_shares(tmp_path: Path) -> None:
@@ -114,39 +112,39 @@ def test_classes_of_training_parts_are_told_only_with_label_shares(tmp_path: Pat
     (told,) = worker(tmp_path, label_shares=True).answer(asks(ask))
     assert (cast(Any, told).actual[:, 1:] > 0).any()
     (sums,) = worker(tmp_path, class_counts=False).answer(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))
-    plain = LoopEngine(world()).run(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))[0]
+    plain = LoopEngine(make_world()).run(asks(Evaluate(Serving.one(CLIENTS, INITIAL))))[0]
     assert cast(Any, sums).hits.sum(1).tolist() == plain.hits.sum(1).tolist()
 
 
 def test_messages_that_are_too_large(tmp_path: Path) -> None:
     small = worker(tmp_path, message_megabytes=0.0005)
     (out,) = small.answer(asks(TRAIN), bytes_in=[10])
-    assert isinstance(out, Denied)
+    assert isinstance(out, Denial)
     assert "The reply has" in out.reason
     (inn,) = small.answer(asks(TRAIN), bytes_in=[600])
-    assert isinstance(inn, Denied)
+    assert isinstance(inn, Denial)
     assert "The ask has" in inn.reason
 
 
 class Broken(LoopEngine):
     """Fails at gradients, and says what it saw."""
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         if any(isinstance(s.ask, Gradient) for s in asks):
             raise MemoryError("no room for 42.5")
         return super().run(asks)
 
 
 def test_a_failure_costs_the_others_nothing(tmp_path: Path) -> None:
-    replies = worker(tmp_path, Broken(world())).answer(everything())
+    replies = worker(tmp_path, Broken(make_world())).answer(everything())
     assert [isinstance(reply, Reply) for reply in replies] == [True, False, True, True, True]
-    assert replies[1] == Denied("The site could not answer: MemoryError: no room for 42.5", "failure")
-    assert same(replies[0], LoopEngine(world()).run(asks(TRAIN))[0])
+    assert replies[1] == Denial("The site could not answer: MemoryError: no room for 42.5", "failure")
+    assert same(replies[0], LoopEngine(make_world()).run(asks(TRAIN))[0])
     assert log(tmp_path)[1]["error"] == "MemoryError: no room for 42.5"
     for said in ({"error_messages": False}, {"privacy": NOISE}):
-        kept = worker(tmp_path, Broken(world()), **said).answer(asks(Gradient(CLIENTS, INITIAL)))[0]
-        assert "42.5" not in cast(Denied, kept).reason
-        assert "MemoryError" in cast(Denied, kept).reason
+        kept = worker(tmp_path, Broken(make_world()), **said).answer(asks(Gradient(CLIENTS, INITIAL)))[0]
+        assert "42.5" not in cast(Denial, kept).reason
+        assert "MemoryError" in cast(Denial, kept).reason
         assert log(tmp_path)[-1]["error"] == "MemoryError: no room for 42.5"
 
 
@@ -156,7 +154,7 @@ def test_a_full_gpu_is_told_without_commands_that_a_site_does_not_have(tmp_path:
 
     monkeypatch.setattr(LoopEngine, "carry_out", full)
     (reply,) = worker(tmp_path).answer(asks(TRAIN))
-    assert reply == Denied("The site could not answer: The GPU has too little memory for this model and batch.", "failure")
+    assert reply == Denial("The site could not answer: The GPU has too little memory for this model and batch.", "failure")
     assert log(tmp_path)[-1]["error"] == "The GPU has too little memory for this model and batch."
 
 
@@ -165,14 +163,14 @@ def test_nothing_leaves_that_cannot_be_logged(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").unlink(missing_ok=True)
     (tmp_path / "audit.jsonl").mkdir()
     (reply,) = made.answer(asks(TRAIN))
-    assert isinstance(reply, Denied)
+    assert isinstance(reply, Denial)
     assert "log" in reply.reason
 
 
 def test_clip_and_noise(tmp_path: Path) -> None:
     made = worker(tmp_path, privacy=NOISE)
     trained, gradients, losses, errors, evaluated = cast(Any, made.answer(everything()))
-    plain = LoopEngine(world()).run(everything())
+    plain = LoopEngine(make_world()).run(everything())
     assert not np.isclose(cast(Any, trained).vectors, plain[0].vectors).all(axis=1).any()
     assert not np.isclose(cast(Any, gradients).losses, plain[1].losses).any()
     assert not np.isclose(losses.losses, plain[2].losses).any()
@@ -188,17 +186,17 @@ def test_clip_and_noise(tmp_path: Path) -> None:
     assert privacy["epsilon"]["client-0"] > 0
     limited = worker(tmp_path, privacy=NOISE.model_copy(update={"epsilon_limit": 1.0}))
     (over,) = limited.answer(asks(TRAIN))
-    assert cast(Denied, over).cause == "budget"
+    assert cast(Denial, over).cause == "budget"
 
 
 def test_dp_sgd_until_the_budget_is_spent(tmp_path: Path) -> None:
     counts = []
     for _ in range(40):  # a new worker each time: a restart
         (reply,) = worker(tmp_path, privacy=DP).answer(asks(TRAIN))
-        if isinstance(reply, Denied):
+        if isinstance(reply, Denial):
             break
         counts.append(len(reply))
-    assert isinstance(reply, Denied)
+    assert isinstance(reply, Denial)
     assert reply.cause == "budget"
     assert "limit is 6" in reply.reason
     assert counts[0] == 6
@@ -207,10 +205,10 @@ def test_dp_sgd_until_the_budget_is_spent(tmp_path: Path) -> None:
     evaluate = Evaluate(Serving.one(CLIENTS, INITIAL))
     evaluated, gradient = worker(tmp_path, privacy=DP).answer(asks(evaluate, Gradient(CLIENTS, INITIAL)))
     assert isinstance(evaluated, Reply)  # what touches no training sample goes on, until the test samples' own budget is spent
-    assert isinstance(gradient, Denied)
+    assert isinstance(gradient, Denial)
     for _ in range(40):
         (reply,) = worker(tmp_path, privacy=DP).answer(asks(evaluate))
-    assert cast(Denied, reply).cause == "budget"
+    assert cast(Denial, reply).cause == "budget"
     assert isinstance(worker(tmp_path, privacy=DP.model_copy(update={"protect_tests": False})).answer(asks(evaluate))[0], Reply)
 
 
@@ -231,8 +229,8 @@ def test_a_delta_that_protects_nobody_is_refused(tmp_path: Path) -> None:
 
 def test_a_kit_folder_is_a_worker(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no policy"):
-        open_site(tmp_path, world(), LoopEngine(world()))
+        open_worker(tmp_path, make_world(), LoopEngine(make_world()))
     (tmp_path / "policy.toml").write_text('asks = ["Train"]\n')
-    made = open_site(tmp_path, world(), LoopEngine(world()), run="r2")
+    made = open_worker(tmp_path, make_world(), LoopEngine(make_world()), run="r2")
     assert isinstance(made.answer(asks(TRAIN))[0], Reply)
     assert log(tmp_path)[0]["run"] == "r2"

@@ -12,21 +12,18 @@ import pytest
 from coterie.core.asks import Gradient, Reply, Train
 from coterie.core.local import Local
 from coterie.core.sketches import Sketch
-from coterie.deploy.accountant import ORDERS, Charge, epsilon_of, noise_for
-from coterie.deploy.audit import Audit
-from coterie.deploy.denied import Denied
-from coterie.deploy.explain import explain
-from coterie.deploy.ledger import Ledger
-from coterie.deploy.mechanisms import ClipNoise, DpSgd
-from coterie.deploy.messages import PROTOCOL, Parcel, from_message, to_message
-from coterie.deploy.policy import Policy
-from coterie.deploy.site import SiteWorker
-from coterie.engines.engine import Stamped
+from coterie.deploy.messages import PROTOCOL, AskBatch, Denial, from_message, to_message
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.explain import explain_policy
+from coterie.deploy.site.ledger import ORDERS, Charge, Ledger, calibrate_noise, compute_epsilon
+from coterie.deploy.site.policy import ClipNoise, DpSgd, Policy
+from coterie.deploy.site.worker import SiteWorker
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.testing.worlds import world
+from coterie.testing.worlds import make_world
 
 CLIENTS = np.arange(6)
-W = world("mlp(200)")
+W = make_world("mlp(200)")
 INITIAL = W.model.initial(0)(0)
 SKETCH = Sketch(64, 7)
 GRADIENT = Gradient(CLIENTS, INITIAL, sketch=SKETCH)
@@ -41,7 +38,7 @@ def worker(folder: Path, run: str = "", **said: Any) -> SiteWorker:
 
 
 def answer(site: SiteWorker, *asks: Any, round_: int = 1) -> list[Any]:
-    return cast(list[Any], site.answer([Stamped(ask, 0, round_) for ask in asks]))
+    return cast(list[Any], site.answer([StampedAsk(ask, 0, round_) for ask in asks]))
 
 
 def test_who_may_not_have_the_whole_may_have_a_sketch_where_the_policy_says_so(tmp_path: Path) -> None:
@@ -81,19 +78,19 @@ def test_twelve_runs_show_no_more_than_one(tmp_path: Path) -> None:
         (reply,) = answer(site, replace(GRADIENT, sketch=Sketch(numbers // 11, 100 + run)))
         shown += numbers // 11 * isinstance(reply, Reply)
     assert numbers // 3 < shown <= numbers // 2  # never more than half, whatever the policy says
-    assert "half of what the model has" in cast(Denied, reply).reason
+    assert "half of what the model has" in cast(Denial, reply).reason
 
 
 @pytest.mark.parametrize("key", [True, 7.0, "7", -1, 2**64, 2**70, None])
 def test_the_key_of_a_projection_is_a_number_of_64_bits(key: Any, tmp_path: Path) -> None:
     """One projection under many keys, or many under one, could not be counted."""
     (denied,) = answer(worker(tmp_path, asks=("SketchedGradient",)), replace(GRADIENT, sketch=Sketch(64, key)))
-    assert "key should be a whole number" in cast(Denied, denied).reason
+    assert "key should be a whole number" in cast(Denial, denied).reason
 
 
 def test_a_sketch_longer_than_the_model_is_refused(tmp_path: Path) -> None:
     (denied,) = answer(worker(tmp_path), replace(GRADIENT, sketch=Sketch(100_000, 7)))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "has only" in denied.reason
 
 
@@ -141,24 +138,24 @@ def test_a_private_model_may_be_sketched_for_nothing(tmp_path: Path) -> None:
 
 def test_noise_for_an_epsilon_is_the_least_that_keeps_it() -> None:
     for epsilon, releases in ((8.0, 1), (2.0, 30)):
-        noise = noise_for(epsilon, 1e-5, releases)
-        spent = [epsilon_of([Charge("clip+noise", f * noise / 2, 1.0, releases)], 1e-5, "clip+noise") for f in (1.0, 0.99)]
+        noise = calibrate_noise(epsilon, 1e-5, releases)
+        spent = [compute_epsilon([Charge("clip+noise", f * noise / 2, 1.0, releases)], 1e-5, "clip+noise") for f in (1.0, 0.99)]
         assert spent[0] <= epsilon < spent[1]
 
 
 def test_sketched_asks_travel(tmp_path: Path) -> None:
     for ask in (GRADIENT, TRAIN, replace(GRADIENT, sketch=Sketch(5, 2**64 - 1, clip=0.5, noise=0.25))):
-        parcel = Parcel(PROTOCOL, "run", "1", tuple(W.federation.ids), (Stamped(ask, 0, 1),))
-        (back,) = from_message(to_message(parcel), Parcel).asks
+        parcel = AskBatch(PROTOCOL, "run", "1", tuple(W.federation.ids), (StampedAsk(ask, 0, 1),))
+        (back,) = from_message(to_message(parcel), AskBatch).asks
         assert type(back.ask) is type(ask)
         assert cast(Any, back.ask).sketch == ask.sketch
         assert answer(worker(tmp_path), replace(ask, sketch=SKETCH))[0].clients.tolist() == CLIENTS.tolist()
 
 
 def test_a_policy_tells_what_its_sketches_are() -> None:
-    told = {one.heading: " ".join(one.lines) for one in explain(Policy(asks=("SketchedTrain", "Evaluate"), sketch_numbers=64))}
+    told = {one.heading: " ".join(one.lines) for one in explain_policy(Policy(asks=("SketchedTrain", "Evaluate"), sketch_numbers=64))}
     assert "In all runs together they show 64 directions at most, of as many numbers as the model has" in told["SketchedTrain is answered"]
     assert "Gradient" in told["Refused"]
-    private = {one.heading for one in explain(Policy(asks=("SketchedTrain", "SketchedGradient"), privacy=DP))}
+    private = {one.heading for one in explain_policy(Policy(asks=("SketchedTrain", "SketchedGradient"), privacy=DP))}
     assert "SketchedTrain is answered" in private
     assert "SketchedGradient is answered" not in private

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import r2_score
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.core.tasks import Task
 from coterie.data.catalogue import load
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.bundle_head import HEAD
-from coterie.deploy.held import site_data
-from coterie.deploy.row_scores import scores_of_rows, told_of_rows
+from coterie.deploy.bundle.files import HEAD_FILE, read_bundle, write_bundle
+from coterie.deploy.bundle.rows import describe_row_scores, score_rows
+from coterie.deploy.site.process import load_site_data
 from coterie.run.study import study
 
 NUMBERS, MARKS = "linear(clients=3,samples=20)", "linear(multilabel,clients=3,samples=20,labels=2)"
@@ -40,7 +39,7 @@ def test_numbers_come_back_in_their_own_units(bundles: dict[str, Any]) -> None:
     assert read.predict(x).tolist() == made.predict(x).tolist()
     with pytest.raises(UserError, match="A regression has no probabilities: use predict"):
         read.predict_proba(x)
-    assert '"regression"' in (folder / HEAD).read_text()
+    assert '"regression"' in (folder / HEAD_FILE).read_text()
 
 
 def test_labels_come_back_as_marks(bundles: dict[str, Any]) -> None:
@@ -56,7 +55,7 @@ def test_labels_come_back_as_marks(bundles: dict[str, Any]) -> None:
 def test_a_bundle_with_a_wrong_task_is_refused(bundles: dict[str, Any], tmp_path: Path) -> None:
     made, _, _ = bundles[NUMBERS]
     write_bundle(made, tmp_path / "b")
-    head = tmp_path / "b" / HEAD
+    head = tmp_path / "b" / HEAD_FILE
     head.write_text(head.read_text().replace('"regression"', '"ranking"'))
     with pytest.raises(UserError, match=r"is wrong at task\.name"):
         read_bundle(tmp_path / "b")
@@ -65,23 +64,23 @@ def test_a_bundle_with_a_wrong_task_is_refused(bundles: dict[str, Any], tmp_path
 def test_rows_with_known_labels_by_hand() -> None:
     """Prices 10, 20, 30 said as 12, 20, 27: errors 2, 0, 3; always saying 15, the mean of 10 and 20, is off by 5, 5 and 15."""
     task, true, said = Task("regression", 3.0, 9.0), np.array([10.0, 20, 30]), np.array([12.0, 20, 27])
-    words, numbers = told_of_rows(said, true, task)
+    words, numbers = describe_row_scores(said, true, task)
     assert words == "mean absolute error 1.667, root mean squared error 2.082, R2 0.935 against the mean of these rows"
     assert numbers["r2"] == pytest.approx(r2_score(true, said))
-    found = scores_of_rows(said, true, np.array([10.0, 20]), task)
+    found = score_rows(said, true, np.array([10.0, 20]), task)
     assert (found.mean, found.usual) == pytest.approx((5 / 3, 25 / 3))
     assert found.low == 0  # an error is never below
     marks = Task("multilabel")
     assert (
-        told_of_rows(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]), marks)[0]
+        describe_row_scores(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]]), marks)[0]
         == "75.0 % of the labels right, all of them in 1 of 2 rows"
     )
-    assert told_of_rows(np.array([1, 0]), np.array([1, 1]), Task())[0] == "1 of 2 right, 50.0 %"
+    assert describe_row_scores(np.array([1, 0]), np.array([1, 1]), Task())[0] == "1 of 2 right, 50.0 %"
 
 
 def test_sites_of_a_real_federation_have_classes() -> None:
     with pytest.raises(UserError, match="are a regression: real federations carry classifications so far"):
-        site_data(NUMBERS)
+        load_site_data(NUMBERS)
 
 
 def test_a_real_federation_minimises_the_usual_loss() -> None:

@@ -15,18 +15,16 @@ pytest.importorskip("transformers")
 
 import coterie as ct
 from cli.test_commands import coterie
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
 from coterie.data.blocked import BlockedTexts, blocked_of
 from coterie.data.catalogue import load
 from coterie.data.tokenizer import tokenizer_at, tokenizer_hash
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.export import served
-from coterie.deploy.newcomer_file import newcomer_from
-from coterie.deploy.placing import place
-from coterie.deploy.row_scores import scores_of_blocks
-from coterie.deploy.text_scores import before_training, scores_of_texts
-from coterie.deploy.to_onnx import check_onnx
+from coterie.deploy.bundle.bundle import reset_adapters, score_texts
+from coterie.deploy.bundle.export import check_onnx, load_served_models
+from coterie.deploy.bundle.files import read_bundle, write_bundle
+from coterie.deploy.bundle.placement import load_newcomer, place_newcomer
+from coterie.deploy.bundle.rows import score_blocks
 from tiny_encoder import WORDS
 from tiny_lm import LENGTH, save_lm
 
@@ -71,7 +69,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
 
 @pytest.fixture(scope="module")
 def bundle(root: Path) -> Any:
-    return served(root / "run", "fedgroup").bundle(["w1"])
+    return load_served_models(root / "run", "fedgroup").bundle(["w1"])
 
 
 def likelihoods(module: torch.nn.Module, tokens: list[int]) -> list[float]:
@@ -87,7 +85,7 @@ def likelihoods(module: torch.nn.Module, tokens: list[int]) -> list[float]:
 def test_a_text_is_predicted_token_by_token_from_its_first_to_its_end(bundle: Any, root: Path) -> None:
     how, words = bundle.blocked, WORDS[1::2]
     texts = [" ".join(words[:3]), " ".join([*words, *words][:11]), words[0]]
-    found = scores_of_texts(bundle, texts)
+    found = score_texts(bundle, texts)
     module = bundle.load(0)
     assert found.tokens.tolist() == [4, 12, 2]  # the words and the end after them
     for text, mean in zip(texts, found.log_likelihood, strict=True):
@@ -158,7 +156,7 @@ def test_exported_and_asked(root: Path, run: Run, tmp_path: Path) -> None:
     code, out, err = run("predict", tmp_path / "b", "--data", root / "new4.csv", "--json", "--out", tmp_path / "said.csv")
     assert code == 0, err
     told = json.loads(out.splitlines()[-1])
-    own, foreign = (scores_of_texts(read_bundle(tmp_path / "b"), said(kind, kind + 4)) for kind in (0, 1))
+    own, foreign = (score_texts(read_bundle(tmp_path / "b"), said(kind, kind + 4)) for kind in (0, 1))
     assert told["perplexity"] == pytest.approx(np.exp(-own.whole))
     assert (told["rows"], told["tokens"]) == (20, int(own.tokens.sum()))
     assert own.whole > foreign.whole + 0.2  # it has learnt how its own group speaks
@@ -223,7 +221,7 @@ def test_newcomers_are_placed_with_their_like(root: Path, run: Run, tmp_path: Pa
         assert found["perplexity"] == pytest.approx(np.exp(-found["log_likelihood"]))
         assert f"before training it was {np.exp(-found['usual']):.4g}" in " ".join(err.split())
         texts = pd.read_csv(root / f"{name}.csv")["note"].tolist()
-        assert scores_of_texts(read_bundle(tmp_path / name), texts).whole > found["usual"]
+        assert score_texts(read_bundle(tmp_path / name), texts).whole > found["usual"]
 
 
 def test_one_block_has_no_interval_and_none_no_score(root: Path, run: Run, tmp_path: Path) -> None:
@@ -243,9 +241,9 @@ def test_a_table_in_memory_is_placed_like_its_file(root: Path) -> None:
     result = ct.Result(ct.Evidence.open(root / "run"))
     found = result.place(pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")
     known = load(result.evidence.settings.data)
-    new = newcomer_from(root / "new4.csv", known, "new4", None, 0.3)
+    new = load_newcomer(root / "new4.csv", known, "new4", None, 0.3)
     assert (found.placed_by, found.judged) == (len(new.train[0]), len(new.test[0]))
-    filed = place(new, lambda several: served(root / "run", "fedgroup", federation=known, newcomers=several))
+    filed = place_newcomer(new, lambda several: load_served_models(root / "run", "fedgroup", federation=known, newcomers=several))
     assert (filed.model, filed.score, filed.same) == (found.model, found.score, found.same)
     how = blocked_of(known.provenance)
     assert how is not None
@@ -256,7 +254,7 @@ def test_before_training_adapters_add_nothing(bundle: Any) -> None:
     """With spread they begin at draws; the language model itself has none of them."""
     from transformers import AutoModelForCausalLM
 
-    began = replace(bundle, models=before_training(bundle)[None])
+    began = replace(bundle, models=reset_adapters(bundle)[None])
     x = bundle.blocked.each(said(1, 3)).tokens
     theirs = AutoModelForCausalLM.from_pretrained(bundle.blocked.tokenizer).eval()
     with torch.no_grad():
@@ -266,7 +264,7 @@ def test_before_training_adapters_add_nothing(bundle: Any) -> None:
 
 def test_a_score_and_its_interval_by_hand() -> None:
     """Means of -1, -2 and -3 nats: mean -2, deviation 1, t(0.975, 2) = 4.3027, half 4.3027 / sqrt(3)."""
-    found = scores_of_blocks(np.array([-1.0, -2, -3]), np.array([-4.0, -4, -1]))
+    found = score_blocks(np.array([-1.0, -2, -3]), np.array([-4.0, -4, -1]))
     assert (found.mean, found.usual) == (-2, -3)
     assert (found.mean - found.low, found.high - found.mean) == pytest.approx([4.302653 / 3**0.5] * 2, rel=1e-6)
 
@@ -282,7 +280,7 @@ def test_peft_reads_the_adapter(root: Path, bundle: Any, run: Run, tmp_path: Pat
     with torch.no_grad():
         loss = loaded(input_ids=torch.from_numpy(x).long(), labels=torch.from_numpy(x).long()).loss
     assert -bundle.predict(x).mean() == pytest.approx(float(loss), rel=1e-5)
-    assert abs(bundle.predict(x).mean() - replace(bundle, models=before_training(bundle)[None]).predict(x).mean()) > 0.1
+    assert abs(bundle.predict(x).mean() - replace(bundle, models=reset_adapters(bundle)[None]).predict(x).mean()) > 0.1
     read_bundle(tmp_path / "b")  # the folder beside it does not disturb
 
 

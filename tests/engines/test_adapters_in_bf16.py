@@ -13,12 +13,10 @@ from coterie.core.local import Local
 from coterie.core.serving import Serving
 from coterie.data.tokenizer import tokenised
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.device import Precision, as_tensor
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.precision import Precision
-from coterie.engines.tensors import as_tensor
-from coterie.engines.vectorised.memory import activation_bytes
-from coterie.engines.vectorised.route import Vectorised
+from coterie.engines.stacked.route import StackedTrainer, measure_activation_bytes
 from coterie.engines.world import World
 from tiny_encoder import LENGTH, save_encoder, sentences, texts_federation
 from tiny_lm import blocks, save_lm, spoken_federation
@@ -41,7 +39,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def trained(world: World, kind: type[LoopEngine] | type[BatchedEngine], precision: Precision, start: Any) -> Any:
     with kind(world, precision=precision) as engine:
-        return engine.run([Stamped(Train(CLIENTS, start, LOCAL), seed=3, round_=1)])[0].vectors
+        return engine.run([StampedAsk(Train(CLIENTS, start, LOCAL), seed=3, round_=1)])[0].vectors
 
 
 def test_near_float32_and_stacked_as_one_by_one(world: World) -> None:
@@ -65,7 +63,7 @@ def test_scores_are_near_float32s(world: World) -> None:
     losses = []
     for precision in ("float32", "bf16"):
         with BatchedEngine(world, precision=precision) as engine:
-            losses.append(engine.run([Stamped(ask, seed=0, round_=1)])[0].loss)
+            losses.append(engine.run([StampedAsk(ask, seed=0, round_=1)])[0].loss)
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.02)
     assert (losses[0] != losses[1]).any()
 
@@ -75,7 +73,7 @@ def test_less_is_kept_for_the_way_back(world: World) -> None:
 
     def kept(precision: Precision) -> int:
         x, y = as_tensor(world.federation.x), as_tensor(world.federation.y)
-        stepper = Vectorised(world.model.module(), world.loss, x, y, memory=1, precision=precision).stepper
-        return activation_bytes(stepper, torch.float32)
+        stepper = StackedTrainer(world.model.module(), world.loss, x, y, memory=1, precision=precision).stepper
+        return measure_activation_bytes(stepper, torch.float32)
 
     assert 0 < kept("bf16") < kept("float32")

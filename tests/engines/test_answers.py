@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 import coterie as ct
-from coterie.analysis.reading import records_of
+from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Evaluate
 from coterie.core.serving import Serving
-from coterie.engines.engine import Stamped
-from coterie.engines.make import make_engine
+from coterie.engines.batched import make_engine
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
-from coterie.evidence.source import Memory
+from coterie.evidence.folder import MemorySource
 from coterie.evidence.tables import ANSWERS
 from coterie.run.execution import Execution
 
@@ -28,8 +28,8 @@ def test_the_bits_are_the_counts(engine: str) -> None:
     clients = np.array([2, 0, 3, 6, 5])
     ask = Evaluate(Serving(clients, models, np.array([0, 0, 0, 1, 0])), answers=True)
     with make_engine({0: world}, engine, "cpu", 1) as made:
-        found, plain = (made.run([Stamped(one, 0, 0)])[0] for one in (ask, replace(ask, answers=False)))
-        alone = [made.run([Stamped(ask.take(np.array([row])), 0, 0)])[0] for row in range(len(clients))]
+        found, plain = (made.run([StampedAsk(one, 0, 0)])[0] for one in (ask, replace(ask, answers=False)))
+        alone = [made.run([StampedAsk(ask.take(np.array([row])), 0, 0)])[0] for row in range(len(clients))]
     assert plain.answers is None
     bits = np.unpackbits(found.answers, axis=1).astype(bool)
     assert bits.any()
@@ -44,13 +44,13 @@ def test_the_bits_are_the_counts(engine: str) -> None:
 
 def test_a_study_keeps_those_of_its_last_round_and_the_digest_does_not_see_them() -> None:
     result = ct.study(["fedavg", "local"], data=DATA, rounds=2, execution=Execution(engine="loop"))
-    assert isinstance(result.evidence.source, Memory)
+    assert isinstance(result.evidence.source, MemorySource)
     table = pa.concat_tables(result.evidence.source.tables["clients"])  # as it was written: what readers leave out costs space too
     kept = np.array([row is not None for row in table[ANSWERS].to_pylist()])
     assert kept.tolist() == (table["round"].to_numpy() == 2).tolist()
-    assert records_of(result.evidence).answered.all()  # type: ignore[union-attr]
+    assert read_records(result.evidence).answered.all()  # type: ignore[union-attr]
     settings = result.evidence.settings
     grown = replace(result.evidence, settings=replace(settings, plan=replace(settings.plan, rounds=3)))
-    assert records_of(grown).answers is None  # a study that goes on to round 3: these were of models that are no longer the last
+    assert read_records(grown).answers is None  # a study that goes on to round 3: these were of models that are no longer the last
     assert ANSWERS not in result.clients.columns
     assert ANSWERS not in result.evidence.frame("clients").columns

@@ -10,26 +10,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
-from coterie.core.errors import UserError
+from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.states import to_bytes
 from coterie.data.federation import Federation, Parts
-from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.batched import BatchedEngine, make_engine, resolve_device
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.make import make_engine, resolve_device
 from coterie.engines.world import World
 from coterie.evidence import digest
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
-from coterie.run.drive import drive
+from coterie.run.driver import drive
 from coterie.run.execution import Execution
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.lanes import Lane, make_lanes
 from coterie.run.study import Study
 from coterie.testing import worlds
 
@@ -48,8 +47,8 @@ def ragged(sizes: list[int], features: int, classes: int, seed: int) -> Federati
     return Federation("ragged", x, y, tuple(map(str, range(classes))), names, train, test, central=(x[:7], y[:7]))
 
 
-def stamped(*asks: Any) -> list[Stamped]:
-    return [Stamped(ask, seed=i, round_=3, lane=i) for i, ask in enumerate(asks)]
+def stamped(*asks: Any) -> list[StampedAsk]:
+    return [StampedAsk(ask, seed=i, round_=3, lane=i) for i, ask in enumerate(asks)]
 
 
 def oracle(world: World) -> LoopEngine:
@@ -123,7 +122,7 @@ def test_everything_else_agrees_with_the_oracle(sizes: list[int], model: str, cl
         Gradient(clients, models, start=start),
         Losses(clients, models),
         Losses(clients, models, part="test"),
-        Error(clients, models),
+        AskErrors(clients, models),
         Evaluate(serving),
         *([central] if federation.central is not None else []),
     )
@@ -171,7 +170,7 @@ def with_dropout(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
 @pytest.mark.parametrize(("build", "route"), [(with_batch_norm, "exact"), (with_dropout, "loop")])
 def test_modules_that_mix_samples_or_draw_are_told_apart(build: Any, route: str) -> None:
     federation = ragged([6, 9, 4], 6, 3, seed=1)
-    world = worlds.made_world(federation, lambda: build(federation.input_shape, 3), build.__name__)
+    world = worlds.make_custom_world(federation, lambda: build(federation.input_shape, 3), build.__name__)
     ask = Train(np.arange(3), world.model.initial(0)()[None], Local(epochs=2, batch_size=4, lr=0.05, max_steps=2))
     with BatchedEngine(world) as engine, LoopEngine(world) as reference:
         (found,), (expected,) = engine.run(stamped(ask)), reference.run(stamped(ask))
@@ -192,11 +191,11 @@ def test_a_lane_has_the_same_bits_whatever_runs_beside_it_and_on_any_number_of_t
     world = World.of(ragged([30, 4, 17, 1, 9], 12, 4, seed=3), "mlp(6)")
     plan = Plan(rounds=3, cohort=4, local=Local(epochs=3, batch_size=4, lr=0.1))
     methods = [(spec, build(spec)) for spec in ("fedavg", "fedprox(mu=0.5)", "fedsim(clusters=2)", "scaffold", "ifca(groups=2)")]
-    together = lanes_of(methods, [0, 1], world.problem, plan)
+    together = make_lanes(methods, [0, 1], world.problem, plan)
     with BatchedEngine(world, threads=2) as two, BatchedEngine(world, threads=1) as one:
         losses = losses_of(together, two)
         for lane in together:
-            alone = lanes_of([(lane.label, lane.method)], [lane.seed], world.problem, plan)
+            alone = make_lanes([(lane.label, lane.method)], [lane.seed], world.problem, plan)
             assert losses_of(alone, one)[0] == losses[lane.number]
             assert to_bytes(alone[0].state) == to_bytes(lane.state)  # type: ignore[arg-type]
 
@@ -244,7 +243,7 @@ def test_a_pinned_route_that_is_not_here_is_refused() -> None:
 
 
 def test_engines_are_made_as_asked() -> None:
-    world = worlds.world()
+    world = worlds.make_world()
     with make_engine(world, "loop", "cpu") as loop, make_engine({0: world, 7: world}, device="cpu", threads=3) as batched:
         assert type(loop) is LoopEngine
         assert loop.worlds == {0: world}
@@ -268,13 +267,13 @@ def test_draws_of_the_data_are_kept_apart() -> None:
         Losses(np.arange(3), model),
         Evaluate(Serving.one(np.arange(3), model)),
     ]
-    both = [Stamped(ask, 5, 1, draw) for ask in asks for draw in (11, 12)]
+    both = [StampedAsk(ask, 5, 1, draw) for ask in asks for draw in (11, 12)]
     for make in (LoopEngine, BatchedEngine):
         with make({11: first, 12: second}) as engine, make(first) as one, make(second) as other:
             found = engine.run(both)
             for place, ask in enumerate(asks):
                 for answer, alone in zip(found[2 * place : 2 * place + 2], (one, other), strict=True):
-                    (expected,) = alone.run([Stamped(ask, 5, 1)])
+                    (expected,) = alone.run([StampedAsk(ask, 5, 1)])
                     for name, value in vars(expected).items():
                         if isinstance(value, np.ndarray):
                             assert getattr(answer, name).tobytes() == value.tobytes(), (make.name, type(ask).__name__, name)

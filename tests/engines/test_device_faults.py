@@ -6,19 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
-from coterie.engines.alone.route import OneByOne
-from coterie.engines.alone.trial import why_not_alone
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.fitting import smallest_batch
-from coterie.engines.vectorised.route import Vectorised
-from coterie.engines.vectorised.trial import why_not_stacked
+from coterie.engines.captured import CapturedTrainer
+from coterie.engines.route_checks import check_captured, check_stacked
+from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.world import find_smallest_batch
 from engines.vectorised.test_route import normed
 from engines.vectorised.vector_oracle import CLASSES, Smooth, noise_world
 
 
-@pytest.mark.parametrize(("trial", "kind"), [(why_not_stacked, Vectorised), (why_not_alone, OneByOne)])
+@pytest.mark.parametrize(("trial", "kind"), [(check_stacked, StackedTrainer), (check_captured, CapturedTrainer)])
 def test_a_device_that_is_full_does_not_decide_on_a_route(trial: Any, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A study would go the slow way for good because of what else was on the GPU when it began."""
 
@@ -29,18 +28,18 @@ def test_a_device_that_is_full_does_not_decide_on_a_route(trial: Any, kind: type
     monkeypatch.setattr(kind, "train", full)
     world = noise_world(nn.Sequential(nn.Linear(6, CLASSES)), (6,), [9, 9])
     with pytest.raises(RuntimeError, match="out of memory"):
-        trial(world) if trial is why_not_stacked else trial(world, "cpu")
+        trial(world) if trial is check_stacked else trial(world, "cpu")
 
 
 def test_nor_does_it_pass_for_anything_else_before_a_study_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **settings: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(Vectorised, "train_on_device", full)
+    monkeypatch.setattr(StackedTrainer, "train_on_device", full)
     engine = BatchedEngine(noise_world(Smooth(), (6,), [9, 9]))
     with engine, pytest.raises(UserError, match="The GPU has too little memory"):
         engine.prepare(Local())
     normalised = normed()
     monkeypatch.setattr(type(normalised), "forward", full)
     with pytest.raises(torch.OutOfMemoryError):
-        smallest_batch(normalised, torch.zeros(3, 6))
+        find_smallest_batch(normalised, torch.zeros(3, 6))

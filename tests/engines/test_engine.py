@@ -8,33 +8,35 @@ import numpy as np
 import pytest
 from torch import nn
 
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
+from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.sketches import Sketch
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING
+from coterie.evidence.records import RUNNING
 from coterie.methods.catalogue import build
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
 from coterie.testing import worlds
-from coterie.testing.fake import FakeEngine
-from coterie.testing.play import PLAN, Altered, as_it_is
+from coterie.testing.fakes import FakeEngine
+from coterie.testing.play import PLAN, AlteredEngine, pass_unchanged
 
 NOBODY = np.zeros(0, dtype=np.int64)
-STACKED = worlds.made_world(worlds.tiny(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), "stacked")
-DRAWING = worlds.made_world(worlds.tiny(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)), "drawing")
+STACKED = worlds.make_custom_world(worlds.make_federation(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), "stacked")
+DRAWING = worlds.make_custom_world(
+    worlds.make_federation(), lambda: nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)), "drawing"
+)
 
 ENGINES: dict[str, tuple[World, Callable[[World], Engine]]] = {
-    "loop": (worlds.world(), LoopEngine),
-    "fused": (worlds.world(), BatchedEngine),
+    "loop": (worlds.make_world(), LoopEngine),
+    "fused": (worlds.make_world(), BatchedEngine),
     "vectorised": (STACKED, BatchedEngine),
     "batched loop": (DRAWING, BatchedEngine),
-    "altered": (worlds.world(), lambda world: Altered(as_it_is, world)),
-    "fake": (worlds.world(), lambda world: FakeEngine(lambda ask, client: None)),
+    "altered": (worlds.make_world(), lambda world: AlteredEngine(pass_unchanged, world)),
+    "fake": (worlds.make_world(), lambda world: FakeEngine(lambda ask, client: None)),
 }
 
 
@@ -54,7 +56,7 @@ def questions(world: World, clients: Any) -> list[Ask[Any]]:
         Train(clients, models, Local(batch_size=5), sketch=Sketch(4, 1)),
         Gradient(clients, models, sketch=Sketch(4, 1, clip=1.0, noise=0.5)),
         Losses(clients, models, part="validation"),
-        Error(clients, models),
+        AskErrors(clients, models),
         Evaluate(Serving.one(clients, models[0]), "train"),
         Evaluate(combined),
     ]
@@ -63,7 +65,7 @@ def questions(world: World, clients: Any) -> list[Ask[Any]]:
 def test_a_question_to_nobody_is_answered_with_no_rows(engine: tuple[Engine, World]) -> None:
     carrier, world = engine
     asks = questions(world, NOBODY)
-    for answers in (carrier.run([Stamped(ask, 0, 1) for ask in asks]), [carrier.run([Stamped(ask, 0, 1)])[0] for ask in asks]):
+    for answers in (carrier.run([StampedAsk(ask, 0, 1) for ask in asks]), [carrier.run([StampedAsk(ask, 0, 1)])[0] for ask in asks]):
         for ask, reply in zip(asks, answers, strict=True):
             assert len(reply) == len(reply.sizes) == 0
             assert isinstance(reply, ask.reply)
@@ -81,12 +83,12 @@ def test_answers_come_in_the_order_of_the_asks_with_nobodys_among_them(engine: t
     carrier, world = engine
     somebody, nobody = questions(world, np.array([1, 4])), questions(world, NOBODY)
     mixed = [ask for pair in zip(nobody, somebody, strict=True) for ask in pair][::-1]
-    answers = carrier.run([Stamped(ask, 3, 1) for ask in mixed])
+    answers = carrier.run([StampedAsk(ask, 3, 1) for ask in mixed])
     assert [type(reply) for reply in answers] == [ask.reply for ask in mixed]
     for ask, reply in zip(mixed, answers, strict=True):
-        assert isinstance(ask, (Train, Gradient, Losses, Error, Evaluate))
+        assert isinstance(ask, (Train, Gradient, Losses, AskErrors, Evaluate))
         assert reply.clients.tolist() == ask.clients.tolist()
-        (alone,) = carrier.run([Stamped(ask, 3, 1)])
+        (alone,) = carrier.run([StampedAsk(ask, 3, 1)])
         for name in reply.columns():
             assert getattr(alone, name).tobytes() == getattr(reply, name).tobytes()
 
@@ -95,7 +97,7 @@ def test_answers_come_in_the_order_of_the_asks_with_nobodys_among_them(engine: t
 def test_who_asks_makes_no_difference(engine: tuple[Engine, World]) -> None:
     carrier, world = engine
     for ask in questions(world, np.array([0, 3])):
-        one, other = carrier.run([Stamped(ask, 3, 1, lane=0), Stamped(ask, 3, 1, lane=5)])
+        one, other = carrier.run([StampedAsk(ask, 3, 1, lane=0), StampedAsk(ask, 3, 1, lane=5)])
         assert one.clients.tolist() == [0, 3]
         assert all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in one.columns())
 
@@ -105,7 +107,7 @@ def test_an_engine_needs_one_verb_and_can_be_used_in_a_with_block() -> None:
         name = "silent"
         closed = 0
 
-        def run(self, asks: Sequence[Stamped]) -> list[Any]:
+        def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
             return []
 
         def close(self) -> None:
@@ -137,11 +139,11 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def test_a_stamped_ask_carries_numbers_and_no_data() -> None:
     """What goes to an engine could go over a wire: nothing in it is a client's sample, a module or a world."""
-    assert [f.name for f in fields(Stamped)] == ["ask", "seed", "round_", "draw", "lane"]
-    engine, world = Altered(as_it_is), worlds.world()
+    assert [f.name for f in fields(StampedAsk)] == ["ask", "seed", "round_", "draw", "lane"]
+    engine, world = AlteredEngine(pass_unchanged), worlds.make_world()
     specs = ("fedavg", "scaffold", "feddane", "ifca(groups=2)", "fedsim(clusters=2)", "fedex(groups=2,combiner=gate)", "local")
     plan = replace(PLAN, evaluate_every=1)
-    lanes = lanes_of([(spec, build(spec)) for spec in specs], [0], world.problem, plan)
+    lanes = make_lanes([(spec, build(spec)) for spec in specs], [0], world.problem, plan)
     drive(lanes, engine, 2, lambda lane, record: None)
     assert [lane.status for lane in lanes] == [RUNNING] * len(specs), [lane.reason for lane in lanes]
     assert {type(stamped.ask).__name__ for stamped in engine.asked} >= {"Train", "Gradient", "Losses", "Evaluate"}

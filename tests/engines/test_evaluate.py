@@ -9,21 +9,21 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.engines.dense_tensors import DenseTensors
-from coterie.engines.engine import Stamped
-from coterie.engines.evaluate import _largest, auroc
-from coterie.engines.evaluate import evaluate as evaluated
-from coterie.engines.routes import layer_sizes
+from coterie.engines.engine import StampedAsk
+from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.evaluate import evaluate as evaluated
+from coterie.engines.evaluation.tallies import argmax_classes, compute_auroc
+from coterie.engines.routes import get_layer_sizes
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
 from coterie.testing import worlds
-from coterie.testing.play import loop
+from coterie.testing.play import get_loop_engine
 
 MODELS = np.random.default_rng(0).normal(size=(3, 18)).astype(np.float32)
 
 
 def evaluate(serving: Serving, part: Any = "test", world: World | None = None) -> Evaluated:
-    reply: Evaluated = loop(world).run([Stamped(Evaluate(serving, part), 0, 0)])[0]
+    reply: Evaluated = get_loop_engine(world).run([StampedAsk(Evaluate(serving, part), 0, 0)])[0]
     return reply
 
 
@@ -44,7 +44,7 @@ def expect(reply: Evaluated, i: int, p: Any, y: Any) -> None:
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_each_client_with_its_own_model(part: str) -> None:
-    federation = worlds.world().federation
+    federation = worlds.make_world().federation
     clients, rows = np.array([0, 1, 3, 4]), np.array([2, 0, 2, 1])
     reply = evaluate(Serving(clients, MODELS, rows), part)
     assert reply.clients.tolist() == clients.tolist()
@@ -55,7 +55,7 @@ def test_each_client_with_its_own_model(part: str) -> None:
 
 
 def test_mixture() -> None:
-    federation = worlds.world().federation
+    federation = worlds.make_world().federation
     weights = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
     clients = np.array([4, 0, 5])  # the middle one is served one model, beside the mixtures
     reply = evaluate(Serving(clients, MODELS, np.array([COMBINED, 1, COMBINED]), Mixture(weights)))
@@ -78,7 +78,7 @@ def test_a_mixture_for_some_of_its_clients_answers_as_it_did_for_all() -> None:
 
 
 def test_central_set_judges_every_row() -> None:
-    federation = worlds.world().federation
+    federation = worlds.make_world().federation
     assert federation.central is not None
     x, y = federation.central
     serving = Serving(np.arange(3), MODELS, np.array([0, 2, COMBINED]), Mixture(np.full((3, 3), 1 / 3)))
@@ -89,14 +89,14 @@ def test_central_set_judges_every_row() -> None:
 
 
 def test_no_central_set() -> None:
-    federation = worlds.tiny().with_(central=None)
+    federation = worlds.make_federation().with_(central=None)
     with pytest.raises(ValueError, match="no central test set"):
         evaluated(Evaluate(Serving.one(np.arange(1), MODELS[0]), "central"), federation, lambda *_: (np.zeros((0, 3)), np.zeros(0)), None)
 
 
 def test_nobody_and_a_client_without_samples() -> None:
     assert len(evaluate(Serving.one(np.zeros(0, np.int64), MODELS[0]))) == 0
-    federation = worlds.tiny()
+    federation = worlds.make_federation()
     test = [part if i != 1 else part[:0] for i, part in enumerate(federation.test)]
     bare = World.of(federation.with_(test=type(federation.test).of(test)), "mclr")
     reply = evaluate(Serving.one(np.arange(3), MODELS[0]), world=bare)
@@ -111,7 +111,7 @@ def test_auroc_is_that_of_scikit_learn() -> None:
     scores = np.round(rng.normal(size=len(owners)), 1)  # rounded: many ties
     y = rng.integers(2, size=len(owners))
     y[owners == 1] = 1  # one class only
-    found = auroc(owners, scores, y, 6)
+    found = compute_auroc(owners, scores, y, 6)
     assert np.isnan(found).tolist() == [False, True, True, False, True, False]
     for i in (0, 3, 5):
         assert found[i] == pytest.approx(roc_auc_score(y[owners == i], scores[owners == i]))
@@ -120,12 +120,12 @@ def test_auroc_is_that_of_scikit_learn() -> None:
 def test_auroc_does_not_need_sorted_owners() -> None:
     rng = np.random.default_rng(2)
     owners, scores, y = rng.integers(4, size=200), rng.normal(size=200), rng.integers(2, size=200)
-    for i, area in enumerate(auroc(owners, scores, y, 4)):
+    for i, area in enumerate(compute_auroc(owners, scores, y, 4)):
         assert area == pytest.approx(roc_auc_score(y[owners == i], scores[owners == i]))
 
 
 def test_two_classes_get_an_auroc_and_three_do_not() -> None:
-    federation = worlds.tiny(classes=2)
+    federation = worlds.make_federation(classes=2)
     world = World.of(federation, "mclr")
     model = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
     reply = evaluate(Serving.one(np.arange(6), model), "train", world)
@@ -146,21 +146,21 @@ def test_the_largest_class_by_class_is_numpys() -> None:
         table = draw.integers(0, 3, (classes, 2000)).astype(np.float64)
         table[draw.random(table.shape) < 0.02] = np.nan
         table[draw.random(table.shape) < 0.02] = -np.inf
-        assert _largest(table.T).tolist() == table.T.argmax(1).tolist()
-        assert _largest(np.ascontiguousarray(table.T)).tolist() == table.T.argmax(1).tolist()
+        assert argmax_classes(table.T).tolist() == table.T.argmax(1).tolist()
+        assert argmax_classes(np.ascontiguousarray(table.T)).tolist() == table.T.argmax(1).tolist()
 
 
 @pytest.mark.parametrize("model", ["mclr", "mlp(4)"])
 def test_likeliest_classes_give_the_counts_that_probabilities_give(model: str) -> None:
     """What a GPU hands out instead of probabilities, here on the host: of a module, and of a dense network without one."""
-    world = worlds.world(model)
+    world = worlds.make_world(model)
     serving = Serving(
         np.arange(len(world.federation)), np.stack([world.model.initial(seed)() for seed in (0, 1)]), np.arange(len(world.federation)) % 2
     )
     ask, parts = Evaluate(serving, "test"), world.federation.test
     space, dense = (
         Workspace(world, torch.device("cpu"), torch.float32),
-        DenseTensors(world.federation, layer_sizes(world), torch.device("cpu")),
+        TorchEvaluator(world.federation, get_layer_sizes(world), torch.device("cpu")),
     )
     expected = evaluated(ask, world.federation, space.predict, parts)
     for judge in (space.judge, dense.judge):

@@ -3,22 +3,22 @@
 import pytest
 from torch import nn
 
-from coterie.engines.free_memory import GIB, most_stacked
-from coterie.engines.workspace import CHUNK, LARGE_CHUNK, chunk_for
+from coterie.engines.device import GIB, compute_stacked_limit
+from coterie.engines.workspace import CHUNK, LARGE_CHUNK, get_chunk_size
 from coterie.models.causal import MOST_LOGITS, most_logits
 
 
 def test_adapters_may_fill_a_quarter_of_a_gpu() -> None:
-    assert most_stacked(140 * GIB, one_body=True) == 35 * GIB
-    assert most_stacked(140 * GIB, one_body=False) == 8 * GIB
-    assert most_stacked(16 * GIB, one_body=True) == most_stacked(16 * GIB, one_body=False) == 4 * GIB
+    assert compute_stacked_limit(140 * GIB, one_body=True) == 35 * GIB
+    assert compute_stacked_limit(140 * GIB, one_body=False) == 8 * GIB
+    assert compute_stacked_limit(16 * GIB, one_body=True) == compute_stacked_limit(16 * GIB, one_body=False) == 4 * GIB
 
 
 @pytest.mark.parametrize(("tokens", "chunk"), [(0, LARGE_CHUNK), (32, CHUNK), (64, 2048), (512, 256), (1 << 18, 1)])
 def test_texts_at_a_time_by_their_length(tokens: int, chunk: int) -> None:
     large = nn.Linear(2048, 2049, device="meta")  # more than four million numbers
-    assert chunk_for(large, tokens) == chunk
-    assert chunk_for(nn.Linear(2, 2), tokens) == CHUNK
+    assert get_chunk_size(large, tokens) == chunk
+    assert get_chunk_size(nn.Linear(2, 2), tokens) == CHUNK
 
 
 def test_logits_of_a_pass() -> None:

@@ -9,32 +9,32 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.plain import read_json
-from coterie.engines.engine import Stamped
+from coterie.engines.device import Precision
+from coterie.engines.engine import StampedAsk
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.precision import Precision
-from coterie.engines.vectorised.route import Vectorised
+from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
 from coterie.run.execution import Execution
-from coterie.run.resuming import resume_study
+from coterie.run.resume import resume_study
 from coterie.testing import worlds
 from engines.vectorised.vector_oracle import job_for, noise_world
 
-ASK = Train(np.arange(6), World.of(worlds.tiny(), "mlp(8,8)").model.initial(0)(), Local(epochs=3, batch_size=5, lr=0.1))
+ASK = Train(np.arange(6), World.of(worlds.make_federation(), "mlp(8,8)").model.initial(0)(), Local(epochs=3, batch_size=5, lr=0.1))
 
 
 def trained(world: World, **options: Any) -> Any:
     with LoopEngine(world, **options) as engine:
-        [found] = engine.run([Stamped(ASK, seed=0, round_=1)])
+        [found] = engine.run([StampedAsk(ASK, seed=0, round_=1)])
     return found.vectors
 
 
 def test_bf16_is_near_float32_and_another_number() -> None:
-    world = worlds.world("mlp(8,8)")
+    world = worlds.make_world("mlp(8,8)")
     whole, short = trained(world), trained(world, precision="bf16")
     way = np.abs(whole - ASK.models[0]).max()
     assert short.dtype == np.float32
@@ -47,7 +47,7 @@ def test_bf16_in_stacks_too() -> None:
 
     def stacked(precision: Precision) -> Any:
         x, y = torch.as_tensor(task.federation.x), torch.as_tensor(task.federation.y)
-        return Vectorised(task.model.module(), task.loss, x, y, memory=1 << 30, precision=precision).train(job)[0]
+        return StackedTrainer(task.model.module(), task.loss, x, y, memory=1 << 30, precision=precision).train(job)[0]
 
     whole, short = stacked("float32"), stacked("bf16")
     way = np.abs(whole - job.models[job.start]).max()
@@ -56,7 +56,7 @@ def test_bf16_in_stacks_too() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_batch_in_pieces_is_the_same_step(size: int) -> None:
-    world = worlds.world("mlp(8,8)")
+    world = worlds.make_world("mlp(8,8)")
     np.testing.assert_allclose(trained(world, microbatch=size), trained(world), rtol=1e-5, atol=1e-6)
 
 
@@ -65,8 +65,8 @@ def test_a_small_device_is_told_in_one_sentence() -> None:
         def carry_out(self, works: Sequence[Work]) -> list[Any]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
-    with Full(worlds.world()) as engine, pytest.raises(UserError, match=r"The GPU has too little memory .* --microbatch 8"):
-        engine.run([Stamped(Train(np.arange(2), worlds.world().model.initial(0)(), Local()), seed=0, round_=1)])
+    with Full(worlds.make_world()) as engine, pytest.raises(UserError, match=r"The GPU has too little memory .* --microbatch 8"):
+        engine.run([StampedAsk(Train(np.arange(2), worlds.make_world().model.initial(0)(), Local()), seed=0, round_=1)])
 
 
 def test_a_study_goes_on_with_batches_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.asks import Ask, Error, Evaluate, Gradient, Losses, Train
+from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
-from coterie.core.parameters import read, write
-from coterie.core.rng import key
+from coterie.core.model import read_vector, write_vector
+from coterie.core.rng import make_key
 from coterie.core.serving import Serving
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.batches import batches
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
+from coterie.engines.sampling import iterate_batches
 from coterie.engines.world import World
 from coterie.testing import worlds
 
-WORLD = worlds.world()
+WORLD = worlds.make_world()
 FEDERATION = WORLD.federation
 D = WORLD.model.layout.size
 EXACT, SINGLE = torch.float64, torch.float32
@@ -36,7 +36,7 @@ def engine(world: World, dtype: torch.dtype) -> LoopEngine:
 
 
 def run(ask: Ask[Any], world: World = WORLD, dtype: torch.dtype = EXACT, seed: int = 3, round_: int = 2) -> Any:
-    return engine(world, dtype).run([Stamped(ask, seed, round_)])[0]
+    return engine(world, dtype).run([StampedAsk(ask, seed, round_)])[0]
 
 
 def models(k: int, d: int = D) -> Floats:
@@ -68,8 +68,8 @@ def by_hand(
     here, steps = w.astype(np.float64), 0
     centre = here.copy() if anchor is None else anchor
     slope = np.zeros(D) if linear is None else linear
-    shuffles = key(3, "train", 2, FEDERATION.ids[client])
-    for batch in batches(shuffles, FEDERATION.train[client], local.batch_size, epochs, local.max_steps):
+    shuffles = make_key(3, "train", 2, FEDERATION.ids[client])
+    for batch in iterate_batches(shuffles, FEDERATION.train[client], local.batch_size, epochs, local.max_steps):
         here = here - local.lr * (gradient(here, batch) + mu * (here - centre) + slope)
         steps += 1
     return here, steps
@@ -128,7 +128,7 @@ def test_against_torch_optimisers(local: Local) -> None:
     optimizer: torch.optim.Optimizer = torch.optim.SGD([weights], lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
     if local.optimizer == "adam":
         optimizer = torch.optim.Adam([weights], lr=local.lr, weight_decay=local.weight_decay)
-    for batch in batches(key(3, "train", 2, FEDERATION.ids[client]), FEDERATION.train[client], 5, 2, None):
+    for batch in iterate_batches(make_key(3, "train", 2, FEDERATION.ids[client]), FEDERATION.train[client], 5, 2, None):
         x, y = torch.tensor(FEDERATION.x[batch], dtype=torch.float64), torch.tensor(FEDERATION.y[batch])
         value = (
             nn.functional.cross_entropy(x @ weights[:15].view(3, 5).T + weights[15:], y) + local.mu / 2 * (weights - anchor).square().sum()
@@ -152,7 +152,7 @@ def test_training_is_keyed_by_seed_round_purpose_and_id() -> None:
     base = run(ask).vectors.tobytes()
     others = [run(ask, seed=4), run(ask, round_=3), run(replace(ask, purpose="warm-up"))]
     assert all(other.vectors.tobytes() != base for other in others)
-    moved = World.of(worlds.renumbered(FEDERATION, (4, 3, 2, 1, 0, 5)), "mclr")
+    moved = World.of(worlds.renumber_clients(FEDERATION, (4, 3, 2, 1, 0, 5)), "mclr")
     assert run(replace(ask, clients=np.array([0])), moved).vectors.tobytes() == base
 
 
@@ -186,7 +186,7 @@ def test_losses(part: Any) -> None:
 
 def test_errors() -> None:
     sent = models(2)
-    reply = run(Error(np.array([0, 2]), sent))
+    reply = run(AskErrors(np.array([0, 2]), sent))
     for i, client in enumerate((0, 2)):
         rows = FEDERATION.train[client]
         y = FEDERATION.y[rows]
@@ -202,14 +202,14 @@ def test_float32_is_close_to_float64() -> None:
 
 
 def test_batch_norm() -> None:
-    world = worlds.batch_norm_world()
+    world = worlds.make_batch_norm_world()
     start = world.model.initial(0)()
     reply = run(Train(np.array([0, 3]), start, Local(epochs=2, batch_size=None, lr=0.1)), world, SINGLE)
     slices = {s.name: s for s in world.model.layout.slices}
     counter, mean = slices["1.num_batches_tracked"], slices["1.running_mean"]
     assert reply.vectors[:, counter.begin].tolist() == [2, 2]
     module = world.model.build()
-    write(module, torch.as_tensor(start))
+    write_vector(module, torch.as_tensor(start))
     x = torch.as_tensor(world.federation.x[world.federation.train[0]])
     first = module[0](x).mean(0).detach().numpy()  # type: ignore[index]
     one = run(Train(np.array([0]), start, Local(epochs=1, batch_size=None, lr=0.1)), world, SINGLE)
@@ -223,7 +223,7 @@ def test_batch_norm() -> None:
 
 
 def test_dropout_is_keyed() -> None:
-    world = worlds.made_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), "dropout")
+    world = worlds.make_custom_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), "dropout")
     ask = Train(np.arange(3), world.model.initial(0)(), Local(epochs=2, batch_size=5, lr=0.1))
     base = run(ask, world).vectors
     torch.manual_seed(99)
@@ -231,7 +231,7 @@ def test_dropout_is_keyed() -> None:
     assert run(ask.take(np.array([2])), world).vectors[0].tobytes() == base[2].tobytes()
     single = ask.take(np.array([2]))  # a client with one sample: between seeds only the masks can differ
     assert run(single, world, seed=4).vectors.tobytes() != run(single, world).vectors.tobytes()
-    still = worlds.made_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.Linear(8, 3)), "no dropout")
+    still = worlds.make_custom_world(FEDERATION, lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.Linear(8, 3)), "no dropout")
     assert run(ask, still).vectors.tobytes() != base.tobytes()
 
 
@@ -246,7 +246,7 @@ def test_frozen_parts_and_weights_out_of_reach_stay() -> None:
             out: torch.Tensor = self.frozen(self.used(x))
             return out
 
-    world = worlds.made_world(FEDERATION, Odd, "odd")
+    world = worlds.make_custom_world(FEDERATION, Odd, "odd")
     start = world.model.initial(0)()
     moved = run(Train(np.array([0]), start, Local(lr=0.1)), world).vectors[0] != start
     expected = np.concatenate([np.full(s.size, s.name.startswith("used")) for s in world.model.layout.slices])
@@ -268,8 +268,8 @@ def test_any_loss() -> None:
 
 
 def test_single_output_is_logistic_regression() -> None:
-    two = worlds.tiny(classes=2)
-    world = worlds.made_world(two, lambda: nn.Linear(5, 1), "logistic")
+    two = worlds.make_federation(classes=2)
+    world = worlds.make_custom_world(two, lambda: nn.Linear(5, 1), "logistic")
     w = models(1, 6)
     rows = two.train[0]
     z = two.x[rows].astype(np.float64) @ w[0, :5] + w[0, 5]
@@ -281,9 +281,9 @@ def test_single_output_is_logistic_regression() -> None:
 
 @pytest.mark.parametrize("make", [LoopEngine, BatchedEngine])
 def test_a_world_is_let_go_with_the_engine_that_held_it(make: Any) -> None:
-    world = World.of(worlds.tiny(), "mclr")
+    world = World.of(worlds.make_federation(), "mclr")
     held = make(world)
-    held.run([Stamped(Gradient(np.array([0]), models(1)), 0, 0), Stamped(Train(np.array([0]), models(1), Local()), 0, 0)])
+    held.run([StampedAsk(Gradient(np.array([0]), models(1)), 0, 0), StampedAsk(Train(np.array([0]), models(1), Local()), 0, 0)])
     gone = weakref.ref(world)
     del world
     gc.collect()
@@ -301,5 +301,5 @@ def test_unknown_questions_are_an_error() -> None:
 
 def test_read_gives_back_what_was_received_when_nothing_is_learned() -> None:
     module = WORLD.model.build()
-    write(module, torch.as_tensor(models(1)[0]))
-    assert read(module).tobytes() == models(1)[0].tobytes()
+    write_vector(module, torch.as_tensor(models(1)[0]))
+    assert read_vector(module).tobytes() == models(1)[0].tobytes()

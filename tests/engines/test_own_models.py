@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from coterie.core.asks import Evaluate
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.data.federation import Federation, Parts
-from coterie.engines.dense_arrays import DenseArrays
-from coterie.engines.dense_each import DenseEach, losses_of
-from coterie.engines.evaluate import evaluate
-from coterie.engines.own_models import blocks_of, by_model, stacks_of
+from coterie.engines.evaluation.dense_numpy import NumpyEachEvaluator, NumpyEvaluator, compute_losses
+from coterie.engines.evaluation.evaluate import evaluate, group_by_model, iterate_blocks, iterate_stacks
 
 
 def federation(sizes: list[int], inputs: int, classes: int) -> Federation:
@@ -39,7 +37,7 @@ def test_together_are_the_bits_of_each_alone(
     sizes: list[int], inputs: int, hidden: tuple[int, ...], classes: int, shared: bool, seed: int
 ) -> None:
     own = federation(sizes, inputs, classes)
-    dense, rng = DenseArrays(own, (inputs, *hidden, classes)), np.random.default_rng(seed)
+    dense, rng = NumpyEvaluator(own, (inputs, *hidden, classes)), np.random.default_rng(seed)
     layers = (inputs, *hidden, classes)
     d = sum((a + 1) * b for a, b in pairwise(layers))
     models = rng.standard_normal((len(sizes) + 1, d)).astype(np.float32)
@@ -49,18 +47,18 @@ def test_together_are_the_bits_of_each_alone(
     weights = np.full((len(sizes), len(models)), 1 / len(models))
     ask = Evaluate(Serving(np.arange(len(sizes)), models, rows, Mixture(weights)), answers=True)
     for judge in (None, lambda model, rows: dense.judge([model], rows)[0]):
-        one, many = (evaluate(ask, own, dense.predict, own.test, judge, each) for each in (None, DenseEach(dense)))
+        one, many = (evaluate(ask, own, dense.predict, own.test, judge, each) for each in (None, NumpyEachEvaluator(dense)))
         for name in ("hits", "predicted", "actual", "loss", "auroc", "answers"):
             np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
 
 
 def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.dense_arrays.SMALL", 16 * 30)  # blocks of sixteen rows
-    monkeypatch.setattr("coterie.engines.dense_arrays.CHUNK", 64)
+    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.SMALL", 16 * 30)  # blocks of sixteen rows
+    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", 64)
     own = federation([70, 0, 1, 4, 17], 3, 10)
-    dense, models = DenseArrays(own, (3, 10)), np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
-    chances, losses = DenseEach(dense).predict(models, own.test.indices, own.test.sizes)
-    guesses, judged = DenseEach(dense).judge(models, own.test.indices, own.test.sizes)
+    dense, models = NumpyEvaluator(own, (3, 10)), np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
+    chances, losses = NumpyEachEvaluator(dense).predict(models, own.test.indices, own.test.sizes)
+    guesses, judged = NumpyEachEvaluator(dense).judge(models, own.test.indices, own.test.sizes)
     assert dense.block == 16
     for client in (0, 2, 3, 4):
         span = slice(own.test.offsets[client], own.test.offsets[client + 1])
@@ -70,14 +68,14 @@ def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPat
 
 
 def test_losses_of_many_samples_take_memory_for_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.dense_arrays.CHUNK", 64)
+    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", 64)
     own = federation([40_000], 3, 4)
-    dense, models = DenseArrays(own, (3, 4)), np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32)
+    dense, models = NumpyEvaluator(own, (3, 4)), np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32)
     pieces = len(dense.pieces(40_000))
     assert pieces > 10
     tracemalloc.start()
     try:
-        losses_of(dense, models, own.test.indices)
+        compute_losses(dense, models, own.test.indices)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -86,7 +84,7 @@ def test_losses_of_many_samples_take_memory_for_each_once(monkeypatch: pytest.Mo
 
 @given(st.lists(st.integers(-1, 6), max_size=30))
 def test_whom_each_model_serves(rows: list[int]) -> None:
-    found = dict(by_model(np.array(rows, dtype=np.int64)))
+    found = dict(group_by_model(np.array(rows, dtype=np.int64)))
     assert {row: members.tolist() for row, members in found.items()} == {
         row: [i for i, own in enumerate(rows) if own == row] for row in sorted(set(rows))
     }
@@ -95,7 +93,7 @@ def test_whom_each_model_serves(rows: list[int]) -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=50))
 def test_stacks_hold_everybody_with_samples_once(sizes: list[int]) -> None:
     held = np.array(sizes)
-    stacks = list(stacks_of(held, 1 << 20, 3))
+    stacks = list(iterate_stacks(held, 1 << 20, 3))
     assert sorted(np.concatenate([np.zeros(0, int), *stacks]).tolist()) == np.flatnonzero(held).tolist()
     assert all(len(set(held[stack])) == 1 and len(stack) <= 4 for stack in stacks)
 
@@ -104,8 +102,8 @@ def test_stacks_hold_everybody_with_samples_once(sizes: list[int]) -> None:
 def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, int]], together: int, most: int) -> None:
     rows, sizes = np.array(served).T
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.own_models.TOGETHER", together)
-        blocks = list(blocks_of(rows, sizes, 7, 7 * most))
+        patch.setattr("coterie.engines.evaluation.evaluate.TOGETHER", together)
+        blocks = list(iterate_blocks(rows, sizes, 7, 7 * most))
     found: dict[int, int] = {}
     for numbers, members, counts in blocks:
         assert len(numbers) <= most
@@ -120,10 +118,10 @@ def test_blocks_hold_every_model_once_and_are_bounded(served: list[tuple[int, in
 def test_losses_alone_are_the_bits_of_those_beside_probabilities(samples: int, classes: int, hidden: tuple[int, ...], chunk: int) -> None:
     own, layers = federation([samples], 6, classes), (6, *hidden, classes)
     d = sum((a + 1) * b for a, b in pairwise(layers))
-    dense, models = DenseArrays(own, layers), np.random.default_rng(2).standard_normal((3, d)).astype(np.float32)
+    dense, models = NumpyEvaluator(own, layers), np.random.default_rng(2).standard_normal((3, d)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.dense.CHUNK", chunk)
-        patch.setattr("coterie.engines.dense_arrays.SMALL", 16 * 6 * classes)
-        patch.setattr("coterie.engines.dense.LARGE", 1 if chunk > 4 else 1 << 29)  # read piece by piece, or not
+        patch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", chunk)
+        patch.setattr("coterie.engines.evaluation.dense_numpy.SMALL", 16 * 6 * classes)
+        patch.setattr("coterie.engines.evaluation.dense_numpy.LARGE", 1 if chunk > 4 else 1 << 29)  # read piece by piece, or not
         beside = np.stack([dense.predict(model, own.test.indices)[1] for model in models])
-        np.testing.assert_array_equal(losses_of(dense, models, own.test.indices), beside)
+        np.testing.assert_array_equal(compute_losses(dense, models, own.test.indices), beside)

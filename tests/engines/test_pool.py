@@ -12,26 +12,26 @@ from torch import nn
 from coterie.core.asks import Gradient, Train, Trained
 from coterie.core.local import Local
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.loop import LoopEngine, worth_threads
+from coterie.engines.engine import StampedAsk
+from coterie.engines.loop import LoopEngine, is_worth_threads
 from coterie.engines.world import World
 from coterie.testing import worlds
 
-FEDERATION = worlds.tiny()
+FEDERATION = worlds.make_federation()
 
 
 def convolving(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 3), nn.ReLU(), nn.BatchNorm1d(4), nn.Flatten(), *more, nn.Linear(12, 3))
 
 
-PLAIN = worlds.made_world(FEDERATION, convolving, "convolution")
-DRAWING = worlds.made_world(FEDERATION, lambda: convolving(nn.Dropout(0.5)), "dropout")
+PLAIN = worlds.make_custom_world(FEDERATION, convolving, "convolution")
+DRAWING = worlds.make_custom_world(FEDERATION, lambda: convolving(nn.Dropout(0.5)), "dropout")
 
 
 def trained(engine: LoopEngine, draw: int = 0, epochs: int = 3) -> Trained:
     start = engine.worlds[draw].model.initial(0)()
     ask = Train(np.arange(6), start, Local(epochs=epochs, batch_size=5, lr=0.1, momentum=0.5, mu=0.1))
-    reply: Trained = engine.run([Stamped(ask, 3, 2, draw)])[0]
+    reply: Trained = engine.run([StampedAsk(ask, 3, 2, draw)])[0]
     return reply
 
 
@@ -51,15 +51,15 @@ def test_bits_do_not_depend_on_the_number_of_threads(world: World) -> None:
 
 def test_clients_side_by_side_never_share_a_module() -> None:
     module = convolving()
-    shared = worlds.made_world(FEDERATION, lambda: module)  # the same one whenever it is asked
+    shared = worlds.make_custom_world(FEDERATION, lambda: module)  # the same one whenever it is asked
     with LoopEngine(shared, threads=3) as engine:
         assert len({id(twin.module) for twin in engine.space(shared).twins(3)}) == 3
 
 
 def test_only_long_steps_are_worth_a_thread() -> None:
-    assert worth_threads(convolving())
-    assert worth_threads(nn.Linear(1024, 1024))
-    assert not worth_threads(nn.Linear(784, 10))
+    assert is_worth_threads(convolving())
+    assert is_worth_threads(nn.Linear(1024, 1024))
+    assert not is_worth_threads(nn.Linear(784, 10))
 
 
 def test_an_error_in_one_client_is_the_asks() -> None:
@@ -68,7 +68,7 @@ def test_an_error_in_one_client_is_the_asks() -> None:
             raise ArithmeticError("too few samples")
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
-    odd = worlds.made_world(FEDERATION, convolving, "convolution", loss=only_few)
+    odd = worlds.make_custom_world(FEDERATION, convolving, "convolution", loss=only_few)
     with LoopEngine({0: odd, 1: PLAIN}, threads=2) as engine:
         with pytest.raises(ArithmeticError, match="too few"):
             trained(engine)
@@ -108,8 +108,8 @@ def test_a_batched_engine_closes_its_loop_too() -> None:
     gradient = Gradient(np.arange(6), dense.model.initial(0)())
     with BatchedEngine({0: PLAIN, 1: dense}, threads=2) as engine:
         ask = Train(np.arange(6), PLAIN.model.initial(0)(), Local(epochs=2, batch_size=5))
-        engine.run([Stamped(ask, 0, 1), *(Stamped(gradient, seed, 1, draw=1) for seed in range(4))])
-        engine.loop.run([Stamped(ask, 0, 1)])  # convolutions over one axis are stacked: the loop has had nothing to do
+        engine.run([StampedAsk(ask, 0, 1), *(StampedAsk(gradient, seed, 1, draw=1) for seed in range(4))])
+        engine.loop.run([StampedAsk(ask, 0, 1)])  # convolutions over one axis are stacked: the loop has had nothing to do
         assert len(own_threads("coterie-loop") - before) == 2
         assert own_threads("coterie-batched") - before
     assert own_threads("coterie-") <= before

@@ -13,14 +13,14 @@ from coterie.core.asks import Evaluate, Gradient, Train
 from coterie.core.local import Local
 from coterie.core.serving import Serving
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.device import use_precision
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.precision import products_in
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
 from coterie.run.study import Study
-from coterie.testing.worlds import made_world
+from coterie.testing.worlds import make_custom_world
 from engines.vectorised.vector_oracle import CLASSES, noise_world
 
 SEEN: set[str] = set()
@@ -46,7 +46,7 @@ class Watching(nn.Module):
 
 
 def watched() -> World:
-    return made_world(noise_world("mclr", (6,), [4, 5]).federation, Watching)
+    return make_custom_world(noise_world("mclr", (6,), [4, 5]).federation, Watching)
 
 
 @pytest.mark.parametrize("make", [LoopEngine, BatchedEngine])
@@ -60,7 +60,7 @@ def test_engines_multiply_as_they_are_asked_to(make: Callable[..., Engine], prec
         with make(world, precision=precision) as engine:
             engine.prepare(Local())  # a trial of the routes is in float64 or float32, whatever is asked for
             SEEN.clear()
-            engine.run([Stamped(ask, 0, 1)])
+            engine.run([StampedAsk(ask, 0, 1)])
         assert {expected, "repeatable"} == SEEN, ask
     assert now() == before
 
@@ -69,7 +69,7 @@ def test_the_setting_is_put_back_when_something_fails() -> None:
     before = now()
 
     def fail() -> None:
-        with products_in("tf32"):
+        with use_precision("tf32"):
             SEEN.update(now())
             raise ZeroDivisionError
 
@@ -93,7 +93,7 @@ def test_a_study_keeps_to_the_precision_it_was_begun_with(tmp_path: Path) -> Non
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_loop_on_a_gpu_is_float32() -> None:
     world = noise_world("cnn", (12, 12), [10, 10])
-    ask = Stamped(Train(np.arange(2), world.model.initial(0)(), Local(batch_size=10, epochs=1)), 0, 1)
+    ask = StampedAsk(Train(np.arange(2), world.model.initial(0)(), Local(batch_size=10, epochs=1)), 0, 1)
     [found], [exact] = LoopEngine(world, "cuda").run([ask]), LoopEngine(world, "cpu", torch.float64).run([ask])
     moved = np.linalg.norm(exact.vectors - world.model.initial(0)(), axis=1)
     assert (np.linalg.norm(found.vectors - exact.vectors, axis=1) / moved).max() < 1e-4

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from coterie.core.asks import Gradient, Share, Train
 from coterie.core.local import Local
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 from coterie.core.sketches import Sketch, project
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.testing.worlds import batch_norm_world, identical_world, tiny, world
+from coterie.testing.worlds import make_batch_norm_world, make_federation, make_identical_world, make_world
 
-SKETCH = Sketch(6, key(0, "sketch"))
+SKETCH = Sketch(6, make_key(0, "sketch"))
 LOCAL = Local(epochs=2, batch_size=4, lr=0.1)
 
 
@@ -32,14 +32,14 @@ def asked(w: World, clients: Any, sketch: Sketch | None, share: Share | None = N
 
 
 def run(engine: Any, asks: list[Any], round_: int = 1) -> list[Any]:
-    replies: list[Any] = engine.run([Stamped(ask, 0, round_) for ask in asks])
+    replies: list[Any] = engine.run([StampedAsk(ask, 0, round_) for ask in asks])
     return replies
 
 
 @settings(max_examples=8, deadline=None)
 @given(sizes=st.lists(st.integers(1, 17), min_size=1, max_size=6), r=st.integers(1, 17))
 def test_engines_agree_on_ragged_clients_and_sketch_what_they_would_have_sent(sizes: list[int], r: int) -> None:
-    w, sketch = World.of(tiny(tuple(sizes)), "mclr"), Sketch(r, 5)
+    w, sketch = World.of(make_federation(tuple(sizes)), "mclr"), Sketch(r, 5)
     clients = np.arange(len(sizes))[::-1].copy()  # in any order
     answers = []
     for make in (LoopEngine, BatchedEngine):
@@ -60,7 +60,7 @@ def test_engines_agree_on_ragged_clients_and_sketch_what_they_would_have_sent(si
 
 def test_all_clients_and_rounds_share_one_projection() -> None:
     """Five clients with the same samples send the same sketch, in every round."""
-    w = identical_world()
+    w = make_identical_world()
     with LoopEngine(w) as engine:
         first, later = (run(engine, asked(w, np.arange(0, 5, 2), SKETCH)[:1], round_)[0].vectors for round_ in (1, 7))
     assert (first[0] == first[2]).all()  # both begin from model 0
@@ -69,7 +69,7 @@ def test_all_clients_and_rounds_share_one_projection() -> None:
 
 def test_only_what_may_be_compared_is_in_a_sketch() -> None:
     """Running statistics move in training; without them the sketch is that of the weights alone."""
-    w = batch_norm_world()
+    w = make_batch_norm_world()
     ask = replace(asked(w, np.arange(4), None)[1], local=Local(epochs=2, batch_size=None))
     with LoopEngine(w) as engine:
         sketched, whole = run(engine, [replace(ask, sketch=SKETCH), ask])
@@ -80,7 +80,7 @@ def test_only_what_may_be_compared_is_in_a_sketch() -> None:
 
 
 def test_simulated_noise_is_as_loud_as_said_and_keyed_by_all_that_is_asked() -> None:
-    w, clients = world("mlp(200)"), np.arange(6)
+    w, clients = make_world("mlp(200)"), np.arange(6)
     loud = Sketch(512, 3, clip=0.01, noise=5.0)
     with LoopEngine(w) as engine:
         plain, noisy, again = (run(engine, asked(w, clients, s)[:1])[0].vectors for s in (replace(loud, noise=0.0), loud, loud))
@@ -100,9 +100,9 @@ def test_simulated_noise_is_as_loud_as_said_and_keyed_by_all_that_is_asked() -> 
 
 def test_at_a_model_of_zeros_the_gradient_of_the_bias_tells_the_label_proportions() -> None:
     """Every class then has probability 1/C, so the bias' gradient is 1/C less the class's share: what docs/leaks.md reads off."""
-    w = world()
+    w = make_world()
     with LoopEngine(w) as engine:
-        (reply,) = engine.run([Stamped(Gradient(np.arange(6), np.zeros((1, w.model.layout.size), np.float32)), 0, 1)])
+        (reply,) = engine.run([StampedAsk(Gradient(np.arange(6), np.zeros((1, w.model.layout.size), np.float32)), 0, 1)])
     federation, bias = w.federation, w.model.layout.weights[-1]
     for client in range(6):
         shares = np.bincount(federation.y[federation.train[client]], minlength=3) / federation.train.sizes[client]
@@ -110,9 +110,9 @@ def test_at_a_model_of_zeros_the_gradient_of_the_bias_tells_the_label_proportion
 
 
 def test_what_a_local_rule_trains_is_not_sketched() -> None:
-    from coterie.methods.ditto import OWN, Beside
+    from coterie.methods.ditto import OWN_MODEL, DittoRule
 
-    models = world().model.initial(0)(0)
-    rule = Local(rule=Beside(lam=1.0, own_epochs=None))
+    models = make_world().model.initial(0)(0)
+    rule = Local(rule=DittoRule(lam=1.0, own_epochs=None))
     with pytest.raises(ValueError, match="not sketched"):
-        Train(np.arange(2), models, rule, extra={OWN: np.zeros((2, len(models)), np.float32)}, sketch=SKETCH)
+        Train(np.arange(2), models, rule, extra={OWN_MODEL: np.zeros((2, len(models)), np.float32)}, sketch=SKETCH)

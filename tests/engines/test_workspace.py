@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.engines.free_memory import home_of
+from coterie.engines.device import choose_storage_device
 from coterie.engines.workspace import Workspace
 from coterie.testing import worlds
 
-WORLD = worlds.world()
+WORLD = worlds.make_world()
 FEDERATION = WORLD.federation
 
 
@@ -34,13 +34,15 @@ def test_the_servers_own_test_set_is_laid_out_once(monkeypatch: pytest.MonkeyPat
 
 def test_what_does_not_fit_a_gpu_is_kept_on_the_host() -> None:
     gpu, host = torch.device("cuda"), torch.device("cpu")
-    assert home_of((10, 100), gpu, lambda device: 4000) == gpu
-    assert home_of((10, 101), gpu, lambda device: 4000) == host
-    assert home_of((10**6, 10**6), host, lambda device: 4000) == host
+    assert choose_storage_device((10, 100), gpu, lambda device: 4000) == gpu
+    assert choose_storage_device((10, 101), gpu, lambda device: 4000) == host
+    assert choose_storage_device((10**6, 10**6), host, lambda device: 4000) == host
 
 
 def test_many_models_are_judged_as_one_after_the_other() -> None:
-    world = worlds.made_world(worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3)))
+    world = worlds.make_custom_world(
+        worlds.make_federation(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Linear(4, 3))
+    )
     space, chosen = Workspace(world, torch.device("cpu"), torch.float32), np.array([3, 1, 4, 1, 5])
     models = np.stack([world.model.initial(i)() for i in range(3)])
     judged, losses = space.judge_many(list(models), chosen), space.losses_many(models, chosen)

@@ -15,14 +15,21 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import integrity
-from coterie.core import threads
+from coterie._util import threads
 from coterie.core.states import Models, flatten
-from coterie.evidence import pieces as cut
-from coterie.evidence.checkpoint import STATES, Draft, read_checkpoint
-from coterie.evidence.kept import KEPT_STATES
-from coterie.evidence.pieces import MOST, SMALLEST, Cutting, Location
-from coterie.evidence.record import LaneEnd, Progress
-from coterie.evidence.restore import restore, standing
+from coterie.evidence import checkpoint as cut
+from coterie.evidence.checkpoint import (
+    KEPT_STATES,
+    MAX_CHUNKS,
+    MIN_CHUNK_BYTES,
+    STATES_FILE,
+    CheckpointDraft,
+    ChunkLayout,
+    ChunkLocation,
+    read_checkpoint,
+)
+from coterie.evidence.records import LaneEnd, LaneProgress
+from coterie.evidence.restore import load_lanes, restore
 from coterie.evidence.verify import verify
 from coterie.evidence.writer import Writer
 from growing_states import CLIENTS, ROW, SIZE, at, begin, key, pieces, segment, states, write
@@ -37,28 +44,28 @@ DTYPES = ("<f4", "<f8", "<i8", "<i4", "|b1")
 )
 def test_an_array_is_what_its_pieces_make(dtype: str, rows: int, rest: list[int]) -> None:
     array = np.random.default_rng(rows).integers(0, 2, (rows, *rest)).astype(dtype)
-    cut = Cutting.of(array)
+    cut = ChunkLayout.of(array)
     if cut is None:
-        assert array.nbytes < 2 * SMALLEST
+        assert array.nbytes < 2 * MIN_CHUNK_BYTES
         return
     apart = cut.apart(array)
     assert [piece.nbytes for piece in apart] == cut.lengths
-    assert all(piece.nbytes >= SMALLEST for piece in apart[:-1])
+    assert all(piece.nbytes >= MIN_CHUNK_BYTES for piece in apart[:-1])
     assert all(length % (array.nbytes // rows) == 0 for length in cut.lengths)  # whole rows
-    again = cut.together(apart)
+    again = cut.join_pieces(apart)
     assert (again.dtype, again.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(again, array)
-    assert Cutting.from_json(json.loads(json.dumps([cut.dtype, cut.shape, cut.rows]))) == cut
+    assert ChunkLayout.from_json(json.loads(json.dumps([cut.dtype, cut.shape, cut.rows]))) == cut
 
 
 def test_pieces_are_rows_unless_these_are_small_or_many() -> None:
-    assert Cutting.of(np.zeros((10, 7850), np.float32)) == Cutting("<f4", (10, 7850), 1)
-    assert Cutting.of(np.zeros((100, 10), np.float32)) is None  # in the file of small ones
-    assert Cutting.of(np.zeros((1000, 10), np.float32)) == Cutting("<f4", (1000, 10), 103)
-    assert Cutting.of(np.zeros((4, 0), np.float32)) is None
-    assert Cutting.of(np.zeros((), np.float32)) is None
-    many = np.broadcast_to(np.float32(0), (3 * MOST, 2048))  # takes no memory
-    cut = Cutting.of(many)
+    assert ChunkLayout.of(np.zeros((10, 7850), np.float32)) == ChunkLayout("<f4", (10, 7850), 1)
+    assert ChunkLayout.of(np.zeros((100, 10), np.float32)) is None  # in the file of small ones
+    assert ChunkLayout.of(np.zeros((1000, 10), np.float32)) == ChunkLayout("<f4", (1000, 10), 103)
+    assert ChunkLayout.of(np.zeros((4, 0), np.float32)) is None
+    assert ChunkLayout.of(np.zeros((), np.float32)) is None
+    many = np.broadcast_to(np.float32(0), (3 * MAX_CHUNKS, 2048))  # takes no memory
+    cut = ChunkLayout.of(many)
     assert cut is not None
     assert cut.rows == 3
 
@@ -72,8 +79,8 @@ def test_only_the_models_of_clients_that_trained_are_written(tmp_path: Path) -> 
             assert pieces(tmp_path / "s")[round_ + 1] == 2 * ROW  # one client of each lane
         write(writer, (4, 4), {"a": at("a", 3), "b": at("b", 3)})  # nothing has changed
         assert 5 not in pieces(tmp_path / "s")
-        found = read_checkpoint(tmp_path / "s" / "segments" / "000005" / STATES)
-        assert found.rests_on == {1, 2, 3, 4}
+        found = read_checkpoint(tmp_path / "s" / "segments" / "000005" / STATES_FILE)
+        assert found.needed_segments == {1, 2, 3, 4}
     lanes, told = restore(tmp_path / "s")
     assert told == []
     for method in "ab":
@@ -87,7 +94,9 @@ def test_a_file_is_dropped_when_no_kept_checkpoint_rests_on_it(tmp_path: Path) -
             segment(writer, round_)
             there, kept = pieces(folder).keys(), states(folder).keys()
             assert kept == set(range(max(1, round_ + 2 - KEPT_STATES), round_ + 2))
-            assert there == {number for at in kept for number in read_checkpoint(folder / f"segments/{at:06d}" / STATES).rests_on}
+            assert there == {
+                number for at in kept for number in read_checkpoint(folder / f"segments/{at:06d}" / STATES_FILE).needed_segments
+            }
     assert min(pieces(folder)) > 5  # in six rounds everybody has trained
     assert verify(folder).whole
 
@@ -116,13 +125,13 @@ def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     return segments
 
 
-@given(course=courses())
+@given(schedule=courses())
 def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]]) -> None:
     """The arithmetic of checkpoints without a disk: every one can be put together from its files, of which it needs at least half, and in
     all no more than twice what changes is written."""
     files: dict[int, np.ndarray] = {}
     now = {method: np.full((6, SIZE), ord(method), np.float32) for method in "abc"}
-    known: dict[object, dict[bytes, Location]] = {}
+    known: dict[object, dict[bytes, ChunkLocation]] = {}
     changed = 3 * ROW
     for number, lanes in enumerate(course, start=1):
         for method, clients in lanes.items():
@@ -130,8 +139,8 @@ def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]
             for client in clients:
                 now[method][client] = number * 100 + client + ord(method) / 1000
             changed += len(clients) * ROW
-        progress = [Progress(key(method), number, LaneEnd(number), Models(now[method])) for method in lanes]
-        draft = Draft.of(number, progress, known, {n: file.nbytes for n, file in files.items()})  # type: ignore[arg-type]
+        progress = [LaneProgress(key(method), number, LaneEnd(number), Models(now[method])) for method in lanes]
+        draft = CheckpointDraft.of(number, progress, known, {n: file.nbytes for n, file in files.items()})  # type: ignore[arg-type]
         if draft.fresh:
             files[number] = np.concatenate(draft.fresh)
         made = draft.checkpoint.arrays(files)
@@ -140,8 +149,8 @@ def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]
             np.testing.assert_array_equal(made[f"{place}/{name}"], array)
             known[lane.key] = draft.checkpoint.known(place)
         whole = sum(dict.fromkeys(zip(draft.checkpoint.places, draft.checkpoint.digests, strict=True), ROW).values())
-        assert sum(files[n].nbytes for n in draft.checkpoint.rests_on) <= 2 * whole
-        assert draft.fresh_bytes <= whole <= 6 * ROW * len(lanes)
+        assert sum(files[n].nbytes for n in draft.checkpoint.needed_segments) <= 2 * whole
+        assert draft.new_bytes <= whole <= 6 * ROW * len(lanes)
     assert sum(file.nbytes for file in files.values()) <= 2 * changed
 
 
@@ -152,7 +161,7 @@ def test_lanes_do_not_rest_on_each_others_files(tmp_path: Path) -> None:
         write(writer, (0, 0), {"a": same})
         write(writer, (0, 0), {"b": same})
     assert pieces(tmp_path / "s") == {1: ROW, 2: ROW}
-    assert read_checkpoint(tmp_path / "s" / "segments" / "000002" / STATES).rests_on == {2}
+    assert read_checkpoint(tmp_path / "s" / "segments" / "000002" / STATES_FILE).needed_segments == {2}
 
 
 DAMAGES = {"altered": "is not as it was written", "lost": "is missing"}
@@ -168,7 +177,7 @@ def test_a_damaged_file_is_found_and_what_rests_on_it_made_again(tmp_path: Path,
     file = folder / "segments" / f"{place:06d}" / "pieces.bin"
     integrity.flip(file, 3) if damage == "altered" else file.unlink()
     assert any(str(file) in told and DAMAGES[damage] in told for told in verify(folder).damaged)
-    looked = standing(folder)
+    looked = load_lanes(folder)
     assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are made again." in looked.told
     reached = {lane.end.round_ for lane in looked.lanes.values()}
     assert reached == ({7} if place == 9 else set())  # on the sixth both kept checkpoints rest
@@ -201,9 +210,9 @@ def test_a_spare_file_that_is_damaged_is_set_aside_and_never_referred_to_again(t
 def test_a_checkpoint_of_an_earlier_version_has_all_arrays_in_one_file(tmp_path: Path) -> None:
     state = at("a", 4)
     arrays, tree = flatten(state)
-    save_file({f"0/{name}": array for name, array in arrays.items()}, tmp_path / STATES, {"trees": json.dumps({"0": tree})})
-    found = read_checkpoint(tmp_path / STATES)
-    assert (found.cuts, found.rests_on) == ({}, set())
+    save_file({f"0/{name}": array for name, array in arrays.items()}, tmp_path / STATES_FILE, {"trees": json.dumps({"0": tree})})
+    found = read_checkpoint(tmp_path / STATES_FILE)
+    assert (found.cuts, found.needed_segments) == ({}, set())
     np.testing.assert_array_equal(found.arrays({})["0/models"], state.models)
 
 
@@ -224,10 +233,10 @@ def test_many_small_pieces_are_hashed_on_all_cores(count: int, size: int, worker
 
     def in_order(work: Any, some: Any, most: int) -> Any:
         seen.append(most)
-        return threads.in_order(work, some, most)
+        return threads.map_in_order(work, some, most)
 
-    monkeypatch.setattr(cut, "cores", lambda: 4)
-    monkeypatch.setattr(cut, "in_order", in_order)
+    monkeypatch.setattr(cut, "count_cores", lambda: 4)
+    monkeypatch.setattr(cut, "map_in_order", in_order)
     made = [np.full(size, i, np.uint8) for i in range(count)]
-    assert cut.digests_of(made) == [sha256(piece.tobytes()).digest() for piece in made]
+    assert cut.hash_chunks(made) == [sha256(piece.tobytes()).digest() for piece in made]
     assert seen == workers

@@ -8,8 +8,8 @@ import pytest
 
 import coterie as ct
 from coterie.evidence import Evidence, digest
-from coterie.evidence.class_names import class_names, with_class_names
-from coterie.report.report import report
+from coterie.evidence.tables import add_class_names, get_class_names
+from coterie.report.report import write_report
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_page_names_the_classes(compared: Path) -> None:
-    report(compared)
+    write_report(compared)
     page = " ".join(html.unescape((compared / "report.html").read_text(encoding="utf-8")).split())
     assert "test samples are of class 'present'" in page
     assert "Of 100 samples of class 'present' it recognises" in page
@@ -31,7 +31,7 @@ def test_names_are_no_part_of_a_digest(compared: Path) -> None:
     evidence = Evidence.open(study)
     assert evidence.class_names == ("absent", "present")
     (roster,) = evidence.rosters.values()
-    other = Evidence(evidence.settings, dict.fromkeys(evidence.rosters, with_class_names(roster, ("no", "yes"))), evidence.source)
+    other = Evidence(evidence.settings, dict.fromkeys(evidence.rosters, add_class_names(roster, ("no", "yes"))), evidence.source)
     assert other.class_names == ("no", "yes")
     assert digest(other) == digest(evidence)
 
@@ -41,4 +41,4 @@ def test_a_roster_that_does_not_know_them_gives_numbers(compared: Path, tmp_path
     (study,) = [path.parent for path in compared.glob("*/settings.json")]
     (roster,) = Evidence.open(study).rosters.values()
     pq.write_table(roster.replace_schema_metadata(None if told is None else {b"classes": told}), tmp_path / "roster.parquet")
-    assert class_names(pq.read_table(tmp_path / "roster.parquet"), 2) == ("0", "1")
+    assert get_class_names(pq.read_table(tmp_path / "roster.parquet"), 2) == ("0", "1")

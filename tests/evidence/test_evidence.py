@@ -11,19 +11,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from coterie.analysis.reading import records_of
-from coterie.core.acceptance import nobody
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Evaluate, Evaluated
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
+from coterie.core.replies import make_empty_reply
 from coterie.core.serving import Serving
 from coterie.evidence import Evidence, digest
-from coterie.evidence.reader import json_notes
-from coterie.evidence.record import LaneEnd, LaneKey, RoundRecord
+from coterie.evidence.folder import MemorySource
+from coterie.evidence.reader import read_notes
+from coterie.evidence.records import LaneEnd, LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import Memory
-from coterie.evidence.tables import KEYS, TABLES, tables_of
+from coterie.evidence.tables import KEYS, TABLES, make_tables
 from coterie.run.execution import Execution
 from coterie.run.result import Result
 from coterie.run.study import Study
@@ -56,7 +56,7 @@ def rows(evidence: Evidence, name: str) -> list[tuple[Any, ...]]:
 
 def test_several_draws_in_one_study_are_the_separate_studies_row_by_row(evidence: Evidence) -> None:
     for draw in SETTINGS.draws:
-        alone, part = carried_out(replace(SETTINGS, draws=(draw,))), evidence.of_draw(draw)
+        alone, part = carried_out(replace(SETTINGS, draws=(draw,))), evidence.select_draw(draw)
         for name in TABLES:
             if name != "timings":
                 assert rows(part, name) == rows(alone, name), name
@@ -64,7 +64,7 @@ def test_several_draws_in_one_study_are_the_separate_studies_row_by_row(evidence
         assert part.roster.equals(alone.roster)
         assert part.ends() == alone.ends()
         assert digest(part) == digest(alone)
-    assert rows(evidence.of_draw(5), "clients")[0][4:] != rows(evidence.of_draw(3), "clients")[0][4:]
+    assert rows(evidence.select_draw(5), "clients")[0][4:] != rows(evidence.select_draw(3), "clients")[0][4:]
 
 
 WAYS: dict[str, Callable[[Path], Evidence]] = {
@@ -87,7 +87,7 @@ def test_the_digest_does_not_depend_on(way: str, evidence: Evidence, tmp_path: P
 def changed(evidence: Evidence, name: str, change: Callable[[pa.Table], pa.Table]) -> Evidence:
     """The same evidence with something done to one of its tables."""
     tables = {table: [evidence.table(table)] for table in TABLES}
-    return replace(evidence, source=Memory({**tables, name: [change(tables[name][0])]}, evidence.ends()))
+    return replace(evidence, source=MemorySource({**tables, name: [change(tables[name][0])]}, evidence.ends()))
 
 
 def test_the_digest_depends_on_every_table_but_the_timings(evidence: Evidence) -> None:
@@ -165,7 +165,7 @@ def test_absences_clusters_and_groups_say_what_happened(evidence: Evidence) -> N
     assert set(groups["method"]) == {"ifca(groups=2)"}
     assert set(groups["group"]) == {-1, 0, 1}
     assert (groups.groupby(list(KEYS), observed=True).size() == 5).all()
-    switched = [(key, round_, value) for key, round_, value in json_notes(evidence, "switched")]
+    switched = [(key, round_, value) for key, round_, value in read_notes(evidence, "switched")]
     assert [(key, round_) for key, round_, _ in switched] == [
         (LaneKey(draw, "ifca(groups=2)", seed), round_) for seed in (0, 1) for draw in (5, 3) for round_ in (1, 2, 3)
     ]
@@ -175,7 +175,7 @@ def test_absences_clusters_and_groups_say_what_happened(evidence: Evidence) -> N
 def test_how_far_each_lane_has_come_is_known(evidence: Evidence) -> None:
     expected = {LaneKey(draw, method, seed): LaneEnd(3) for draw in (5, 3) for seed in (0, 1) for method in SETTINGS.methods}
     assert evidence.ends() == expected
-    assert evidence.of_draw(3).ends() == {key: end for key, end in expected.items() if key.draw == 3}
+    assert evidence.select_draw(3).ends() == {key: end for key, end in expected.items() if key.draw == 3}
     assert Result(evidence).problems == {}
 
 
@@ -204,11 +204,11 @@ def test_a_result_counts_every_draw(evidence: Evidence) -> None:
         assert table.loc[label, "final"] == pytest.approx(mine["final"].mean())
         assert table.loc[label, "seeds"] == 4
     for draw in (3, 5):
-        alone = Result(evidence.of_draw(draw)).scores
+        alone = Result(evidence.select_draw(draw)).scores
         both = scores[scores["draw"] == draw].reset_index(drop=True)
         assert alone["final"].tolist() == both["final"].tolist()
         own = result.clients[result.clients["draw"] == draw]
-        assert own["id"].tolist() == [evidence.of_draw(draw).ids[client] for client in own["client"]]
+        assert own["id"].tolist() == [evidence.select_draw(draw).ids[client] for client in own["client"]]
     assert sorted(set(result.rounds["draw"])) == [3, 5]
 
 
@@ -217,9 +217,9 @@ def test_a_round_whose_evaluation_nobody_answered_leaves_no_rows() -> None:
     counts = np.ones((2, 3), np.int64)
     answered = Evaluated(np.arange(2), counts, counts, counts, np.zeros(2), np.full(2, np.nan))
     key = LaneKey(0, "fedavg", 0)
-    records = [RoundRecord(key, 0, evaluated=nobody(ask)), RoundRecord(key, 1, evaluated=answered)]
+    records = [RoundRecord(key, 0, evaluated=make_empty_reply(ask)), RoundRecord(key, 1, evaluated=answered)]
     for some, rounds in ((records, [1, 1]), (records[:1], [])):
-        clients = tables_of(some, classes=3, drifting=True)["clients"]
+        clients = make_tables(some, classes=3, drifting=True)["clients"]
         assert clients["round"].to_pylist() == rounds
         assert clients["actual_2"].to_pylist() == [1] * len(rounds)
         counted = [f"{name}_{c}" for name in ("hits", "predicted", "actual") for c in range(3)]
@@ -237,9 +237,9 @@ def test_a_column_that_an_earlier_version_did_not_write_says_nothing(tmp_path: P
     assert table.column_names == [*(name for name in whole.column_names if name != "passes"), "passes"]
     assert 0 < table["passes"].null_count < len(table)
     assert repr(table.drop_columns(["passes"]).to_pydict()) == repr(whole.drop_columns(["passes"]).to_pydict())
-    passes = records_of(Evidence.open(tmp_path / "study").of_draw(3)).costs["passes"]
+    passes = read_records(Evidence.open(tmp_path / "study").select_draw(3)).costs["passes"]
     assert np.isnan(passes).any()
     assert np.isfinite(passes).any()
     digest(Evidence.open(tmp_path / "study"))
     pq.write_table(pq.read_table(last).drop_columns(["passes"]), last)
-    assert np.isnan(records_of(Evidence.open(tmp_path / "study").of_draw(3)).costs["passes"]).any()
+    assert np.isnan(read_records(Evidence.open(tmp_path / "study").select_draw(3)).costs["passes"]).any()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import open_comparison
-from coterie.core.errors import UserError
 from coterie.evidence import Evidence, digest
 from coterie.evidence.format1 import renamed
 from coterie.run.result import Result

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import integrity
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.head import read_study_head
+from coterie.evidence.manifest import read_study_head
 from coterie.evidence.settings import Settings
-from coterie.evidence.verify import studies_in, verify
+from coterie.evidence.verify import find_studies, verify
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_only import LocalOnly
 from coterie.run.callbacks import Callback
@@ -43,7 +43,7 @@ class Heard(Callback):
 def run(folder: Path, *, resume: bool = False) -> list[str]:
     """Run the study or go on with it; what was said aloud."""
     heard = Heard()
-    prepared = Study.prepare(SETTINGS, federation=worlds.tiny(), methods=(FedAvg(), LocalOnly()))
+    prepared = Study.prepare(SETTINGS, federation=worlds.make_federation(), methods=(FedAvg(), LocalOnly()))
     prepared.run(out=folder, resume=resume, execution=EXECUTION, callbacks=[heard])
     return heard.told
 
@@ -191,7 +191,7 @@ def test_a_kill_between_a_segment_and_the_head_costs_nothing(whole: Path, tmp_pa
 def test_other_settings_than_those_written_do_not_mend_a_study(copy: Path) -> None:
     integrity.reverse_methods(copy)
     other = Settings(**{**vars(SETTINGS), "methods": ("local", "fedavg")})
-    prepared = Study.prepare(other, federation=worlds.tiny(), methods=(LocalOnly(), FedAvg()))
+    prepared = Study.prepare(other, federation=worlds.make_federation(), methods=(LocalOnly(), FedAvg()))
     with pytest.raises(UserError, match=r"settings\.json is not as it was written, and this command says something else"):
         prepared.run(out=copy, resume=True)
 
@@ -230,10 +230,10 @@ def test_a_format_that_was_written_over_is_noticed(copy: Path) -> None:
 def test_studies_below_a_folder_are_found(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "one" / "rounds")
     shutil.copytree(whole, tmp_path / "two")
-    assert studies_in(tmp_path) == [tmp_path / "one" / "rounds", tmp_path / "two"]
-    assert studies_in(tmp_path / "two") == [tmp_path / "two"]
+    assert find_studies(tmp_path) == [tmp_path / "one" / "rounds", tmp_path / "two"]
+    assert find_studies(tmp_path / "two") == [tmp_path / "two"]
     with pytest.raises(UserError, match="holds no study"):
-        studies_in(tmp_path / "two" / "segments")
+        find_studies(tmp_path / "two" / "segments")
 
 
 def test_the_digest_of_counts_leaves_out_what_a_processor_rounds(whole: Path, copy: Path) -> None:

@@ -17,10 +17,10 @@ from coterie.core.plan import Plan
 from coterie.core.serving import Serving
 from coterie.core.states import Models, to_bytes
 from coterie.evidence import Evidence, digest
-from coterie.evidence.record import DIVERGED, FAILED, RUNNING, LaneEnd, LaneKey, Progress, RoundRecord
-from coterie.evidence.restore import restore, standing
+from coterie.evidence.records import DIVERGED, FAILED, RUNNING, LaneEnd, LaneKey, LaneProgress, RoundRecord
+from coterie.evidence.restore import load_lanes, restore
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import KEYS, TABLES, roster_table, tables_of
+from coterie.evidence.tables import KEYS, TABLES, make_roster_table, make_tables
 from coterie.evidence.writer import Writer
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
@@ -36,7 +36,7 @@ SEED_BY_SEED = Execution(engine="loop", checkpoint_every=1, seeds_per_wave=1)  #
 
 
 def study(settings: Settings = SETTINGS, methods: tuple[Method[Any], ...] = (FedAvg(), LocalOnly())) -> Study:
-    return Study.prepare(settings, federation=worlds.tiny(), methods=methods)
+    return Study.prepare(settings, federation=worlds.make_federation(), methods=methods)
 
 
 @pytest.fixture(scope="module")
@@ -242,11 +242,11 @@ def test_what_rests_on_a_lost_segment_is_made_again_with_it(tmp_path: Path) -> N
     """One lane went on alone: without the states of the segment that both share, its later rounds would follow on nothing."""
     one, other = LaneKey(0, "a", 0), LaneKey(0, "b", 0)
     state = Models(np.ones((1, 2), np.float32))
-    writer = Writer.create(tmp_path / "s", SETTINGS, {}, {0: roster_table(worlds.tiny())})
+    writer = Writer.create(tmp_path / "s", SETTINGS, {}, {0: make_roster_table(worlds.make_federation())})
 
     def write(*lanes: tuple[LaneKey, int, int]) -> None:
         records = [RoundRecord(key, round_) for key, first, last in lanes for round_ in range(first, last + 1)]
-        writer.segment([Progress(key, first, LaneEnd(last), state) for key, first, last in lanes], tables_of(records, classes=3))
+        writer.segment([LaneProgress(key, first, LaneEnd(last), state) for key, first, last in lanes], make_tables(records, classes=3))
 
     write((one, 0, 1), (other, 0, 1))
     write((other, 2, 3))
@@ -267,7 +267,7 @@ def test_looking_where_lanes_stand_changes_nothing(whole: Path, tmp_path: Path, 
     shutil.copytree(whole, folder)
     DAMAGES[name][0](folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    looked = standing(folder)
+    looked = load_lanes(folder)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     found, told = restore(folder)
     assert looked.told == told

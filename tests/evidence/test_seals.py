@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import coterie as ct
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
 from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.plain import read_json
 from coterie.core.plan import Plan
-from coterie.evidence.seals import SEALS, broken_seals
+from coterie.evidence.manifest import SEALS, find_broken_seals
 from coterie.run.compare import compare
 from coterie.run.execution import Execution
 from integrity import edit_json, flip
@@ -109,7 +109,7 @@ def test_what_is_changed_is_found_and_made_again(
     before = open_comparison(folder)
     assert not before.faults
     damage(folder)
-    assert sorted(broken_seals(folder)) == sorted(names)
+    assert sorted(find_broken_seals(folder)) == sorted(names)
     monkeypatch.setattr(sys, "argv", ["coterie", "verify", str(folder)])
     with pytest.raises(SystemExit) as end:
         main()
@@ -131,9 +131,9 @@ def test_every_flipped_bit_is_found(made: Path, folder: Path) -> None:
         for seed in range(8):
             whole = path.read_bytes()
             flip(path, seed)
-            assert broken_seals(folder), (name, seed)
+            assert find_broken_seals(folder), (name, seed)
             path.write_bytes(whole)
-    assert not broken_seals(folder)
+    assert not find_broken_seals(folder)
 
 
 def test_a_changed_request_is_not_taken_from_another_command(folder: Path) -> None:

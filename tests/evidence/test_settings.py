@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence.settings import FORMAT, Settings, parse_seeds

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.grouping.trimmed import trimmed_kmeans
+from coterie.grouping.kmeans import trimmed_kmeans
 
 
 def test_trimmed_kmeans_leaves_the_odd_one_out_of_its_centres() -> None:
@@ -33,8 +33,8 @@ def test_of_many_points_the_same_groups_are_found_and_the_same_are_left_out(monk
     far = draw.permutation(900)[:40]
     points[far] += 12 * np.sign(draw.standard_normal((40, 3)))
     exact, odd = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
-    monkeypatch.setattr("coterie.grouping.trimmed.MANY", 100)
-    monkeypatch.setattr("coterie.grouping.trimmed.STARTED_ON", 300)
+    monkeypatch.setattr("coterie.grouping.kmeans.MANY", 100)
+    monkeypatch.setattr("coterie.grouping.kmeans.STARTED_ON", 300)
     found, left = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
     near = np.setdiff1d(np.arange(900), far)
     assert adjusted_rand_score(found[near], truth[near]) == 1.0 == adjusted_rand_score(found, exact)
@@ -44,7 +44,7 @@ def test_of_many_points_the_same_groups_are_found_and_the_same_are_left_out(monk
 
 @pytest.mark.parametrize(("points", "leave"), [(np.zeros((9, 2)), 2), (np.arange(9.0)[:, None], 0)])
 def test_of_many_points_that_are_one_or_of_whom_nobody_is_left_out(points: np.ndarray, leave: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.grouping.trimmed.MANY", 3)
+    monkeypatch.setattr("coterie.grouping.kmeans.MANY", 3)
     labels, odd = trimmed_kmeans(points, 2, leave, np.random.default_rng(0))
     assert len(set(labels.tolist())) == len(np.unique(points)[:2])
     assert not odd.any()

@@ -44,9 +44,9 @@ class Specs(HTMLParser):
 
 
 def test_the_page_has_every_answer_and_figure_and_loads_nothing(found: Inspection) -> None:
-    from coterie.inspect.page import inspection_page
+    from coterie.inspect.page import render_inspection
 
-    text = inspection_page(found)
+    text = render_inspection(found)
     reader = Specs()
     reader.feed(text)
     assert reader.loaded == []
@@ -58,17 +58,17 @@ def test_the_page_has_every_answer_and_figure_and_loads_nothing(found: Inspectio
 
 
 def test_a_map_of_one_direction_says_so(found: Inspection) -> None:
-    from coterie.inspect.figures import inspection_map
+    from coterie.inspect.page import draw_map
 
     narrow = replace(found, groups=replace(found.groups, coordinates=found.groups.coordinates[:, :1]))
-    assert inspection_map(narrow).spec()["encoding"]["y"]["title"] == "(no second direction is shared)"
-    assert inspection_map(found).spec()["encoding"]["y"]["title"] == "second shared direction"
+    assert draw_map(narrow).spec()["encoding"]["y"]["title"] == "(no second direction is shared)"
+    assert draw_map(found).spec()["encoding"]["y"]["title"] == "second shared direction"
 
 
 def test_figures_can_be_drawn_for_papers(found: Inspection, tmp_path: Path) -> None:
-    from coterie.inspect.figures import inspection_curves
+    from coterie.inspect.page import draw_curves
 
-    assert "number of groups" in inspection_curves(found).save(tmp_path, "svg").read_text()
+    assert "number of groups" in draw_curves(found).save(tmp_path, "svg").read_text()
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data, inspection
-from coterie.inspect.answers import answers
-from coterie.run.drive import answer
+from coterie.inspect import Inspection, InspectPlan, PilotPlan, inspect_data, run_inspection
+from coterie.inspect.answers import write_answers
+from coterie.run.driver import run_script
 from inspect_federations import dirichlet, even, federation, subsets
 
 GROUPS = np.arange(24) % 3
@@ -112,7 +112,7 @@ def test_few_clients_and_equal_ones_are_answered() -> None:
     made = federation(even(8))
     copies = made.with_(train=type(made.train).of([made.train[0]] * 8))
     found = look(copies)
-    assert [a.question for a in answers(found)]
+    assert [a.question for a in write_answers(found)]
     assert found.groups.p > 0.05
 
 
@@ -121,8 +121,8 @@ def test_it_is_a_script_that_any_engine_carries_out() -> None:
     world = World.of(made, "mclr")
     ctx = world.problem.context(Plan(), 0, 0)
     plan = InspectPlan(references=19, validation=False, pilot=PilotPlan(rounds=1, randoms=2))
-    script = inspection(world.model.initial(0), made.classes, ("made up", "mclr"), ctx, plan)
-    slow = answer(script, LoopEngine(world))
+    script = run_inspection(world.model.initial(0), made.classes, ("made up", "mclr"), ctx, plan)
+    slow = run_script(script, LoopEngine(world))
     quick = look(made, plan)
     assert np.allclose(slow.similarity, quick.similarity, atol=1e-3)
     assert slow.groups.p == pytest.approx(quick.groups.p, abs=0.06)
@@ -133,30 +133,30 @@ def test_it_is_a_script_that_any_engine_carries_out() -> None:
 
 def test_the_answers_in_words() -> None:
     found = look(federation(even(24), groups=GROUPS, moved=True), InspectPlan(references=19, pilot=PilotPlan(rounds=3, randoms=3)))
-    words = {a.question: a.short for a in answers(found)}
+    words = {a.question: a.short for a in write_answers(found)}
     assert words["Distinct groups, or a continuum?"].startswith("3 distinct groups")  # they stand out in both views
     assert words["Would grouping help?"].startswith("expected to help: +")
     chance = replace(found.groups, distinct=False, p=1.0, p_any=0.4, p_company=0.5)
-    told = answers(replace(found, groups=chance))[2]
+    told = write_answers(replace(found, groups=chance))[2]
     assert told.short == "a continuum, as far as one can see"
     assert told.evidence.startswith(
         "No number of groups is more distinct than chance: against one population of the same spread, p = 0.400"
     )
-    told = answers(replace(found, groups=replace(chance, p_any=0.01)))[2]
+    told = write_answers(replace(found, groups=replace(chance, p_any=0.01)))[2]
     assert "which hold, do not stand out" in told.evidence
-    assert answers(replace(found, groups=replace(chance, p_company=0.01)))[2].short == "structure, but groups overlap"
+    assert write_answers(replace(found, groups=replace(chance, p_company=0.01)))[2].short == "structure, but groups overlap"
 
 
 def test_four_clients_are_too_few_but_their_labels_speak() -> None:
     """As four hospitals, of which one has hardly a healthy patient."""
     rows = np.array([[0.5, 0.5, 0, 0], [0.6, 0.4, 0, 0], [0.02, 0.98, 0, 0], [0.3, 0.7, 0, 0]])
     found = look(federation(rows, samples=120))
-    told = answers(found)
+    told = write_answers(found)
     assert [a.short for a in told] == ["yes", "too few clients to tell", "too few clients to tell"]
     for told_of_labels in (told[0], told[2]):
         assert "Label proportions differ (p = 0.001, Cramér's V 0." in told_of_labels.evidence
         assert "% of client-2" in told_of_labels.evidence
-    alike = answers(look(federation(np.tile(rows[0], (4, 1)), samples=120)))
+    alike = write_answers(look(federation(np.tile(rows[0], (4, 1)), samples=120)))
     assert [a.short for a in alike] == ["too few clients to tell"] * 3
     assert "Label proportions do not differ more than by chance" in alike[0].evidence
 

@@ -8,25 +8,25 @@ import pytest
 
 from coterie.core.arrays import Array
 from coterie.inspect import InspectPlan, PilotPlan, inspect_data
-from coterie.inspect.answers import answers
+from coterie.inspect.answers import write_answers
 from coterie.inspect.inspection import Inspection
-from coterie.inspect.pilot import Pilot, Way, Ways
+from coterie.inspect.pilot import Pilot, ServingScores, ServingWay
 from coterie.inspect.recommendation import choose_way, recommend
 
 N = 10
 
 
-def made(scores: dict[Way, float], *, common: float = 0.1, p_random: float = 0.05, clients: int = N) -> Pilot:
+def made(scores: dict[ServingWay, float], *, common: float = 0.1, p_random: float = 0.05, clients: int = N) -> Pilot:
     """A pilot in which every client scores so much, on 100 samples."""
     judged = np.full(clients, 100)
-    credits: dict[Way, Array] = {way: np.full(clients, 100 * score) for way, score in scores.items()}
+    credits: dict[ServingWay, Array] = {way: np.full(clients, 100 * score) for way, score in scores.items()}
     as_good = round(p_random * 20) - 1
     random = np.stack([credits["groups"] + (1 if i < as_good else -1) for i in range(19)])
-    ways = Ways(np.arange(clients), judged, credits, common, 0.1)
+    ways = ServingScores(np.arange(clients), judged, credits, common, 0.1)
     return Pilot(np.arange(clients), judged, credits["one"], credits["groups"], random, "validation parts", ways=ways)
 
 
-BASE: dict[Way, float] = {"one": 0.7, "tuned": 0.7, "alone": 0.6, "groups": 0.7}
+BASE: dict[ServingWay, float] = {"one": 0.7, "tuned": 0.7, "alone": 0.6, "groups": 0.7}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ BASE: dict[Way, float] = {"one": 0.7, "tuned": 0.7, "alone": 0.6, "groups": 0.7}
         (BASE | {"tuned": 0.71, "groups": 0.8}, "groups"),
     ],
 )
-def test_the_simplest_of_the_best_is_chosen(scores: dict[Way, float], chosen: Way) -> None:
+def test_the_simplest_of_the_best_is_chosen(scores: dict[ServingWay, float], chosen: ServingWay) -> None:
     assert choose_way(made(scores)) == chosen
 
 
@@ -93,7 +93,7 @@ def test_why_there_are_no_groups_names_what_failed_and_nothing_else(rotated: Ins
     steady = np.ones_like(groups.stability)
 
     def told(**held: Array) -> str:
-        found = answers(replace(rotated, groups=replace(groups, **held)))  # type: ignore[arg-type]
+        found = write_answers(replace(rotated, groups=replace(groups, **held)))  # type: ignore[arg-type]
         return next(answer.evidence for answer in found if "groups" in answer.question)
 
     both = told(stability=steady, recurrence=steady)

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from coterie.grouping.choice.structure import ask as asked
-from coterie.grouping.choice.structure import distinct
+from coterie.grouping import structure
+from coterie.grouping import structure as asked
 
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "groups_of", partial(distinct.groups_of, draws=19))
+    monkeypatch.setattr(asked, "find_groups", partial(structure.find_groups, draws=19))

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.core.asks import Train
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
-from coterie.methods.grouped import GroupedMethod, Groups, within_groups
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,4 +26,4 @@ class ChosenOnce(GroupedMethod[Groups]):
         cohort = cohort[groups[cohort] >= 0]
         trained = yield from Train(cohort, state.models, ctx.local, start=groups[cohort])
         weights = trained.sizes.astype(np.float64)
-        return Groups(within_groups(state, trained, groups[trained.clients], weights, len(state.models), ctx), groups)
+        return Groups(average_within_groups(state, trained, groups[trained.clients], weights, len(state.models), ctx), groups)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.analysis.roles import assigned, roles_of, variant
+from coterie.analysis.roles import assign_roles, get_assignment, make_variant
 from coterie.core.method import Method
-from coterie.methods.catalogue import build, methods, spec_of, wrappers
+from coterie.methods.catalogue import build, get_spec, methods, wrappers
 from coterie.testing.play import PLAN, play
 
 # Methods that, unless told otherwise, count clients (FedSim: clusters) alike where FedAvg counts samples.
@@ -26,14 +26,14 @@ def test_weighs_alike(name: str) -> None:
 @pytest.mark.parametrize("name", list(methods))
 def test_only_the_oracle_control_sees_the_truth(name: str) -> None:
     method = build(name)
-    assert (assigned(method) is not None) == (name in GROUPING)
+    assert (get_assignment(method) is not None) == (name in GROUPING)
     assert not method.sees_truth
-    oracle = variant(method, "oracle")
+    oracle = make_variant(method, "oracle")
     assert oracle.sees_truth == (name in GROUPING)
     for wrapper in wrappers:
-        assert variant(build(f"{name}+{wrapper}"), "oracle").sees_truth == (name in GROUPING)
+        assert make_variant(build(f"{name}+{wrapper}"), "oracle").sees_truth == (name in GROUPING)
     for control in ("similar", "random", "matched", "round_robin", "one"):
-        assert not variant(method, control).sees_truth
+        assert not make_variant(method, control).sees_truth
 
 
 def counted(method: Method[Any]) -> list[tuple[Any, Any]]:
@@ -66,11 +66,11 @@ def test_methods_without_the_setting_do_what_they_say_too(spec: str) -> None:
 
 def test_robust_needs_the_uniform_control_like_any_method_that_counts_clients_alike() -> None:
     labels = ["fedavg", "robust", "fedgroup", "fedsim", "fedsim(across=samples)", "ifca+restarts", "ifca(weighting=samples)"]
-    assert roles_of(labels).uniform_weights == {"robust", "fedsim", "ifca+restarts"}
+    assert assign_roles(labels).uniform_weights == {"robust", "fedsim", "ifca+restarts"}
 
 
 @pytest.mark.parametrize("name", list(methods))
 def test_a_methods_spec_names_it(name: str) -> None:
     method = build(name)
-    assert build(spec_of(method)) == method
-    assert [build(spec_of(build(f"{name}+{wrapper}"))) for wrapper in wrappers] == [build(f"{name}+{wrapper}") for wrapper in wrappers]
+    assert build(get_spec(method)) == method
+    assert [build(get_spec(build(f"{name}+{wrapper}"))) for wrapper in wrappers] == [build(f"{name}+{wrapper}") for wrapper in wrappers]

@@ -68,7 +68,7 @@ def test_many_clients_side_by_side_have_the_bits_of_each(k: int, classes: int, s
     outputs[:, rng.random(sum(sizes)) < 0.2] = 0.0  # inputs that no expert gives any probability
     layer = Online(per_class=per_class, weights=rng.dirichlet(np.ones(k), classes).T if seed % 2 else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.methods.online_together.TOGETHER", 3)
+        patch.setattr("coterie.methods.combiners.CLIENTS_AT_ONCE", 3)
         together = layer.combine_each(outputs, np.array(sizes))
     each = [layer.combine(part, 0) for part in np.split(outputs, np.cumsum(sizes)[:-1], axis=1)]
     assert together is not None

@@ -6,28 +6,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
-from coterie.methods.fedsim import FedSim, Guided
-from coterie.testing.by_hand import context, dialogue, emptied, gradients, layout, trained
+from coterie.methods.fedsim import FedSim, FedSimState
 from coterie.testing.contracts import Checked, check_absent_is_as_if_not_picked, check_each_ask_may_lose_replies, check_odd_cohorts
-from coterie.testing.play import PLAN, Altered, absent, play
+from coterie.testing.fakes import make_context, make_gradients, make_layout, make_trained, remove_clients, run_dialogue
+from coterie.testing.play import PLAN, AlteredEngine, drop_replies, play
 from methods.noted import clusters_of, mixing_of
 
 # Three clients pull one way and one the other; all gradients lie on a line.
 SIZES = [1, 3, 2, 2]
-PROBES = gradients([0, 1, 2, 3], [[1, 0], [1.1, 0], [0.9, 0], [-1, 0]], losses=[1, 2, 3, 6])
-MODELS = trained([0, 1, 2, 3], [[1, 0], [5, 0], [1, 6], [0, 4]], SIZES)
+PROBES = make_gradients([0, 1, 2, 3], [[1, 0], [1.1, 0], [0.9, 0], [-1, 0]], losses=[1, 2, 3, 6])
+MODELS = make_trained([0, 1, 2, 3], [[1, 0], [5, 0], [1, 6], [0, 4]], SIZES)
 
 
-def guided(clusters: int | None, *values: float) -> Guided:
+def guided(clusters: int | None, *values: float) -> FedSimState:
     """The shared model, and the number of clusters; None where every round finds out."""
-    return Guided(np.array([values], dtype=np.float32), clusters)
+    return FedSimState(np.array([values], dtype=np.float32), clusters)
 
 
 def test_one_round_by_hand() -> None:
@@ -35,8 +35,8 @@ def test_one_round_by_hand() -> None:
 
     Eq. 14: their plain mean is (1.5, 3). F_O = (1+2+3+6)/4 = 3 (Eq. 5); F_G = ((1+2+3)/3 + 6) / 2 = 4 (Eq. 6-7).
     """
-    ctx = context(SIZES)
-    state, asks = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS)
+    ctx = make_context(SIZES)
+    state, asks = run_dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS)
     np.testing.assert_allclose(state.models, [[1.5, 3]], rtol=1e-6)
     assert [type(ask) for ask in asks] == [Gradient, Train]
     assert all(ask.clients.tolist() == [0, 1, 2, 3] for ask in asks)
@@ -49,7 +49,7 @@ def test_one_round_by_hand() -> None:
 
 def test_across_by_samples_is_fedavg() -> None:
     """Clusters count by their samples, 6 and 2 of 8: (6 * (3, 2) + 2 * (0, 4)) / 8 = (2.25, 2.5) = sum n_k w_k / 8."""
-    state, _ = dialogue(FedSim(clusters=2, across="samples").round(guided(2, 0, 0), context(SIZES)), PROBES, MODELS)
+    state, _ = run_dialogue(FedSim(clusters=2, across="samples").round(guided(2, 0, 0), make_context(SIZES)), PROBES, MODELS)
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
 
 
@@ -58,36 +58,36 @@ def test_a_client_without_a_probe_joins_by_its_update() -> None:
 
     So {2, 3}: (2*(1,6) + 2*(0,4)) / 4 = (.5, 5) and {0, 1}: (1*(1,0) + 3*(5,0)) / 4 = (4, 0); their mean is (2.25, 2.5).
     """
-    ctx = context(SIZES)
+    ctx = make_context(SIZES)
     some = PROBES.take(np.array([0, 1, 3]))
-    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 1, 1), ctx), some, MODELS)
+    state, _ = run_dialogue(FedSim(clusters=2).round(guided(2, 1, 1), ctx), some, MODELS)
     assert clusters_of(ctx) == [0, 0, 1, 1]
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
 
 
 def test_a_client_without_a_model_is_left_out() -> None:
     """Client 3, a cluster by itself, sends no model: the other cluster is all there is, and counts as a whole."""
-    ctx = context(SIZES)
-    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS.take(np.array([0, 1, 2])))
+    ctx = make_context(SIZES)
+    state, _ = run_dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), PROBES, MODELS.take(np.array([0, 1, 2])))
     np.testing.assert_allclose(state.models, [[3, 2]], rtol=1e-6)
     assert ctx.notes.named["clusters_found"] == 2
 
 
 def test_without_any_probe_it_is_fedavg_and_without_a_model_nothing_moves() -> None:
-    state, _ = dialogue(FedSim().round(guided(5, 0, 0), context(SIZES)), emptied(PROBES), MODELS)
+    state, _ = run_dialogue(FedSim().round(guided(5, 0, 0), make_context(SIZES)), remove_clients(PROBES), MODELS)
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
     before = guided(5, 7, 7)
-    after, _ = dialogue(FedSim().round(before, context(SIZES)), PROBES, emptied(MODELS))
+    after, _ = run_dialogue(FedSim().round(before, make_context(SIZES)), PROBES, remove_clients(MODELS))
     assert after is before
 
 
 def test_more_clusters_than_clients_or_gradients_is_capped_and_recorded() -> None:
-    ctx = context(SIZES)
-    dialogue(FedSim(clusters=9).round(guided(9, 0, 0), ctx), PROBES, MODELS)
+    ctx = make_context(SIZES)
+    run_dialogue(FedSim(clusters=9).round(guided(9, 0, 0), ctx), PROBES, MODELS)
     assert ctx.notes.named["clusters_found"] == 4
-    ctx = context(SIZES)
-    same = gradients([0, 1, 2, 3], [[1, 2]] * 4, losses=[1, 2, 3, 6])
-    state, _ = dialogue(FedSim(clusters=3).round(guided(3, 0, 0), ctx), same, MODELS)
+    ctx = make_context(SIZES)
+    same = make_gradients([0, 1, 2, 3], [[1, 2]] * 4, losses=[1, 2, 3, 6])
+    state, _ = run_dialogue(FedSim(clusters=3).round(guided(3, 0, 0), ctx), same, MODELS)
     assert ctx.notes.named["clusters_found"] == 1
     assert ctx.notes.named["components"] == 0
     np.testing.assert_allclose(state.models, [[2.25, 2.5]], rtol=1e-6)
@@ -108,9 +108,11 @@ def test_one_cluster_is_fedavg(plan: Plan) -> None:
 
 def test_one_cluster_is_fedavg_whatever_is_lost() -> None:
     gone = np.array([1, 3])
-    assert models_of(FedSim(clusters=1), engine=Altered(absent(gone, (1, 2), number=0))) == models_of(FedAvg())  # the probe only
-    without = models_of(FedAvg(), engine=Altered(absent(gone, (1, 2))))
-    assert models_of(FedSim(clusters=1), engine=Altered(absent(gone, (1, 2), number=1))) == without  # the training only
+    assert models_of(FedSim(clusters=1), engine=AlteredEngine(drop_replies(gone, (1, 2), number=0))) == models_of(
+        FedAvg()
+    )  # the probe only
+    without = models_of(FedAvg(), engine=AlteredEngine(drop_replies(gone, (1, 2))))
+    assert models_of(FedSim(clusters=1), engine=AlteredEngine(drop_replies(gone, (1, 2), number=1))) == without  # the training only
     assert without != models_of(FedAvg())
 
 
@@ -127,19 +129,19 @@ def test_across_by_samples_is_fedavg_to_rounding() -> None:
 def test_a_proximal_term_makes_it_fedprox_with_clusters() -> None:
     plan = replace(PLAN, stragglers=0.5)
     assert models_of(FedSim(clusters=1, mu=0.5), plan) == models_of(FedProx(mu=0.5), plan)
-    ask = dialogue(FedSim(mu=0.5).round(guided(5, 0, 0), context(SIZES, plan=Plan(local=Local(mu=2.0)))), PROBES, MODELS)[1][1]
+    ask = run_dialogue(FedSim(mu=0.5).round(guided(5, 0, 0), make_context(SIZES, plan=Plan(local=Local(mu=2.0)))), PROBES, MODELS)[1][1]
     assert ask.local.mu == 0.5
     assert ask.partial
 
 
 def test_controls_keep_or_change_what_they_should() -> None:
     sizes = [1] * 6
-    probes = gradients(range(6), [[1, 0], [1.1, 0], [0.9, 0], [1.05, 0], [-1, 0], [0, 5]], [1] * 6)
-    models = trained(range(6), np.arange(12).reshape(6, 2), sizes)
+    probes = make_gradients(range(6), [[1, 0], [1.1, 0], [0.9, 0], [1.05, 0], [-1, 0], [0, 5]], [1] * 6)
+    models = make_trained(range(6), np.arange(12).reshape(6, 2), sizes)
 
     def clusters(assign: str, round_: int = 1) -> list[int]:
-        ctx = context(sizes, round_=round_, truth=np.array([1, 1, 0, 0, 2, 2]))
-        dialogue(FedSim(clusters=3, assign=assign).round(guided(3, 0, 0), ctx), probes, models)  # type: ignore[arg-type]
+        ctx = make_context(sizes, round_=round_, truth=np.array([1, 1, 0, 0, 2, 2]))
+        run_dialogue(FedSim(clusters=3, assign=assign).round(guided(3, 0, 0), ctx), probes, models)  # type: ignore[arg-type]
         return clusters_of(ctx)
 
     assert clusters("similar") == [0, 0, 0, 0, 1, 2]
@@ -159,12 +161,12 @@ def test_switches_find_the_same_plain_clusters(settings: str) -> None:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 40))
     vectors = np.repeat(centres, 4, axis=0) + 0.05 * rng.normal(size=(12, 40))
-    ctx = context([1] * 12, 40)
+    ctx = make_context([1] * 12, 40)
     method = build(f"fedsim({settings})" if "auto" in settings else f"fedsim({settings},clusters=3)")
-    dialogue(
+    run_dialogue(
         method.round(guided(None if "auto" in settings else 3, *[0] * 40), ctx),
-        gradients(range(12), vectors, [1] * 12),
-        trained(range(12), vectors, [1] * 12),
+        make_gradients(range(12), vectors, [1] * 12),
+        make_trained(range(12), vectors, [1] * 12),
     )
     assert clusters_of(ctx) == np.repeat([0, 1, 2], 4).tolist()
 
@@ -187,8 +189,8 @@ def test_switches_keep_the_contracts(settings: str) -> None:
 
 
 def test_auto_records_the_curve_it_chose_by() -> None:
-    ctx = context(SIZES)
-    dialogue(FedSim(clusters="auto", choice="silhouette").round(guided(None, 0, 0), ctx), PROBES, MODELS)
+    ctx = make_context(SIZES)
+    run_dialogue(FedSim(clusters="auto", choice="silhouette").round(guided(None, 0, 0), ctx), PROBES, MODELS)
     assert ctx.notes.named["clusters_found"] == 2
     assert ctx.notes.choice is not None
     assert ctx.notes.choice.k == 2
@@ -211,10 +213,10 @@ def test_a_number_that_is_asked_for_is_asked_for_once_and_kept(choice: Any) -> N
 
 def test_batch_norm_statistics_do_not_decide() -> None:
     """Client 2, without a probe, has the weight of cluster {0} and a statistic like cluster {1}: the weight counts."""
-    ctx = context([1, 1, 1], layout((1, "weight"), (1, "statistic")))
-    probes = gradients([0, 1], [[1, 0], [-1, 0]], losses=[1, 1])
-    models = trained([0, 1, 2], [[1, 0], [-1, 50], [0.9, 50]], [1, 1, 1])
-    state, _ = dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), probes, models)
+    ctx = make_context([1, 1, 1], make_layout((1, "weight"), (1, "statistic")))
+    probes = make_gradients([0, 1], [[1, 0], [-1, 0]], losses=[1, 1])
+    models = make_trained([0, 1, 2], [[1, 0], [-1, 50], [0.9, 50]], [1, 1, 1])
+    state, _ = run_dialogue(FedSim(clusters=2).round(guided(2, 0, 0), ctx), probes, models)
     assert clusters_of(ctx) == [0, 1, 0]
     np.testing.assert_allclose(state.models, [[(0.95 - 1) / 2, (25 + 50) / 2]], rtol=1e-5)  # averaged with the same weights
 

@@ -7,21 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Losses, Train
-from coterie.core.errors import UserError
 from coterie.core.layout import Layout, Slice
 from coterie.core.local import Local
-from coterie.core.method import Context
-from coterie.core.notes import Notes
+from coterie.core.method import Context, Notes
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
-from coterie.methods.centre_distances import squared_distances
-from coterie.methods.centres import Centres
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.fesem import FeSEM
+from coterie.methods.fesem import FeSEM, FeSEMState, compute_squared_distances
 from coterie.testing import worlds
-from coterie.testing.fake import FakeEngine
-from coterie.testing.play import PLAN, carry, play
+from coterie.testing.fakes import FakeEngine
+from coterie.testing.play import PLAN, play, run_generator
 from methods.noted import mixing_of
 
 LAYOUT = Layout((Slice("body.weight", (1,), 0, "weight"), Slice("head.weight", (1,), 1, "weight")))
@@ -56,24 +53,24 @@ def asked(engine: FakeEngine) -> list[Train]:
     return [stamped.ask for call in engine.calls for stamped in call if isinstance(stamped.ask, Train)]
 
 
-def warmed(method: FeSEM = TWO, ctx: Context | None = None) -> Centres:
-    state = carry(method.start(lambda i=0: W0, ctx or context(0)), worlds.world(), engine=world({}))
-    return carry(method.round(state, ctx or context(1)), worlds.world(), engine=world({}))
+def warmed(method: FeSEM = TWO, ctx: Context | None = None) -> FeSEMState:
+    state = run_generator(method.start(lambda i=0: W0, ctx or context(0)), worlds.make_world(), engine=world({}))
+    return run_generator(method.round(state, ctx or context(1)), worlds.make_world(), engine=world({}))
 
 
-def after(state: Centres, trained: Answers, ctx: Context, method: FeSEM = TWO) -> Centres:
-    return carry(method.round(state, ctx), worlds.world(), engine=world(trained))
+def after(state: FeSEMState, trained: Answers, ctx: Context, method: FeSEM = TWO) -> FeSEMState:
+    return run_generator(method.round(state, ctx), worlds.make_world(), engine=world(trained))
 
 
 def test_the_warm_up_is_round_one() -> None:
     # Four models in two pairs: centres at the means of (1, 0), (3, 0) and of (0, 10), (0, 12).
     engine = world({})
-    start = carry(TWO.start(lambda i=0: W0, context(0)), worlds.world(), engine=engine)
+    start = run_generator(TWO.start(lambda i=0: W0, context(0)), worlds.make_world(), engine=engine)
     assert not engine.calls
     assert TWO.members(start).tolist() == [-1] * 5
-    assert carry(TWO.serve(start, np.array([2, 0]), context(0)), worlds.world(), engine=engine).rows.tolist() == [0, 0]
+    assert run_generator(TWO.serve(start, np.array([2, 0]), context(0)), worlds.make_world(), engine=engine).rows.tolist() == [0, 0]
     ctx = context(1)
-    state = carry(TWO.round(start, ctx), worlds.world(), engine=engine)
+    state = run_generator(TWO.round(start, ctx), worlds.make_world(), engine=engine)
     np.testing.assert_allclose(state.models, [[2, 0], [0, 11]])
     assert state.groups.tolist() == [0, 0, 1, 1, -1]
     (ask,) = asked(engine)
@@ -85,8 +82,8 @@ def test_the_warm_up_is_round_one() -> None:
 def test_warm_up_epochs_and_clients() -> None:
     for method, epochs, clients in ((FeSEM(warmup=10), 10, 4), (FeSEM(warmup_by="cohort"), 3, 2)):
         engine, ctx = world({}), context(1, cohort=2)
-        start = carry(method.start(lambda i=0: W0, ctx), worlds.world(), engine=engine)
-        carry(method.round(start, ctx), worlds.world(), engine=engine)
+        start = run_generator(method.start(lambda i=0: W0, ctx), worlds.make_world(), engine=engine)
+        run_generator(method.round(start, ctx), worlds.make_world(), engine=engine)
         assert asked(engine)[0].local.epochs == epochs
         assert len(asked(engine)[0].clients) == clients
 
@@ -124,7 +121,7 @@ def test_distance_term() -> None:
     # The default takes mu = 2 lambda; literally mu_i = 2 lambda mean(n) / n_i, with mean(n) = (1 + 3 + 2 + 2 + 2) / 5 = 2.
     for method, mus in ((FeSEM(groups=2, lam=0.25), None), (FeSEM(groups=2, lam=0.25, literal=True), [1.0, 1 / 3, 0.5, 0.5])):
         engine = world({0: (2, 1)})
-        carry(method.round(warmed(method), context(2)), worlds.world(), engine=engine)
+        run_generator(method.round(warmed(method), context(2)), worlds.make_world(), engine=engine)
         (ask,) = asked(engine)
         assert ask.local.mu == 0.5
         assert ask.start.tolist() == [0, 0, 1, 1]
@@ -163,7 +160,7 @@ def test_a_client_never_seen_is_compared_with_the_first_centres() -> None:
     state = after(warmed(), {0: (0, 9), 1: (1, 9), 2: (50, 50), 3: (50, 50)}, context(2))  # groups drift: centre 0 is reseeded
     assert state.first.tolist() == [[2, 0], [0, 11]]
     engine = world({4: (7, 7)})
-    state = carry(TWO.round(warmed(), context(2, (4,))), worlds.world(), engine=engine)
+    state = run_generator(TWO.round(warmed(), context(2, (4,))), worlds.make_world(), engine=engine)
     warm, training = asked(engine)
     assert (warm.purpose, warm.models.tolist(), warm.local.mu) == ("warm-up", [W0.tolist()], 0.0)
     assert training.start.tolist() == [1]  # (1, 9) is nearest to (0, 11)
@@ -175,7 +172,7 @@ def test_a_client_never_seen_is_compared_with_the_first_centres() -> None:
 def test_a_client_never_seen_may_take_the_lowest_loss() -> None:
     method = FeSEM(groups=2, newcomers="loss")
     engine = world({4: (7, 7)}, losses=(0.1, 0.9))
-    carry(method.round(warmed(method), context(2, (4,))), worlds.world(), engine=engine)
+    run_generator(method.round(warmed(method), context(2, (4,))), worlds.make_world(), engine=engine)
     assert asked(engine)[0].start.tolist() == [0]
 
 
@@ -184,7 +181,7 @@ def test_what_is_compared() -> None:
     # all (29 against 36), and (0, 6) on neither; with a body of 40, (40, 4) is nearer to centre 0 on both, (40, 6) only on all.
     rows = np.array([[40, 6]], dtype=np.float32)
     centres = np.array([[2, 0], [0, 11]], dtype=np.float32)
-    np.testing.assert_allclose(squared_distances(rows, centres), [[38**2 + 36, 40**2 + 25]])
+    np.testing.assert_allclose(compute_squared_distances(rows, centres), [[38**2 + 36, 40**2 + 25]])
     for on, members in (("all", 0), ("last_layer", 1)):
         method = FeSEM(groups=2, assign_on=on)  # type: ignore[arg-type]
         assert after(warmed(method), {0: (40, 6), 1: (2, 0)}, context(2), method).groups[0] == members
@@ -207,10 +204,10 @@ def test_capped_centres_and_silent_warm_ups() -> None:
     state = warmed(FeSEM(groups=9), ctx)
     assert len(state.models) == 4
     assert ctx.notes.named["groups_capped"] == 5
-    start = carry(TWO.start(lambda i=0: W0, context(0)), worlds.world(), engine=world({}))
+    start = run_generator(TWO.start(lambda i=0: W0, context(0)), worlds.make_world(), engine=world({}))
     silent = FakeEngine(lambda ask, client: None)
-    assert carry(TWO.round(start, context(1)), worlds.world(), engine=silent) is start
-    assert len(carry(TWO.round(start, context(2)), worlds.world(), engine=world({})).first) == 2  # tried again
+    assert run_generator(TWO.round(start, context(1)), worlds.make_world(), engine=silent) is start
+    assert len(run_generator(TWO.round(start, context(2)), worlds.make_world(), engine=world({})).first) == 2  # tried again
 
 
 def test_controls_hold_their_groups() -> None:
@@ -233,9 +230,9 @@ def test_controls_hold_their_groups() -> None:
 
 def test_serving() -> None:
     state = after(warmed(), {0: (2, 1), 1: (0, 9), 2: (1, 11)}, context(2))  # groups of one and three
-    serving = carry(TWO.serve(state, np.array([4, 0, 3]), context(2)), worlds.world(), engine=world({}))
+    serving = run_generator(TWO.serve(state, np.array([4, 0, 3]), context(2)), worlds.make_world(), engine=world({}))
     assert serving.rows.tolist() == [1, 0, 1]
-    silent = carry(TWO.serve(state, np.array([4, 0]), context(2)), worlds.world(), engine=FakeEngine(lambda ask, client: None))
+    silent = run_generator(TWO.serve(state, np.array([4, 0]), context(2)), worlds.make_world(), engine=FakeEngine(lambda ask, client: None))
     assert silent.rows.tolist() == [1, 0]  # the largest group's for a client that does not answer
     assert TWO.central(state).names == ("group 0", "group 1")
 
@@ -245,7 +242,7 @@ def test_one_centre_without_distance_term_is_uniform_fedavg(plan: Plan) -> None:
     ours = play(FeSEM(groups=1, lam=0.0), plan=plan, rounds=4)
     theirs = play(FedAvg(weighting="uniform"), plan=plan, rounds=4)
     for a, b in zip(ours.states, theirs.states, strict=True):
-        assert isinstance(a, Centres)
+        assert isinstance(a, FeSEMState)
         assert a.models.tobytes() == b.models.tobytes()  # type: ignore[attr-defined]
     assert play(FeSEM(groups=1, lam=0.1), plan=plan, rounds=4).data[-1] != ours.data[-1]
 
@@ -268,14 +265,14 @@ def test_the_number_of_centres_can_be_found() -> None:
         curve = read.curves[choice]
         assert 2 <= len(curve) <= 3
         state = found.states[-1]
-        assert isinstance(state, Centres)
+        assert isinstance(state, FeSEMState)
         assert len(state.models) == read.k
         assert read.k == 1 + np.nanargmax(curve) or choice != "silhouette"
     asked = play(FeSEM(groups="auto", most=3), plan=plan, rounds=2)
     structure, state = asked.records[1].notes.choice, asked.states[-1]
     assert structure is not None
     assert structure.how == "structure"  # unless said otherwise
-    assert isinstance(state, Centres)
+    assert isinstance(state, FeSEMState)
     assert len(state.models) == structure.k <= 3
 
 

@@ -5,23 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
-from coterie.core.errors import UserError
 from coterie.core.layout import Layout, Slice
 from coterie.core.method import Context
-from coterie.core.parameters import layout_of
+from coterie.core.model import make_layout
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.methods.catalogue import build
-from coterie.methods.centres import Centres
-from coterie.methods.fesem import FeSEM
+from coterie.methods.fesem import FeSEM, FeSEMState
 from coterie.methods.fesem_ma import MatchedFeSEM
 from coterie.models.mlp import Mlp
 from coterie.testing import worlds
-from coterie.testing.fake import FakeEngine
-from coterie.testing.play import PLAN, carry, play
+from coterie.testing.fakes import FakeEngine
+from coterie.testing.play import PLAN, play, run_generator
 
-LAYOUT = layout_of(Mlp((1, 2, 1)))  # hidden weights, hidden biases, output weights, output bias: 2 + 2 + 2 + 1 numbers
+LAYOUT = make_layout(Mlp((1, 2, 1)))  # hidden weights, hidden biases, output weights, output bias: 2 + 2 + 2 + 1 numbers
 A = [5.0, 0, 0, 5, 1, 2, 0]
 A_TURNED = [0.0, 5, 5, 0, 2, 1, 0]  # the same function: its two neurons in the other order
 B = [-5.0, 0, 0, -5, 1, 2, 0]
@@ -32,14 +31,14 @@ def context(round_: int, clients: int) -> Context:
     return Context(Roster.of([f"c{i}" for i in range(clients)], np.ones(clients, dtype=np.int64)), LAYOUT, Plan(), 0, round_)
 
 
-def round_of(method: FeSEM, state: Centres, answers: list[list[float]], round_: int = 2) -> Centres:
+def round_of(method: FeSEM, state: FeSEMState, answers: list[list[float]], round_: int = 2) -> FeSEMState:
     engine = FakeEngine(lambda ask, client: {"vectors": answers[client], "sizes": 1, "steps": 1})
-    return carry(method.round(state, context(round_, len(answers))), worlds.world(), engine=engine)
+    return run_generator(method.round(state, context(round_, len(answers))), worlds.make_world(), engine=engine)
 
 
-def centres(*models: list[float], members: list[int]) -> Centres:
+def centres(*models: list[float], members: list[int]) -> FeSEMState:
     stack: Floats = np.array(models, dtype=np.float32)
-    return Centres(stack, np.array(members), np.zeros(7, dtype=np.float32), stack)
+    return FeSEMState(stack, np.array(members), np.zeros(7, dtype=np.float32), stack)
 
 
 def test_matched_models_are_compared_and_averaged() -> None:
@@ -65,7 +64,7 @@ def test_the_warm_up_is_matched_with_the_common_start() -> None:
     ctx = context(1, 4)
     answers = [A, A_TURNED, [*A[:-1], 9.0], [*A_TURNED[:-1], 9.0]]
     engine = FakeEngine(lambda ask, client: {"vectors": answers[client], "sizes": 1, "steps": 1})
-    state = carry(MatchedFeSEM(groups=2).round(start, ctx), worlds.world(), engine=engine)
+    state = run_generator(MatchedFeSEM(groups=2).round(start, ctx), worlds.make_world(), engine=engine)
     assert state.groups.tolist() == [0, 0, 1, 1]  # by index k-means would part them by the order of their neurons
     assert state.models.tolist() == [A, [*A[:-1], 9.0]]
     assert ctx.notes.named["reordered"] == 2
@@ -78,8 +77,8 @@ def test_without_hidden_neurons_it_is_fesem() -> None:
 
 @pytest.mark.parametrize("model", ["mlp(6,5)", "mlp(4)"])
 def test_on_a_network_it_trains(model: str) -> None:
-    history = play(build("fesem_ma(groups=2)"), world=worlds.world(model), rounds=3)
-    assert isinstance(history.states[-1], Centres)
+    history = play(build("fesem_ma(groups=2)"), world=worlds.make_world(model), rounds=3)
+    assert isinstance(history.states[-1], FeSEMState)
     assert np.isfinite(history.states[-1].models).all()
     assert len(history.states[-1].models) == 2
 

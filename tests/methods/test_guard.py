@@ -9,15 +9,14 @@ import pytest
 from coterie.core.asks import Train
 from coterie.core.local import Local
 from coterie.methods.catalogue import build
-from coterie.methods.guard import Guard, Guarded
-from coterie.methods.held_out import set_apart, standing_apart
-from coterie.testing.by_hand import context, dialogue, layout, model, trained
+from coterie.methods.guard import Guard, GuardState, find_outliers, find_outlying_replies
+from coterie.testing.fakes import make_context, make_layout, make_model, make_trained, run_dialogue
 from coterie.testing.play import PLAN, play
 from methods.noted import mixing_of
 
 NEUTRAL = ("guard(rule=trim,trim=0,hold=false)", "guard(rule=krum,trim=0,hold=false)", "guard(rule=clip,bound=inf,hold=false)")
 METHODS = ("fedavg", "simprox", "simagg", "fedsim(clusters=2)", "fedgroup(groups=2)", "fesem(groups=2)", "ifca(groups=2)", "feddist")
-REPLY = trained([0, 1, 2, 3], [[0, 0], [1, 2], [2, 1], [90, 80]], [1, 1, 1, 1])
+REPLY = make_trained([0, 1, 2, 3], [[0, 0], [1, 2], [2, 1], [90, 80]], [1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("spec", METHODS)
@@ -40,9 +39,9 @@ def test_a_rule_that_leaves_all_in_is_the_method_exactly(spec: str) -> None:
     ],
 )
 def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expected: list[float]) -> None:
-    ctx = context([1, 1, 1, 1])
-    state, _ = dialogue(
-        Guard(method=build("fedavg"), rule=rule, trim=0.3, least=3).round(Guarded(model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY
+    ctx = make_context([1, 1, 1, 1])
+    state, _ = run_dialogue(
+        Guard(method=build("fedavg"), rule=rule, trim=0.3, least=3).round(GuardState(make_model(5, 5), *np.zeros((2, 4), int)), ctx), REPLY
     )
     np.testing.assert_allclose(state.inner.models, [expected], rtol=1e-6)
     assert mixing_of(ctx).averages == (rule == "krum")
@@ -52,14 +51,15 @@ def test_a_round_of_fedavg_by_hand(rule: Literal["trim", "median", "krum"], expe
 def test_what_is_kept_of_the_model_before_stays() -> None:
     # Reptile's half step from (4, 4) towards the median (1.5, 1.5)
     guard = Guard(method=build("feddist(beta=0.5)"), rule="median", least=3)
-    state, _ = dialogue(guard.round(Guarded(model(4, 4), *np.zeros((2, 4), int)), context([1, 1, 1, 1])), REPLY)
+    state, _ = run_dialogue(guard.round(GuardState(make_model(4, 4), *np.zeros((2, 4), int)), make_context([1, 1, 1, 1])), REPLY)
     np.testing.assert_allclose(state.inner.models, [[2.75, 2.75]])
 
 
 def test_of_two_replies_no_rule_can_tell_which_is_false() -> None:
     guard = Guard(method=build("fedavg"), rule="median", least=1)
-    state, _ = dialogue(
-        guard.round(Guarded(model(0, 0), *np.zeros((2, 4), int)), context([1, 1, 1, 3])), trained([0, 3], [[0, 0], [4, 8]], [1, 3])
+    state, _ = run_dialogue(
+        guard.round(GuardState(make_model(0, 0), *np.zeros((2, 4), int)), make_context([1, 1, 1, 3])),
+        make_trained([0, 3], [[0, 0], [4, 8]], [1, 3]),
     )
     np.testing.assert_allclose(state.inner.models, [[3, 6]])
 
@@ -87,8 +87,10 @@ def test_of_four_replies_no_hostile_one_can_be_told() -> None:
 def test_of_five_replies_one_hostile_moves_little() -> None:
     vectors = [[0, 0], [1, 0], [0, 1], [1, 1], [900, 900]]
     for rule in ("trim", "median", "krum", "geometric", "clip"):
-        guard, ctx = Guard(method=build("fedavg"), rule=rule), context([1] * 5)
-        state, _ = dialogue(guard.round(Guarded(model(5, 5), *np.zeros((2, 5), int)), ctx), trained(range(5), vectors, [1] * 5))
+        guard, ctx = Guard(method=build("fedavg"), rule=rule), make_context([1] * 5)
+        state, _ = run_dialogue(
+            guard.round(GuardState(make_model(5, 5), *np.zeros((2, 5), int)), ctx), make_trained(range(5), vectors, [1] * 5)
+        )
         assert np.abs(state.inner.models).max() <= 1.5, rule  # the mean is 180.4
         assert "unguarded" not in ctx.notes.named
 
@@ -104,44 +106,44 @@ def crowd(n: int, odd: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_those_who_stand_apart_are_found_and_nobody_else(seed: int) -> None:
-    assert np.flatnonzero(set_apart(crowd(30, 6, seed))).tolist() == list(range(24, 30))
-    assert not set_apart(crowd(30, 0, seed)).any()
-    assert not set_apart(np.zeros((30, 4), np.float32)).any()
+    assert np.flatnonzero(find_outliers(crowd(30, 6, seed))).tolist() == list(range(24, 30))
+    assert not find_outliers(crowd(30, 0, seed)).any()
+    assert not find_outliers(np.zeros((30, 4), np.float32)).any()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_among_many_the_same_are_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = np.full((1, 6), 7.0, np.float32)
-    exact = set_apart(crowd(300, 40, seed))
-    monkeypatch.setattr("coterie.methods.held_out.MANY", 10)
-    monkeypatch.setattr("coterie.methods.held_out.COMPARED", 100)
+    exact = find_outliers(crowd(300, 40, seed))
+    monkeypatch.setattr("coterie.methods.guard.MANY", 10)
+    monkeypatch.setattr("coterie.methods.guard.LANDMARKS", 100)
     assert np.flatnonzero(exact).tolist() == list(range(260, 300))
-    assert set_apart(crowd(300, 40, seed)).tolist() == exact.tolist() == set_apart(crowd(300, 40, seed) + origin, origin).tolist()
-    assert not set_apart(crowd(300, 0, seed)).any()
-    assert not set_apart(np.zeros((30, 4), np.float32)).any()
+    assert find_outliers(crowd(300, 40, seed)).tolist() == exact.tolist() == find_outliers(crowd(300, 40, seed) + origin, origin).tolist()
+    assert not find_outliers(crowd(300, 0, seed)).any()
+    assert not find_outliers(np.zeros((30, 4), np.float32)).any()
 
 
 def test_only_updates_from_one_model_are_compared_and_not_few() -> None:
     models = np.array([[0.0] * 6, [50.0] * 6], np.float32)
     start = np.array([0] * 24 + [1] * 6)
     ask = Train(np.arange(30), models, Local(), start=start)
-    reply = trained(range(30), models[start] + crowd(30, 6), [1] * 30)
-    compared, apart = standing_apart(ask, reply, layout((6, "weight")))
+    reply = make_trained(range(30), models[start] + crowd(30, 6), [1] * 30)
+    compared, apart = find_outlying_replies(ask, reply, make_layout((6, "weight")))
     assert compared.tolist() == [True] * 24 + [False] * 6
     assert not apart.any()
 
 
 def test_who_stands_apart_more_often_than_not_stays_out() -> None:
     n = 30
-    guard, ctx = Guard(method=build("fedavg"), rule="trim", trim=0.0), context([1] * n, 6)
-    reply = trained(range(n), crowd(n, 6), [1] * n)
-    state, _ = dialogue(guard.round(Guarded(model(*[0.0] * 6), *np.zeros((2, n), int)), ctx), reply)
+    guard, ctx = Guard(method=build("fedavg"), rule="trim", trim=0.0), make_context([1] * n, 6)
+    reply = make_trained(range(n), crowd(n, 6), [1] * n)
+    state, _ = run_dialogue(guard.round(GuardState(make_model(*[0.0] * 6), *np.zeros((2, n), int)), ctx), reply)
     np.testing.assert_allclose(state.inner.models[0], crowd(n, 6)[:24].mean(axis=0), rtol=1e-5)
     assert ctx.notes.named["held_out"].tolist() == list(range(24, 30))
     assert state.apart.tolist() == [0] * 24 + [1] * 6
     assert state.judged.tolist() == [1] * n
-    few = trained(range(20, 30), np.ones((10, 6)), [1] * 10)  # too few to compare: what was seen before decides
-    ctx = context([1] * n, 6, round_=2)
-    again, _ = dialogue(guard.round(state, ctx), few)
+    few = make_trained(range(20, 30), np.ones((10, 6)), [1] * 10)  # too few to compare: what was seen before decides
+    ctx = make_context([1] * n, 6, round_=2)
+    again, _ = run_dialogue(guard.round(state, ctx), few)
     assert mixing_of(ctx).clients.tolist() == [20, 21, 22, 23]
     assert again.judged.tolist() == [1] * n

@@ -11,14 +11,14 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.records import RoundRecord
 from coterie.methods.catalogue import build
-from coterie.run.drive import drive
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import Lane, make_lanes
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, carry, loop, play, round_context
+from coterie.testing.play import PLAN, AlteredEngine, get_loop_engine, make_round_context, play, run_generator
 
 MODELS = ("mclr", "mlp(4)")
 
@@ -27,8 +27,8 @@ MODELS = ("mclr", "mlp(4)")
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_fedprox_without_mu_is_fedavg(model: str, weighting: str) -> None:
     for plan in (PLAN, replace(PLAN, dropout=0.3)):
-        prox = play(build(f"fedprox(mu=0,weighting={weighting})"), world=worlds.world(model), plan=plan, rounds=4)
-        avg = play(build(f"fedavg(weighting={weighting})"), world=worlds.world(model), plan=plan, rounds=4)
+        prox = play(build(f"fedprox(mu=0,weighting={weighting})"), world=worlds.make_world(model), plan=plan, rounds=4)
+        avg = play(build(f"fedavg(weighting={weighting})"), world=worlds.make_world(model), plan=plan, rounds=4)
         assert prox.data == avg.data
         assert [r.cost for r in prox.records] == [r.cost for r in avg.records]
 
@@ -47,9 +47,9 @@ def test_fedprox_keeps_stragglers_and_fedavg_drops_them() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_fedsgd_is_fedavg_with_one_full_batch(model: str) -> None:
     full = replace(PLAN, local=PLAN.local.but(epochs=1, batch_size=None))
-    sgd = play(build("fedsgd"), world=worlds.world(model), rounds=4)
-    assert sgd.data == play(build("fedavg"), world=worlds.world(model), plan=full, rounds=4).data
-    assert sgd.data != play(build("fedavg"), world=worlds.world(model), rounds=4).data
+    sgd = play(build("fedsgd"), world=worlds.make_world(model), rounds=4)
+    assert sgd.data == play(build("fedavg"), world=worlds.make_world(model), plan=full, rounds=4).data
+    assert sgd.data != play(build("fedavg"), world=worlds.make_world(model), rounds=4).data
 
 
 def test_fedsgd_is_one_step_down_the_mean_gradient() -> None:
@@ -58,7 +58,7 @@ def test_fedsgd_is_one_step_down_the_mean_gradient() -> None:
     before, after = (state.models[0] for state in history.states)  # type: ignore[attr-defined]
     mixing = history.records[1].notes.mixing
     assert mixing is not None
-    (probe,) = loop().run([Stamped(Gradient(mixing.clients, before), 0, 1)])
+    (probe,) = get_loop_engine().run([StampedAsk(Gradient(mixing.clients, before), 0, 1)])
     np.testing.assert_allclose(after, before - PLAN.local.lr * np.average(probe.vectors, axis=0, weights=probe.sizes), atol=1e-6)
 
 
@@ -73,7 +73,7 @@ def test_server_momentum_without_momentum_is_the_method_itself() -> None:
 
 def test_server_momentum_by_hand() -> None:
     """Reddi et al., Algorithm 2 (FedAvgM): m = beta m + delta, w = w + lr m, with one reply that moves every weight by one."""
-    engine = Altered(lambda s, n, r: replace(r, vectors=s.ask.models[s.ask.start] + 1) if isinstance(s.ask, Train) else r)
+    engine = AlteredEngine(lambda s, n, r: replace(r, vectors=s.ask.models[s.ask.start] + 1) if isinstance(s.ask, Train) else r)
     history = play(build("fedavg+server(beta1=0.5,lr=0.25)"), engine=engine, rounds=3)
     moves = np.diff([state.inner.models[0, 0] for state in history.states])  # type: ignore[attr-defined]
     np.testing.assert_allclose(moves, [0.25, 0.25 * 1.5, 0.25 * 1.75], rtol=1e-5)  # m = 1, 1.5, 1.75
@@ -96,24 +96,24 @@ def test_fine_tuning_trains_like_the_method_it_wraps(spec: str) -> None:
 
 def test_fine_tuning_is_training_from_the_model_served() -> None:
     """Serving in any order, each client gets the model that it trained itself."""
-    method, world = build("fedavg+finetune(epochs=2)"), worlds.world()
+    method, world = build("fedavg+finetune(epochs=2)"), worlds.make_world()
     state = play(method).states[-1]
     clients = np.array([4, 0, 3])
-    serving = carry(method.serve(state, clients, round_context(world)), world)
+    serving = run_generator(method.serve(state, clients, make_round_context(world)), world)
     for client, row in zip(clients, serving.rows, strict=True):
         ask = Train(np.array([client]), state.models, PLAN.local.but(epochs=2), purpose="fine-tune")  # type: ignore[attr-defined]
-        assert serving.models[row].tobytes() == carry(iter(ask), world).vectors[0].tobytes()
+        assert serving.models[row].tobytes() == run_generator(iter(ask), world).vectors[0].tobytes()
 
 
 def test_local_only_until_participation_is_fedavg_with_one_client() -> None:
     plan = replace(PLAN, cohort=None)
-    alone = play(build("local"), world=worlds.lonely_world(), plan=plan)
-    avg = play(build("fedavg"), world=worlds.lonely_world(), plan=plan)
-    assert [s.models.everybodys().tobytes() for s in alone.states] == [s.models.tobytes() for s in avg.states]  # type: ignore[attr-defined]
+    alone = play(build("local"), world=worlds.make_single_client_world(), plan=plan)
+    avg = play(build("fedavg"), world=worlds.make_single_client_world(), plan=plan)
+    assert [s.models.get_all_rows().tobytes() for s in alone.states] == [s.models.tobytes() for s in avg.states]  # type: ignore[attr-defined]
 
 
 def test_local_only_without_validation_samples_serves_its_latest_model() -> None:
-    federation = worlds.tiny()
+    federation = worlds.make_federation()
     assert federation.validation is not None
     parts = type(federation.train).of([part[:0] if i == 0 else part for i, part in enumerate(federation.validation)])
     world = World.of(federation.with_(validation=parts), "mclr")
@@ -127,7 +127,7 @@ def test_fedprox_falls_behind_fedavg_on_iid_data() -> None:
     """The FedSim paper's Table 4: -20.92 points on synthetic(iid) over 100 rounds; over 30 rounds we ask for 12 to 28."""
     world = World.of(load("synthetic(iid)"), "mclr")
     plan = Plan(rounds=30, cohort=10, local=Local(epochs=20, batch_size=10, lr=0.01))
-    lanes = lanes_of([("fedavg", build("fedavg")), ("fedprox", build("fedprox(mu=1)"))], (0, 1), world.problem, plan)
+    lanes = make_lanes([("fedavg", build("fedavg")), ("fedprox", build("fedprox(mu=1)"))], (0, 1), world.problem, plan)
     accuracy: dict[tuple[str, int], list[float]] = {}
 
     def watch(lane: Lane, record: RoundRecord) -> None:
@@ -147,7 +147,7 @@ def test_local_only_keeps_a_model_for_those_who_trained_and_for_nobody_else() ->
     history = play(build("local"), plan=plan, rounds=3)
     took_part: set[int] = set()
     for round_, state in enumerate(history.states[1:], start=1):
-        took_part |= set(round_context(worlds.world(), plan=plan, round_=round_).cohort().tolist())
-        assert set(np.flatnonzero(state.models.has).tolist()) == took_part  # type: ignore[attr-defined]
+        took_part |= set(make_round_context(worlds.make_world(), plan=plan, round_=round_).cohort().tolist())
+        assert set(np.flatnonzero(state.models.has_row).tolist()) == took_part  # type: ignore[attr-defined]
         assert len(state.models.rows) == len(took_part)  # type: ignore[attr-defined]
     assert len(took_part) < 6

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
 from coterie.core.asks import Losses, LossTable, Train
-from coterie.core.errors import UserError
-from coterie.methods.catalogue import build, spec_of
+from coterie.methods.catalogue import build, get_spec
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.grouped import Groups
 from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.testing import worlds
-from coterie.testing.by_hand import context, dialogue, emptied, trained
-from coterie.testing.play import PLAN, Altered, absent, as_it_is, carry, play, round_context
+from coterie.testing.fakes import make_context, make_trained, remove_clients, run_dialogue
+from coterie.testing.play import PLAN, AlteredEngine, drop_replies, make_round_context, pass_unchanged, play, run_generator
 
 TWO = IFCA(groups=2)
 SIZES = [1, 3, 2]
@@ -29,15 +29,15 @@ def table(losses: Any, clients: Any = (0, 1, 2)) -> LossTable:
     return LossTable(np.array(clients), np.array(losses, np.float64), np.array(SIZES)[list(clients)])
 
 
-REPLY = trained([0, 1, 2], [[1, 1], [3, 3], [6, 6]], SIZES)
+REPLY = make_trained([0, 1, 2], [[1, 1], [3, 3], [6, 6]], SIZES)
 
 
 def test_round_by_hand() -> None:
     # Clients 0 and 1 take model 0 (loss .1 < .2, .3 < .9), client 2 takes model 1. Uniform: (1 + 3) / 2 = 2 and 6.
     before = state([[0, 0], [9, 9]])
     losses = table([[0.1, 0.2], [0.3, 0.9], [0.8, 0.5]])
-    ctx = context(SIZES)
-    after, (ask, train) = dialogue(TWO.round(before, ctx), losses, REPLY)
+    ctx = make_context(SIZES)
+    after, (ask, train) = run_dialogue(TWO.round(before, ctx), losses, REPLY)
     assert isinstance(ask, Losses)
     assert len(ask.models) == 2
     assert train.start.tolist() == [0, 0, 1]
@@ -46,13 +46,13 @@ def test_round_by_hand() -> None:
     assert ctx.notes.named["collapsed"] == 0
     assert ctx.notes.named["switched"] == 0  # nobody had a group to leave
     # By samples: (1 * 1 + 3 * 3) / 4 = 2.5.
-    after, _ = dialogue(replace(TWO, weighting="samples").round(before, context(SIZES)), losses, REPLY)
+    after, _ = run_dialogue(replace(TWO, weighting="samples").round(before, make_context(SIZES)), losses, REPLY)
     np.testing.assert_allclose(after.models[0], [2.5, 2.5])
 
 
 def test_a_model_that_nobody_takes_stays_and_is_a_collapse() -> None:
-    ctx = context(SIZES)
-    after, _ = dialogue(TWO.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
+    ctx = make_context(SIZES)
+    after, _ = run_dialogue(TWO.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
     assert after.models[1].tolist() == [9, 9]
     assert ctx.notes.named["collapsed"] == 1
 
@@ -60,15 +60,15 @@ def test_a_model_that_nobody_takes_stays_and_is_a_collapse() -> None:
 def test_a_client_that_misses_the_probe_goes_on_with_its_last_model() -> None:
     before = state([[0, 0], [9, 9]], groups=(-1, 1, 0))
     losses = table([[0.8, 0.5]], clients=(2,))
-    after, (_, train) = dialogue(TWO.round(before, context(SIZES)), losses, REPLY.of(np.array([1, 2])))
+    after, (_, train) = run_dialogue(TWO.round(before, make_context(SIZES)), losses, REPLY.of(np.array([1, 2])))
     assert train.clients.tolist() == [1, 2]  # of client 0 nothing is known
     assert train.start.tolist() == [1, 1]
     assert after.groups.tolist() == [-1, 1, 1]
 
 
 def test_a_client_whose_losses_change_switches() -> None:
-    ctx = context(SIZES)
-    after, _ = dialogue(TWO.round(state([[0, 0], [9, 9]], groups=(0, 1, 1)), ctx), table([[0.2, 0.1], [0.2, 0.1], [0.2, 0.1]]), REPLY)
+    ctx = make_context(SIZES)
+    after, _ = run_dialogue(TWO.round(state([[0, 0], [9, 9]], groups=(0, 1, 1)), ctx), table([[0.2, 0.1], [0.2, 0.1], [0.2, 0.1]]), REPLY)
     assert after.groups.tolist() == [1, 1, 1]
     assert ctx.notes.named["switched"] == 1
     assert ctx.notes.named["collapsed"] == 1
@@ -91,15 +91,15 @@ def test_more_groups_than_clients_are_capped() -> None:
 
 def test_nobody_answers() -> None:
     before = state([[0, 0], [9, 9]], groups=(0, 1, -1))
-    assert dialogue(TWO.round(before, context(SIZES)), emptied(table([[0, 0]] * 3)), emptied(REPLY))[0] is before
-    assert dialogue(TWO.round(before, context(SIZES)), table([[0, 0]] * 3), emptied(REPLY))[0] is before
+    assert run_dialogue(TWO.round(before, make_context(SIZES)), remove_clients(table([[0, 0]] * 3)), remove_clients(REPLY))[0] is before
+    assert run_dialogue(TWO.round(before, make_context(SIZES)), table([[0, 0]] * 3), remove_clients(REPLY))[0] is before
 
 
 @pytest.mark.parametrize(("assign", "starts"), [("one", [0, 0, 0]), ("round_robin", [0, 1, 0]), ("oracle", [1, 0, 1])])
 def test_controls(assign: Any, starts: list[int]) -> None:
     method = replace(TWO, assign=assign)
-    ctx = context(SIZES, truth=np.array([1, 0, 1]))
-    _, (_, train) = dialogue(method.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
+    ctx = make_context(SIZES, truth=np.array([1, 0, 1]))
+    _, (_, train) = run_dialogue(method.round(state([[0, 0], [9, 9]]), ctx), table([[0.1, 0.2]] * 3), REPLY)
     assert train.start.tolist() == starts
 
 
@@ -108,10 +108,10 @@ def test_random_control_keeps_the_sizes() -> None:
     losses = LossTable(np.arange(n), np.tile([[0.1, 0.2]], (n, 1)), np.ones(n, np.int64))
     losses.losses[:4] = [0.2, 0.1]
     before = state(np.zeros((2, 2)), np.full(n, -1))
-    reply = trained(list(range(n)), np.zeros((n, 2)), [1] * n)
+    reply = make_trained(list(range(n)), np.zeros((n, 2)), [1] * n)
     starts: list[Ids] = []
     for seed in (0, 0, 1):
-        _, (_, train) = dialogue(replace(TWO, assign="random").round(before, context([1] * n, seed=seed)), losses, reply)
+        _, (_, train) = run_dialogue(replace(TWO, assign="random").round(before, make_context([1] * n, seed=seed)), losses, reply)
         assert sorted(train.start) == [0] * 8 + [1] * 4
         starts.append(train.start)
     assert starts[0].tolist() == starts[1].tolist() != starts[2].tolist()
@@ -135,18 +135,18 @@ def test_a_client_that_joins_later_is_dealt_out_like_the_others() -> None:
     # Round robin: by number over the models, whatever its losses say. Random: the group of somebody drawn, so that groups grow as they are.
     losses, later = table([[0.1, 0.2]], clients=(2,)), REPLY
     before = state([[0, 0], [9, 9]], groups=(1, 1, -1))
-    robin, (ask, _) = dialogue(replace(TWO, assign="round_robin").round(before, context(SIZES)), losses, later)
+    robin, (ask, _) = run_dialogue(replace(TWO, assign="round_robin").round(before, make_context(SIZES)), losses, later)
     assert ask.clients.tolist() == [2]  # the others are not asked for their losses
     assert robin.groups.tolist() == [1, 1, 0]
     for seed in range(4):
-        drawn, _ = dialogue(replace(TWO, assign="random").round(before, context(SIZES, seed=seed)), losses, later)
+        drawn, _ = run_dialogue(replace(TWO, assign="random").round(before, make_context(SIZES, seed=seed)), losses, later)
         assert drawn.groups.tolist() == [1, 1, 1]  # both others are in group 1
 
 
 def test_oracle_has_a_model_for_every_true_group() -> None:
-    started = carry(
-        IFCA(groups=2, assign="oracle").start(lambda i=0: np.zeros(2, np.float32), context(SIZES, truth=np.array([0, 2, 1]))),
-        worlds.world(),
+    started = run_generator(
+        IFCA(groups=2, assign="oracle").start(lambda i=0: np.zeros(2, np.float32), make_context(SIZES, truth=np.array([0, 2, 1]))),
+        worlds.make_world(),
     )
     assert len(started.models) == 3
     with pytest.raises(UserError, match="oracle"):
@@ -156,15 +156,17 @@ def test_oracle_has_a_model_for_every_true_group() -> None:
 def test_number_of_groups_from_a_probe() -> None:
     # Nine clients in three directions; pre-training shows them.
     directions = np.repeat([[5, 0], [-3, 4], [-3, -4]], 3, axis=0) + np.arange(9)[:, None] * 0.01
-    ctx = context([1] * 9, round_=0)
+    ctx = make_context([1] * 9, round_=0)
     method = IFCA(groups="auto", choice="silhouette")
-    started, (probe,) = dialogue(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained(list(range(9)), directions, [1] * 9))
+    started, (probe,) = run_dialogue(
+        method.start(lambda i=0: np.zeros(2, np.float32), ctx), make_trained(list(range(9)), directions, [1] * 9)
+    )
     assert isinstance(probe, Train)
     assert probe.purpose == "probe"
     assert len(started.models) == 3
     assert ctx.notes.choice is not None
     assert ctx.notes.choice.k == 3
-    silent, _ = dialogue(method.start(lambda i=0: np.zeros(2, np.float32), ctx), trained([], np.zeros((0, 2)), []))
+    silent, _ = run_dialogue(method.start(lambda i=0: np.zeros(2, np.float32), ctx), make_trained([], np.zeros((0, 2)), []))
     assert len(silent.models) == 1  # where nobody answers nothing speaks for more
 
 
@@ -179,19 +181,21 @@ def test_number_of_groups_may_be_asked_for(choice: Any) -> None:
 
 
 def test_serving() -> None:
-    world, method = worlds.world(), IFCA(groups=2)
+    world, method = worlds.make_world(), IFCA(groups=2)
     last = play(method, rounds=3).states[-1]
     assert isinstance(last, Groups)
     clients = np.array([5, 0, 3])
-    serving = carry(method.serve(last, clients, round_context(world)), world)
-    best = carry(iter(Losses(np.array([0, 3, 5]), last.models)), world).losses.argmin(axis=1)
+    serving = run_generator(method.serve(last, clients, make_round_context(world)), world)
+    best = run_generator(iter(Losses(np.array([0, 3, 5]), last.models)), world).losses.argmin(axis=1)
     assert serving.rows.tolist() == [best[2], best[0], best[1]]
-    engine = Altered(absent(clients, (1,)))
-    fallback = carry(method.serve(replace(last, groups=np.array([1, 1, 0, -1, 1, 0])), clients, round_context(world)), world, engine=engine)
+    engine = AlteredEngine(drop_replies(clients, (1,)))
+    fallback = run_generator(
+        method.serve(replace(last, groups=np.array([1, 1, 0, -1, 1, 0])), clients, make_round_context(world)), world, engine=engine
+    )
     assert fallback.rows.tolist() == [0, 1, 1]  # its last group, or the largest
-    engine = Altered(as_it_is)
-    carry(
-        replace(method, assign="random").serve(replace(last, groups=np.zeros(6, np.int64)), clients, round_context(world)),
+    engine = AlteredEngine(pass_unchanged)
+    run_generator(
+        replace(method, assign="random").serve(replace(last, groups=np.zeros(6, np.int64)), clients, make_round_context(world)),
         world,
         engine=engine,
     )
@@ -200,7 +204,7 @@ def test_serving() -> None:
 
 def test_names_and_settings() -> None:
     assert isinstance(build("hypocluster(groups=4)"), HypoCluster)
-    assert spec_of(IFCA(groups=2)) == "ifca(groups=2)"
+    assert get_spec(IFCA(groups=2)) == "ifca(groups=2)"
     bad: list[dict[str, Any]] = [{"groups": 0}, {"probe": 0}, {"most": 0}]
     for settings in bad:
         with pytest.raises(UserError, match=next(iter(settings))):

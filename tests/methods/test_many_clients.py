@@ -32,7 +32,7 @@ GROUPED = ["robust(groups=2,trim=0)", "robust(groups=2,trim=0.1)", "fesem(groups
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SWITCHES:
         monkeypatch.setattr(f"coterie.{name}.MANY", 10)
-    monkeypatch.setattr("coterie.methods.centre_distances.MANY", 10)
+    monkeypatch.setattr("coterie.methods.fesem.MANY", 10)
 
 
 def noted(result: ct.Result, method: str, name: str = "landmarks") -> list[int]:
@@ -89,8 +89,8 @@ def test_neighbours_are_those_of_all_pairs(pairs: int, monkeypatch: pytest.Monke
 
     exact = run()
     many(monkeypatch)
-    monkeypatch.setattr("coterie.grouping.nearest.PAIRS", pairs)
-    monkeypatch.setattr("coterie.grouping.many.neighbours.OPENED", 9)  # all cells: what is found then is exact
+    monkeypatch.setattr("coterie.grouping.neighbours.PAIRS", pairs)
+    monkeypatch.setattr("coterie.grouping.neighbours.OPENED", 9)  # all cells: what is found then is exact
     found = run()
     assert found.rounds["loss"].tolist() == exact.rounds["loss"].tolist()
     assert noted(found, "neighbourprox(gamma=0.5)") == ([] if pairs else [4, 4])
@@ -102,7 +102,7 @@ def test_a_client_that_comes_later_joins_by_the_same_cosine(monkeypatch: pytest.
         return ct.study(EXPERTS, data=DATA, rounds=3, epochs=3, lr=0.1, dropout=0.6, seeds=[0])
 
     exact = run()
-    monkeypatch.setattr("coterie.methods.experts.MANY", 1)
+    monkeypatch.setattr("coterie.methods.fedex.MANY", 1)
     found = run()
     last = [result.groups.query("round == 3").sort_values("client")["group"].tolist() for result in (exact, found)]
     assert adjusted_rand_score(*last) == 1.0
@@ -113,7 +113,7 @@ def test_newcomers_are_asked_in_pieces_and_placed_alike(monkeypatch: pytest.Monk
         return ct.study("ifca(groups=3,assign=random)", data=DATA, rounds=2, cohort=5, seeds=[0])
 
     whole = run()
-    monkeypatch.setattr("coterie.core.holdings.AT_ONCE", 7)
+    monkeypatch.setattr("coterie.core.method.MAX_NEWCOMERS", 7)
     pieces = run()
     assert whole.groups["group"].tolist() == pieces.groups["group"].tolist()
     assert whole.rounds["loss"].tolist() == pieces.rounds["loss"].tolist()  # of everybody, most of whom are newcomers

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
-from coterie.core.errors import UserError
 from coterie.core.mixing import Mixing, mix
-from coterie.core.parameters import layout_of, read, torch_seeded, write
-from coterie.methods.matching import aligned, chain, unmatched
+from coterie.core.model import make_layout, read_vector, use_torch_seed, write_vector
+from coterie.methods.fesem_ma import align_model, build_layer_chain, compute_matching_cost
 from coterie.models.catalogue import build_model
 from coterie.models.cnn import Architecture, Cnn
 from coterie.models.mlp import Mlp
@@ -30,12 +30,12 @@ def normed() -> nn.Module:
 
 def made(kind: type, seed: int = 0) -> tuple[nn.Module, Floats]:
     """A model of the kind with no number left at its initial zero or one."""
-    with torch_seeded(seed):
+    with use_torch_seed(seed):
         module: nn.Module = {Mlp: mlp, Cnn: cnn, nn.Sequential: normed}[kind]()
         with torch.no_grad():
             for tensor in [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]:
                 tensor.add_(0.3 * torch.rand_like(tensor))
-    return module.eval(), read(module)
+    return module.eval(), read_vector(module)
 
 
 def shuffled(module: nn.Module, seed: int) -> Floats:
@@ -61,9 +61,9 @@ def shuffled(module: nn.Module, seed: int) -> Floats:
 
 def outputs(module: nn.Module, vector: Floats) -> Tensor:
     shape = (16, 2, 12, 8) if isinstance(module, Cnn) else (16, 4)
-    with torch_seeded(99):
+    with use_torch_seed(99):
         x = torch.randn(shape)
-    write(module, torch.as_tensor(vector))
+    write_vector(module, torch.as_tensor(vector))
     with torch.no_grad():
         result: Tensor = module(x)
     return result
@@ -75,21 +75,21 @@ KINDS = pytest.mark.parametrize("kind", [Mlp, Cnn, nn.Sequential])
 @KINDS
 def test_alignment_undoes_a_shuffle(kind: type) -> None:
     module, vector = made(kind)
-    layout = layout_of(module)
+    layout = make_layout(module)
     other = shuffled(module, seed=1)
     assert not np.array_equal(other, vector)
     torch.testing.assert_close(outputs(module, other), outputs(module, vector), rtol=1e-4, atol=1e-5)  # the same function
-    np.testing.assert_array_equal(aligned(other, vector, chain(layout)), vector)
-    assert unmatched(other, vector, chain(layout), layout) == 0.0
+    np.testing.assert_array_equal(align_model(other, vector, build_layer_chain(layout)), vector)
+    assert compute_matching_cost(other, vector, build_layer_chain(layout), layout) == 0.0
 
 
 @KINDS
 def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
     module, vector = made(kind)
-    layers = chain(layout_of(module))
+    layers = build_layer_chain(make_layout(module))
     others = np.stack([shuffled(module, seed) for seed in range(1, 5)])
     average = Mixing.average(np.arange(4), np.ones(4))
-    matched = mix(average, np.stack([aligned(other, others[0], layers) for other in others]), others[:1])[0]
+    matched = mix(average, np.stack([align_model(other, others[0], layers) for other in others]), others[:1])[0]
     torch.testing.assert_close(outputs(module, matched), outputs(module, vector), rtol=1e-4, atol=1e-5)
     plain = mix(average, others, others[:1])[0]
     assert (outputs(module, plain) - outputs(module, vector)).abs().max() > 0.05  # by index they do not
@@ -99,7 +99,7 @@ def test_shuffled_models_average_to_the_same_function(kind: type) -> None:
 def test_alignment_never_changes_the_function(kind: type) -> None:
     module, vector = made(kind)
     _, stranger = made(kind, seed=5)
-    moved = aligned(stranger, vector, chain(layout_of(module)))
+    moved = align_model(stranger, vector, build_layer_chain(make_layout(module)))
     assert not np.array_equal(moved, stranger)
     torch.testing.assert_close(outputs(module, moved), outputs(module, stranger), rtol=1e-4, atol=1e-5)
 
@@ -107,28 +107,30 @@ def test_alignment_never_changes_the_function(kind: type) -> None:
 @KINDS
 def test_matching_sees_through_noise(kind: type) -> None:
     module, vector = made(kind)
-    layout = layout_of(module)
-    layers = chain(layout)
+    layout = make_layout(module)
+    layers = build_layer_chain(layout)
     noisy = shuffled(module, seed=2) + np.float32(1e-3) * np.random.default_rng(0).standard_normal(len(vector)).astype(np.float32)
-    assert unmatched(noisy, vector, layers, layout) == pytest.approx(1e-6 * layout.compared.sum(), rel=0.5)  # what the noise added
-    assert unmatched(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
+    assert compute_matching_cost(noisy, vector, layers, layout) == pytest.approx(
+        1e-6 * layout.compared.sum(), rel=0.5
+    )  # what the noise added
+    assert compute_matching_cost(noisy, vector, layers, layout) < ((noisy - vector)[layout.compared] ** 2).sum() / 100
 
 
 def test_a_model_without_hidden_neurons_stays_as_it_is() -> None:
     module = Mlp((4, 3))
-    vector, other = read(module), -read(module)
-    np.testing.assert_array_equal(aligned(other, vector, chain(layout_of(module))), other)
+    vector, other = read_vector(module), -read_vector(module)
+    np.testing.assert_array_equal(align_model(other, vector, build_layer_chain(make_layout(module))), other)
 
 
 def test_matching_by_hand() -> None:
     # One input, two hidden neurons, one output. The reference's neurons have (weight, bias) (1, 0) and (0, 1), the model's (0, 2) and
     # (2, 0): in the other order the distances are 1 + 1 instead of 5 + 5. Its outgoing weights (7, 8) turn round with them: against
     # (8, 8) that leaves 0 + 1. With output biases 0 and 3: cost 2 + 1 + 9 = 12.
-    layout = layout_of(Mlp((1, 2, 1)))
+    layout = make_layout(Mlp((1, 2, 1)))
     reference = np.array([1, 0, 0, 1, 8, 8, 0], dtype=np.float32)
     model = np.array([0, 2, 2, 0, 7, 8, 3], dtype=np.float32)
-    assert aligned(model, reference, chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
-    assert unmatched(model, reference, chain(layout), layout) == 12.0
+    assert align_model(model, reference, build_layer_chain(layout)).tolist() == [2, 0, 0, 2, 8, 7, 3]
+    assert compute_matching_cost(model, reference, build_layer_chain(layout), layout) == 12.0
 
 
 def test_models_that_are_no_chain_are_refused() -> None:
@@ -140,5 +142,5 @@ def test_models_that_are_no_chain_are_refused() -> None:
 
     for module in (Skipping(), nn.Sequential(nn.Linear(4, 6), nn.Linear(5, 3)), build_model("lstm(vocabulary=9)", (5,), 2)):
         with pytest.raises(UserError, match="use fesem instead"):
-            chain(layout_of(module))
-    assert len(chain(worlds.batch_norm_world().model.layout)) == 2
+            build_layer_chain(make_layout(module))
+    assert len(build_layer_chain(worlds.make_batch_norm_world().model.layout)) == 2

@@ -12,8 +12,8 @@ from coterie.core.states import Models
 from coterie.methods.catalogue import build, methods
 from coterie.testing import worlds
 from coterie.testing.contracts import CHECKS, Checked
-from coterie.testing.fake import FakeEngine
-from coterie.testing.play import carry, play, round_context
+from coterie.testing.fakes import FakeEngine
+from coterie.testing.play import make_round_context, play, run_generator
 from methods.noted import mixing_of
 from methods.trimmed_average import TrimmedAverage
 
@@ -31,13 +31,15 @@ def test_contract(check: Callable[[Checked], None]) -> None:
 
 def test_the_longest_update_is_left_out() -> None:
     """One equation, by hand: of four clients that move by 1, 2, 3 and 100, a quarter (the last) does not count."""
-    ctx = round_context(worlds.world())
+    ctx = make_round_context(worlds.make_world())
     moves = dict(zip(ctx.cohort().tolist(), (1.0, 2.0, 3.0, 100.0), strict=True))
 
     def answer(ask: Any, client: int) -> Mapping[str, Any]:
         return {"vectors": np.full(18, moves[client]), "sizes": 10, "steps": 1}
 
-    state = carry(TrimmedAverage().round(Models(np.zeros((1, 18), np.float32)), ctx), worlds.world(), engine=FakeEngine(answer))
+    state = run_generator(
+        TrimmedAverage().round(Models(np.zeros((1, 18), np.float32)), ctx), worlds.make_world(), engine=FakeEngine(answer)
+    )
     np.testing.assert_allclose(state.models, np.full((1, 18), 2.0), rtol=1e-6)
     assert mixing_of(ctx).replies.tolist() == [[1 / 3, 1 / 3, 1 / 3, 0.0]]
 

@@ -7,7 +7,7 @@ import pytest
 
 import coterie as ct
 from coterie.core.asks import Train
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 
 DATA, MODEL = "synthetic(0,0,clients=12)/labelswap(groups=2)", 610  # and the numbers of softmax regression on it
@@ -18,7 +18,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many clients each ask to train by itself, which is not of a round, went to."""
     found, run = list[int](), LoopEngine.run
 
-    def counted(self: LoopEngine, asks: Sequence[Stamped]) -> list[Any]:
+    def counted(self: LoopEngine, asks: Sequence[StampedAsk]) -> list[Any]:
         found.extend(len(each.ask.clients) for each in asks if isinstance(each.ask, Train) and each.ask.purpose != "train")
         return run(self, asks)
 
@@ -39,7 +39,7 @@ def test_large_models_of_newcomers_come_some_at_a_time(
 
     whole = run()
     assert max(trained) > 4
-    monkeypatch.setattr("coterie.core.holdings.PLACED", MODEL)  # a cohort is asked together whatever it sends
+    monkeypatch.setattr("coterie.core.method.MAX_PLACED_NUMBERS", MODEL)  # a cohort is asked together whatever it sends
     pieces = run()
     assert max(trained) == 4
     assert whole.rounds["accuracy"].tolist() == pieces.rounds["accuracy"].tolist()

@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Context, Round, done
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.states import Models, to_bytes
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.own_norm import OwnNorm
-from coterie.run.costs import cost_of
+from coterie.run.costs import compute_cost
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, as_it_is, carry, play, round_context
+from coterie.testing.play import PLAN, AlteredEngine, make_round_context, pass_unchanged, play, run_generator
 
-WORLD = worlds.batch_norm_world()
+WORLD = worlds.make_batch_norm_world()
 LAYOUT = WORLD.model.layout
 EVERYBODY = replace(PLAN, cohort=None, local=Local(epochs=2, batch_size=None, lr=0.1))
 NORM = OwnNorm(method=FedAvg()).columns(LAYOUT)
@@ -42,15 +42,15 @@ def test_two_rounds_are_those_of_clients_that_keep_their_norms(keep: Any, column
     shared, own = WORLD.model.initial(0)(), np.repeat(WORLD.model.initial(0)()[None], 4, axis=0)
     for round_ in (1, 2):
         own[:, np.setdiff1d(np.arange(LAYOUT.size), columns)] = np.delete(shared, columns)
-        engine = Altered(as_it_is, WORLD)
-        [trained] = engine.run([Stamped(Train(clients, own, EVERYBODY.local, start=clients), seed=0, round_=round_)])
+        engine = AlteredEngine(pass_unchanged, WORLD)
+        [trained] = engine.run([StampedAsk(Train(clients, own, EVERYBODY.local, start=clients), seed=0, round_=round_)])
         own = trained.vectors.copy()
         mean = (sizes[:, None] * own.astype(np.float64)).sum(0) / sizes.sum()
         shared = np.where(np.isin(np.arange(LAYOUT.size), columns), shared, mean).astype(np.float32)
     state: Any = play(OwnNorm(method=FedAvg(), keep=keep), world=WORLD, plan=EVERYBODY, rounds=2).states[-1]
     np.testing.assert_allclose(state.inner.models[0], shared, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(state.own, own[:, columns], rtol=1e-5, atol=1e-6)
-    serving = carry(OwnNorm(method=FedAvg(), keep=keep).serve(state, clients, round_context(WORLD, EVERYBODY)), WORLD)
+    serving = run_generator(OwnNorm(method=FedAvg(), keep=keep).serve(state, clients, make_round_context(WORLD, EVERYBODY)), WORLD)
     served = serving.models[serving.rows]
     np.testing.assert_allclose(served[:, columns], own[:, columns], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.delete(served, columns, 1), np.repeat(np.delete(shared, columns)[None], 4, 0), rtol=1e-5, atol=1e-6)
@@ -63,11 +63,11 @@ def test_without_batch_norm_it_is_the_method() -> None:
 
 
 def test_norms_that_stay_are_not_charged() -> None:
-    engine = Altered(as_it_is, WORLD)
+    engine = AlteredEngine(pass_unchanged, WORLD)
     play(OwnNorm(method=FedAvg()), world=WORLD, plan=EVERYBODY, rounds=1, engine=engine)
     ask = next(s.ask for s in engine.asked if isinstance(s.ask, Train))
-    [reply] = engine.inner.run([Stamped(ask, seed=0, round_=1)])
-    found = cost_of(ask, reply)
+    [reply] = engine.inner.run([StampedAsk(ask, seed=0, round_=1)])
+    found = compute_cost(ask, reply)
     assert found.bytes_down == 4 * 4 * (LAYOUT.size - len(NORM))
     assert found.bytes_up == 4 * 4 * (LAYOUT.size - len(NORM) + 2)  # and how many samples and steps
 
@@ -76,7 +76,7 @@ def test_who_has_not_trained_is_served_the_initial_norms() -> None:
     method, plan = OwnNorm(method=FedAvg()), replace(EVERYBODY, cohort=1)
     state: Any = play(method, world=WORLD, plan=plan, rounds=1).states[-1]
     assert state.seen.sum() == 1
-    serving = carry(method.serve(state, np.arange(4), round_context(WORLD, plan)), WORLD)
+    serving = run_generator(method.serve(state, np.arange(4), make_round_context(WORLD, plan)), WORLD)
     initial = WORLD.model.initial(0)()[NORM]
     same = [bool((serving.models[row][NORM] == initial).all()) for row in serving.rows]
     assert same == (~state.seen).tolist()
@@ -98,4 +98,4 @@ def test_models_that_answer_together_are_refused() -> None:
     method = OwnNorm(method=Together())
     state = play(OwnNorm(method=FedAvg()), world=WORLD, plan=EVERYBODY, rounds=1).states[-1]
     with pytest.raises(UserError, match=r"answer together .* leave fedbn away"):
-        carry(method.serve(state, np.arange(4), round_context(WORLD, EVERYBODY)), WORLD)  # type: ignore[arg-type]
+        run_generator(method.serve(state, np.arange(4), make_round_context(WORLD, EVERYBODY)), WORLD)  # type: ignore[arg-type]

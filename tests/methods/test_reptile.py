@@ -5,21 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.reptile import FedDist, FedDWS
-from coterie.testing.by_hand import context, dialogue, emptied, model, trained
+from coterie.testing.fakes import make_context, make_model, make_trained, remove_clients, run_dialogue
 from coterie.testing.play import PLAN, play
 from methods.noted import mixing_of
 
-REPLY = trained([0, 1], [[1, 0], [3, 8]], [1, 3])
+REPLY = make_trained([0, 1], [[1, 0], [3, 8]], [1, 3])
 
 
 def test_steps_by_hand() -> None:
     # w = (1, 4). FedDist: mean (2, 4), w + .5 * ((2, 4) - w) = (1.5, 4). FedDWS: mean (1 + 9, 24) / 4 = (2.5, 6) -> (1.75, 5).
     for method, expected in ((FedDist(beta=0.5), [1.5, 4.0]), (FedDWS(beta=0.5), [1.75, 5.0])):
-        ctx = context([1, 3])
-        state, _ = dialogue(method.round(model(1, 4), ctx), REPLY)
+        ctx = make_context([1, 3])
+        state, _ = run_dialogue(method.round(make_model(1, 4), ctx), REPLY)
         np.testing.assert_allclose(state.models, [expected])
         mixing = mixing_of(ctx)
         assert mixing.before.tolist() == [[0.5]]
@@ -28,7 +28,7 @@ def test_steps_by_hand() -> None:
 
 def test_default_step_is_six_tenths() -> None:
     assert FedDist().beta == FedDWS().beta == 0.6
-    state, _ = dialogue(FedDist().round(model(0, 0), context([1, 3])), REPLY)
+    state, _ = run_dialogue(FedDist().round(make_model(0, 0), make_context([1, 3])), REPLY)
     np.testing.assert_allclose(state.models, [[1.2, 2.4]], rtol=1e-6)
 
 
@@ -41,8 +41,8 @@ def test_a_whole_step_is_fedavg_exactly(dropout: float) -> None:
 
 
 def test_nobody_answers() -> None:
-    before = model(1, 4)
-    assert dialogue(FedDist().round(before, context([1, 3])), emptied(REPLY))[0].models is before.models
+    before = make_model(1, 4)
+    assert run_dialogue(FedDist().round(before, make_context([1, 3])), remove_clients(REPLY))[0].models is before.models
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf")])

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.errors import UserError
-from coterie.methods.clustered_once import Clusters
+from coterie._util.errors import UserError
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.robust import Robust, trimmed_mean
-from coterie.testing.by_hand import context, dialogue, emptied, trained
+from coterie.methods.grouped import OneShotState
+from coterie.methods.robust import Robust, compute_trimmed_mean
+from coterie.testing.fakes import make_context, make_trained, remove_clients, run_dialogue
 from coterie.testing.play import PLAN, play
 from methods.noted import mixing_of
 
@@ -20,14 +20,14 @@ def test_trimmed_mean_by_hand() -> None:
     # Without the lowest and the highest: first column 2, 3 -> 2.5; second column 5, 6 -> 5.5. Rows 1 and 2 count in the first, 0 and 3
     # in the second: each makes up a quarter of the whole.
     vectors = np.array([[1, 5], [2, 9], [3, -9], [99, 6]], np.float32)
-    mean, shares = trimmed_mean(vectors, 1)
+    mean, shares = compute_trimmed_mean(vectors, 1)
     assert mean.tolist() == [2.5, 5.5]
     assert shares.tolist() == [0.25] * 4
 
 
 def test_trimmed_mean_in_blocks_is_the_mean_without_the_ends() -> None:
     vectors = np.random.default_rng(0).normal(size=(7, 9000)).astype(np.float32)
-    mean, shares = trimmed_mean(vectors, 2)
+    mean, shares = compute_trimmed_mean(vectors, 2)
     np.testing.assert_allclose(mean, np.sort(vectors.astype(np.float64), axis=0)[2:5].mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(shares.sum(), 1.0)
 
@@ -37,11 +37,11 @@ def test_trimmed_means_of_many_are_those_of_few(n: int, d: int, share: float, va
     """Equal numbers too: a stable sort decides which of them count."""
     vectors = np.random.default_rng(seed).integers(values, size=(n, d)).astype(np.float32)
     cut = int(share * n)
-    mean, shares = trimmed_mean(vectors, cut)
+    mean, shares = compute_trimmed_mean(vectors, cut)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("coterie.methods.robust.MANY", 1)
-        patch.setattr("coterie.methods.robust.SORTED", 2 * n)
-        many, shares_of_many = trimmed_mean(vectors, cut)
+        patch.setattr("coterie.methods.robust.MAX_SORTED", 2 * n)
+        many, shares_of_many = compute_trimmed_mean(vectors, cut)
     np.testing.assert_allclose(many, mean, rtol=1e-6)
     np.testing.assert_array_equal(shares_of_many, shares)
 
@@ -54,9 +54,9 @@ def test_rounds_by_hand() -> None:
     # Ten clients near 1 and ten near -1, trim .1: in each cluster of ten the lowest and the highest are left out of every coordinate.
     up = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9]
     values = [*up, *(-v for v in up)]
-    start = Clusters(np.zeros((1, 2), np.float32), np.full(20, -1), False)
-    ctx = context([1] * 20)
-    state, _ = dialogue(Robust(groups=2, trim=0.1).round(start, ctx), trained(list(range(20)), rows(values), [1] * 20))
+    start = OneShotState(np.zeros((1, 2), np.float32), np.full(20, -1), False)
+    ctx = make_context([1] * 20)
+    state, _ = run_dialogue(Robust(groups=2, trim=0.1).round(start, ctx), make_trained(list(range(20)), rows(values), [1] * 20))
     assert state.groups.tolist() == [0] * 10 + [1] * 10
     np.testing.assert_allclose(state.models[:, 0], [1.45, -1.45], rtol=1e-6)
     mixing = mixing_of(ctx)
@@ -64,15 +64,15 @@ def test_rounds_by_hand() -> None:
     # In the first coordinate eight count; the second is all zeros, and a stable order leaves out the first and the last as well.
     np.testing.assert_allclose(mixing.replies[0, :10], [0, *[0.125] * 8, 0])
     # An attacker in the next round changes nothing beyond its place at the end.
-    bad = trained(list(range(10)), rows([*up[:9], 1e6]), [1] * 10)
-    after, _ = dialogue(Robust(groups=2, trim=0.1).round(state, context([1] * 20, round_=2)), bad)
+    bad = make_trained(list(range(10)), rows([*up[:9], 1e6]), [1] * 10)
+    after, _ = run_dialogue(Robust(groups=2, trim=0.1).round(state, make_context([1] * 20, round_=2)), bad)
     np.testing.assert_allclose(after.models[:, 0], [1.45, -1.45], rtol=1e-6)
 
 
 def test_where_nothing_is_trimmed_the_matrix_says_all() -> None:
-    start = Clusters(np.zeros((1, 2), np.float32), np.full(3, -1), False)
-    ctx = context([1, 5, 1])
-    state, _ = dialogue(Robust(groups=1).round(start, ctx), trained([0, 1, 2], rows([1, 2, 6]), [1, 5, 1]))
+    start = OneShotState(np.zeros((1, 2), np.float32), np.full(3, -1), False)
+    ctx = make_context([1, 5, 1])
+    state, _ = run_dialogue(Robust(groups=1).round(start, ctx), make_trained([0, 1, 2], rows([1, 2, 6]), [1, 5, 1]))
     np.testing.assert_allclose(state.models, [[3, 0]])  # uniform, and 5 % of three clients is nobody
     assert mixing_of(ctx).averages
     assert ctx.notes.named["odd_clients"].tolist() == []
@@ -90,17 +90,17 @@ def test_one_group_untrimmed_is_uniform_fedavg_exactly() -> None:
 
 def test_the_random_control_keeps_the_sizes() -> None:
     values = [1.0, 1.1, 1.2, -1.0, -1.1, -1.2, -1.3]
-    start = Clusters(np.zeros((1, 2), np.float32), np.full(7, -1), False)
-    reply = trained(list(range(7)), rows(values), [1] * 7)
+    start = OneShotState(np.zeros((1, 2), np.float32), np.full(7, -1), False)
+    reply = make_trained(list(range(7)), rows(values), [1] * 7)
     for seed in range(4):
-        state, _ = dialogue(Robust(groups=2, assign="random").round(start, context([1] * 7, seed=seed)), reply)
+        state, _ = run_dialogue(Robust(groups=2, assign="random").round(start, make_context([1] * 7, seed=seed)), reply)
         assert sorted(np.bincount(state.groups)) == [3, 4]
 
 
 def test_nobody_answers() -> None:
-    start = Clusters(np.zeros((1, 2), np.float32), np.full(2, -1), False)
-    reply = trained([0, 1], rows([1, 2]), [1, 1])
-    assert dialogue(Robust().round(start, context([1, 1])), emptied(reply))[0] is start
+    start = OneShotState(np.zeros((1, 2), np.float32), np.full(2, -1), False)
+    reply = make_trained([0, 1], rows([1, 2]), [1, 1])
+    assert run_dialogue(Robust().round(start, make_context([1, 1])), remove_clients(reply))[0] is start
 
 
 def test_bad_settings() -> None:

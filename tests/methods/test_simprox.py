@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.methods.catalogue import build
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.simprox import SimProx
 from coterie.testing import worlds
-from coterie.testing.by_hand import context, dialogue, emptied, layout, model, trained
 from coterie.testing.contracts import Checked, check_absent_is_as_if_not_picked, check_batch_norm, check_odd_cohorts
+from coterie.testing.fakes import make_context, make_layout, make_model, make_trained, remove_clients, run_dialogue
 from coterie.testing.play import PLAN, play
 
 # From w_t = (1, 0): two clients move up and down, one goes on to the right; each by a distance of 1.
-MODELS = trained([0, 1, 2], [[1, 1], [1, -1], [2, 0]], [1, 2, 5])
+MODELS = make_trained([0, 1, 2], [[1, 1], [1, -1], [2, 0]], [1, 2, 5])
 
 
 def round_of(method: SimProx, replies: Any = MODELS, start: tuple[float, ...] = (1, 0)) -> tuple[Any, dict[str, Any]]:
-    ctx = context([1] * (int(replies.clients.max()) + 1), len(start))
-    state, _ = dialogue(method.round(model(*start), ctx), replies)
+    ctx = make_context([1] * (int(replies.clients.max()) + 1), len(start))
+    state, _ = run_dialogue(method.round(make_model(*start), ctx), replies)
     return state.models[0], ctx.notes.named
 
 
@@ -64,7 +64,7 @@ def test_without_the_softmax_the_weights_are_eq_13() -> None:
 
 def test_small_moves_count_more() -> None:
     """Two clients share one similarity, so only exp(-g) differs: g = 1 and 2 give 1/(1 + 1/e) = .7311, and the softmax .6135."""
-    pair = trained([0, 1], [[1, 1], [3, 0]], [1, 1])
+    pair = make_trained([0, 1], [[1, 1], [3, 0]], [1, 1])
     first = 1 / (1 + exp(-1))
     assert round_of(SimProx(softmax=False), pair)[1]["weights"][0] == pytest.approx(first)
     assert round_of(SimProx(), pair)[1]["weights"][0] == pytest.approx(1 / (1 + exp(1 - 2 * first)))
@@ -82,39 +82,39 @@ def test_similarity_of_updates() -> None:
 
 
 def test_lambda_is_kept_above_tau_and_never_negative() -> None:
-    near = trained([0, 1], [[10, 1], [10, -1]], [1, 1])
+    near = make_trained([0, 1], [[10, 1], [10, -1]], [1, 1])
     assert round_of(SimProx(), near, (10, 0))[1]["lambda"] == pytest.approx(0.7)
-    against = trained([0, 1], [[-1, 0], [-2, 0]], [1, 1])
+    against = make_trained([0, 1], [[-1, 0], [-2, 0]], [1, 1])
     assert round_of(SimProx(), against)[1]["lambda"] == 0.0
     assert round_of(SimProx(), MODELS, (0, 0))[1]["lambda"] == 0.0  # a model of zeros has no direction
 
 
 def test_norms_in_the_log_domain() -> None:
     """exp(-2000) is zero in float64; the weights are still 1/(1 + 1/e) and its complement."""
-    far = trained([0, 1], [[2000, 0], [0, 2001]], [1, 1])
+    far = make_trained([0, 1], [[2000, 0], [0, 2001]], [1, 1])
     _, records = round_of(SimProx(softmax=False), far, (0, 0))
     np.testing.assert_allclose(records["weights"], [1 / (1 + exp(-1)), 1 / (1 + exp(1))], rtol=1e-9)
 
 
 def test_scaled_norms_depend_on_no_unit() -> None:
     moved = np.array([[1.0, 0], [0, 2], [-3, 0]])
-    small = round_of(SimProx(scale_norms=True), trained([0, 1, 2], moved / 100, [1] * 3), (0, 0))[1]["weights"]
-    large = round_of(SimProx(scale_norms=True), trained([0, 1, 2], moved * 100, [1] * 3), (0, 0))[1]["weights"]
+    small = round_of(SimProx(scale_norms=True), make_trained([0, 1, 2], moved / 100, [1] * 3), (0, 0))[1]["weights"]
+    large = round_of(SimProx(scale_norms=True), make_trained([0, 1, 2], moved * 100, [1] * 3), (0, 0))[1]["weights"]
     np.testing.assert_allclose(small, large, rtol=1e-5)
     assert small[0] > small[1] > small[2]
 
 
 def test_robust_weights_do_not_reward_a_client_that_stands_still() -> None:
     """g = 0, 1, 1.1, 1.2: the median is 1.05, deviations 1.05, .05, .05, .15, their median .1; so exp(-10.5) for the first."""
-    replies = trained(range(4), [[0, 0], [1, 0], [0, 1.1], [-1.2, 0]], [1] * 4)
+    replies = make_trained(range(4), [[0, 0], [1, 0], [0, 1.1], [-1.2, 0]], [1] * 4)
     plain = round_of(SimProx(softmax=False), replies, (0, 0))[1]["weights"]
     robust = round_of(SimProx(softmax=False, robust=True), replies, (0, 0))[1]["weights"]
     assert plain.argmax() == 0
     assert robust[0] < 1e-4
-    np.testing.assert_allclose(SimProx(robust=True).proximity(np.array([0, 1, 1.1, 1.2])), [-10.5, -0.5, -0.5, -1.5])
-    assert np.all(SimProx(robust=True).proximity(np.full(4, 0.3) + np.array([0, 1e-16, 0, 0])) == 0)
+    np.testing.assert_allclose(SimProx(robust=True).compute_log_proximity(np.array([0, 1, 1.1, 1.2])), [-10.5, -0.5, -0.5, -1.5])
+    assert np.all(SimProx(robust=True).compute_log_proximity(np.full(4, 0.3) + np.array([0, 1e-16, 0, 0])) == 0)
     # more than half alike: the median deviation is 0, and the mean one (.25) stands in
-    np.testing.assert_allclose(SimProx(robust=True).proximity(np.array([1, 1, 1, 2.0])), [0, 0, 0, -4])
+    np.testing.assert_allclose(SimProx(robust=True).compute_log_proximity(np.array([1, 1, 1, 2.0])), [0, 0, 0, -4])
 
 
 def test_times_samples() -> None:
@@ -123,24 +123,24 @@ def test_times_samples() -> None:
 
 
 def test_defined_cases() -> None:
-    alone = trained([0], [[4, 4]], [3])
+    alone = make_trained([0], [[4, 4]], [3])
     new, records = round_of(SimProx(), alone)
     assert new.tolist() == [4, 4]
     assert records["weights"].tolist() == [1.0]
-    still = trained([0, 1], [[1, 0], [1, 0]], [1, 1])  # sigma = 0: S = 1 for both
+    still = make_trained([0, 1], [[1, 0], [1, 0]], [1, 1])  # sigma = 0: S = 1 for both
     np.testing.assert_allclose(round_of(SimProx(), still)[1]["weights"], 0.5)
-    opposite = trained([0, 1], [[1, 0], [-1, 0]], [1, 1])  # lambda = 1 and cosine -1: 1 + S = 0
+    opposite = make_trained([0, 1], [[1, 0], [-1, 0]], [1, 1])  # lambda = 1 and cosine -1: 1 + S = 0
     _, records = round_of(SimProx(lambda0=1.0, tau=1e-9, similarity_of="updates", softmax=False), opposite, (0, 0))
     np.testing.assert_allclose(records["weights"], 0.5)
-    before = model(1, 0)
-    assert dialogue(SimProx().round(before, context([1])), emptied(alone))[0] is before
+    before = make_model(1, 0)
+    assert run_dialogue(SimProx().round(before, make_context([1])), remove_clients(alone))[0] is before
 
 
 def test_statistics_are_averaged_but_not_compared() -> None:
     """The third column is a statistic: it changes no weight, and is averaged with them."""
     wide = replace(MODELS, vectors=np.column_stack([MODELS.vectors, [100, -7, 3]]).astype(np.float32))
-    ctx = context([1, 1, 1], layout((2, "weight"), (1, "statistic")))
-    state, _ = dialogue(SimProx().round(model(1, 0, 0), ctx), wide)
+    ctx = make_context([1, 1, 1], make_layout((2, "weight"), (1, "statistic")))
+    state, _ = run_dialogue(SimProx().round(make_model(1, 0, 0), ctx), wide)
     weights = round_of(SimProx())[1]["weights"]
     assert ctx.notes.named["weights"].tobytes() == weights.tobytes()
     assert state.models[0, 2] == pytest.approx(weights @ [100, -7, 3], rel=1e-6)
@@ -165,16 +165,16 @@ def test_infinite_temperature_is_fedavg() -> None:
 )
 def test_identical_clients_get_equal_weights(settings: str) -> None:
     rng = np.random.default_rng(0)
-    same = trained(range(5), np.repeat(rng.normal(size=(1, 301)), 5, axis=0), [1] * 5)
-    ctx = context([1] * 5, 301)
-    dialogue(build(f"simprox({settings})").round(model(*rng.normal(size=301)), ctx), same)
+    same = make_trained(range(5), np.repeat(rng.normal(size=(1, 301)), 5, axis=0), [1] * 5)
+    ctx = make_context([1] * 5, 301)
+    run_dialogue(build(f"simprox({settings})").round(make_model(*rng.normal(size=301)), ctx), same)
     np.testing.assert_allclose(ctx.notes.named["weights"], 0.2, rtol=1e-12)
 
 
 def test_robust_weights_do_not_read_rounding() -> None:
     """The same samples in another order give the same model up to float32 rounding, which must not be scaled up into weights."""
     plan = replace(PLAN, cohort=None, local=Local(batch_size=None, lr=0.1))
-    history = play(SimProx(robust=True), world=worlds.identical_world(), plan=plan)
+    history = play(SimProx(robust=True), world=worlds.make_identical_world(), plan=plan)
     np.testing.assert_allclose(history.records[1].notes.named["weights"], 0.2, rtol=1e-2)
 
 
@@ -199,12 +199,12 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_shuffled_weights_are_the_same_ones_of_other_clients() -> None:
     """As a multiset they are SimProx's; over rounds every client gets each of them; and it matters who gets which."""
-    spread = trained(list(range(4)), [[1, 1], [1, 4], [3, 0], [9, 0]], [1, 2, 5, 7])
+    spread = make_trained(list(range(4)), [[1, 1], [1, 4], [3, 0], [9, 0]], [1, 2, 5, 7])
     own = round_of(SimProx(), spread)[1]["weights"]
     seen = []
     for round_ in range(12):
-        ctx = context([1] * 4, 2, round_=round_)
-        dialogue(SimProx(shuffled=True).round(model(1, 0), ctx), spread)
+        ctx = make_context([1] * 4, 2, round_=round_)
+        run_dialogue(SimProx(shuffled=True).round(make_model(1, 0), ctx), spread)
         dealt = ctx.notes.named["weights"]
         np.testing.assert_allclose(np.sort(dealt), np.sort(own))
         seen.append(dealt)

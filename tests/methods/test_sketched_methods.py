@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Train
-from coterie.core.errors import UserError
 from coterie.core.plan import Plan
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 from coterie.core.sketches import Sketch, project
 from coterie.methods.catalogue import build
-from coterie.testing.by_hand import context
 from coterie.testing.contracts import CHECKS, Checked
-from coterie.testing.play import PLAN, Altered, as_it_is, play
-from coterie.testing.worlds import newcomer_world, world
+from coterie.testing.fakes import make_context
+from coterie.testing.play import PLAN, AlteredEngine, pass_unchanged, play
+from coterie.testing.worlds import make_newcomer_world, make_world
 
-D = world().model.layout.size
+D = make_world().model.layout.size
 SKETCHED = (
     "fedsim(clusters=2,sketch=3)",
     "fedsim(clusters=2,sketch=3,sketch_clip=0.1,sketch_noise=0.5)",
@@ -41,20 +41,20 @@ def test_contract(spec: str, check: Any) -> None:
     ],
 )
 def test_a_sketch_as_long_as_the_whole_changes_no_bit(sketched: str, whole: str) -> None:
-    engine = Altered(as_it_is)
+    engine = AlteredEngine(pass_unchanged)
     assert play(build(sketched), engine=engine, rounds=3).data == play(build(whole), rounds=3).data
     assert all(getattr(stamped.ask, "sketch", None) is None for stamped in engine.asked)
 
 
 def asked(spec: str, rounds: int = 3, **options: Any) -> list[Any]:
-    engine = Altered(as_it_is, options.get("world"))
+    engine = AlteredEngine(pass_unchanged, options.get("world"))
     play(build(spec), engine=engine, rounds=rounds, **options)
     return [stamped.ask for stamped in engine.asked]
 
 
 def test_fedsim_asks_for_sketches_of_gradients_by_one_projection_and_for_nothing_else_of_them() -> None:
     probes = [ask for ask in asked("fedsim(clusters=2,sketch=3)") if isinstance(ask, Gradient)]
-    assert [ask.sketch for ask in probes] == [Sketch(3, key(0, "sketch"))] * 3
+    assert [ask.sketch for ask in probes] == [Sketch(3, make_key(0, "sketch"))] * 3
     automatic = [ask for ask in asked("fedsim(clusters=auto,sketch=3)") if isinstance(ask, Gradient)]
     assert all(ask.sketch is not None for ask in automatic)  # the choice of their number asks for no whole gradient, either
 
@@ -82,7 +82,7 @@ def test_fedgroups_directions_are_the_sketches_of_the_mean_updates() -> None:
         shares = [np.flatnonzero(full.groups == j) for j in range(len(full.directions))]
         same = [j for j, one in enumerate(shares) if one.tolist() == members.tolist()]
         if same:
-            np.testing.assert_allclose(direction, project(full.directions[same], Sketch(3, key(0, "sketch")))[0], atol=1e-5)
+            np.testing.assert_allclose(direction, project(full.directions[same], Sketch(3, make_key(0, "sketch")))[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("spec", ["fedgroup(groups=2,start_from=w0,sketch=4)", "fesem(groups=2,assign_on=sketch,sketch=4)"])
@@ -90,9 +90,9 @@ def test_newcomers_are_placed_by_their_sketch(spec: str) -> None:
     """Two clients come later: they pre-train and send four numbers each, and are in a group afterwards."""
     method, rounds = build(spec), 1
     begun = play(method, rounds=rounds, plan=Plan(rounds=99, evaluate_every=99, local=PLAN.local)).states[-1]
-    engine = Altered(as_it_is, newcomer_world())
+    engine = AlteredEngine(pass_unchanged, make_newcomer_world())
     plan = Plan(rounds=99, evaluate_every=99, local=PLAN.local)
-    state: Any = play(method, engine=engine, world=newcomer_world(), begin=(begun, rounds), rounds=rounds + 1, plan=plan).states[-1]
+    state: Any = play(method, engine=engine, world=make_newcomer_world(), begin=(begun, rounds), rounds=rounds + 1, plan=plan).states[-1]
     placing = [s.ask for s in engine.asked if isinstance(s.ask, Train) and s.ask.sketch is not None]
     assert [ask.clients.tolist() for ask in placing] == [[6, 7]]
     assert len(state.groups) == 8
@@ -120,7 +120,7 @@ def test_settings_that_have_no_meaning_are_refused(spec: str, told: str) -> None
 def test_fesem_compares_sketches_with_the_centres_own() -> None:
     """Distances in the sketch are those of the differences: a model at a centre is nearest to it, at distance zero."""
     method: Any = build("fesem(groups=2,assign_on=sketch,sketch=8)")
-    ctx = context([1, 1], 100)
+    ctx = make_context([1, 1], 100)
     centres = np.random.default_rng(0).normal(size=(2, 100)).astype(np.float32)
     apart = method.distances(centres, centres, ctx)
     assert np.diag(apart).tolist() == [0.0, 0.0]

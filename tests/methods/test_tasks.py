@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.tasks import Task, TaskName
 from coterie.data.catalogue import load
 from coterie.methods.catalogue import build, methods, wrappers
-from coterie.methods.trial import fewest
+from coterie.methods.group_number import choose_fewest_groups
 from coterie.run.study import study
 from coterie.testing import worlds
-from coterie.testing.contracts import models
-from coterie.testing.play import Altered, absent, backwards, play
+from coterie.testing.contracts import list_models
+from coterie.testing.play import AlteredEngine, drop_replies, play, reverse_clients
 
 TASKS: tuple[TaskName, ...] = ("regression", "multilabel")
 OTHERWISE = {"fedex": "fedex(groups=2,combiner=mean)", "local": "local(until=validation)"}
@@ -25,19 +25,19 @@ EVERYTHING = [*METHODS, *(f"fedavg+{name}" for name in wrappers)]
 @pytest.mark.parametrize("spec", EVERYTHING)
 def test_every_method_trains_on_every_task(spec: str, task: TaskName) -> None:
     """Two rounds change finite models, whatever the order of arrival; and who does not answer is as if not picked."""
-    world = worlds.world_of(task)
+    world = worlds.make_task_world(task)
     history = play(build(spec), world=world, rounds=2)
     assert history.data[2] != history.data[0]
-    assert all(np.isfinite(array).all() for array in models(history.states[-1]))
-    assert play(build(spec), world=world, rounds=2, engine=Altered(backwards, world)).data == history.data
+    assert all(np.isfinite(array).all() for array in list_models(history.states[-1]))
+    assert play(build(spec), world=world, rounds=2, engine=AlteredEngine(reverse_clients, world)).data == history.data
     gone = np.array([4])
-    silent = play(build(spec), world=world, rounds=1, engine=Altered(absent(gone, (1,)), world))
+    silent = play(build(spec), world=world, rounds=1, engine=AlteredEngine(drop_replies(gone, (1,)), world))
     assert silent.data == play(build(spec), world=world, rounds=1, missing=(gone, (1,))).data
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_identities_hold_for_every_task(task: TaskName) -> None:
-    world = worlds.world_of(task)
+    world = worlds.make_task_world(task)
     avg = play(build("fedavg"), world=world, rounds=2)
     assert play(build("fedsim(clusters=1)"), world=world, rounds=2).states[-1].models.tobytes() == avg.states[-1].models.tobytes()  # type: ignore[attr-defined]
     assert play(build("fedprox(mu=0)"), world=world, rounds=2).data == avg.data
@@ -45,7 +45,7 @@ def test_identities_hold_for_every_task(task: TaskName) -> None:
 
 def test_what_follows_confidence_in_classes_says_so() -> None:
     with pytest.raises(UserError, match=r"FedEx's combiner 'online' goes by classes, and this is a regression: use combiner=mean or own\."):
-        play(build("fedex"), world=worlds.world_of("regression"))
+        play(build("fedex"), world=worlds.make_task_world("regression"))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -71,14 +71,14 @@ def test_the_number_of_groups_needs_no_classes() -> None:
     found = study("fedgroup(groups=auto,choice=structure)", data=made, rounds=1)
     choice = found.evidence.frame("notes").query("name == 'choice'")["value"].iloc[0]
     assert json.loads(choice)["k"] == 2
-    history = play(build("fesem(groups=auto,choice=trial,most=2)"), world=worlds.world_of("regression"), rounds=1)  # by validated R2
-    assert all(np.isfinite(array).all() for array in models(history.states[-1]))
+    history = play(build("fesem(groups=auto,choice=trial,most=2)"), world=worlds.make_task_world("regression"), rounds=1)  # by validated R2
+    assert all(np.isfinite(array).all() for array in list_models(history.states[-1]))
 
 
 def test_the_error_of_a_validated_r2_by_hand() -> None:
     """R2 of 0.5 with 100 samples has an error of 2 sqrt(.5) (.5) / 10 = 0.0707: 0.44 is within it, 0.42 is not; a share's is 0.05."""
     regression = Task("regression")
-    assert fewest(np.array([0.44, 0.5]), 100, regression) == 1
-    assert fewest(np.array([0.42, 0.5]), 100, regression) == 2
-    assert fewest(np.array([0.44, 0.5]), 100) == 2
-    assert fewest(np.array([-7.0, -0.5]), 100, regression) == 2  # worse than the mean, and still the better
+    assert choose_fewest_groups(np.array([0.44, 0.5]), 100, regression) == 1
+    assert choose_fewest_groups(np.array([0.42, 0.5]), 100, regression) == 2
+    assert choose_fewest_groups(np.array([0.44, 0.5]), 100) == 2
+    assert choose_fewest_groups(np.array([-7.0, -0.5]), 100, regression) == 2  # worse than the mean, and still the better

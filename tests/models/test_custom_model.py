@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models import Mlp, build_model
 
 MODULE = """
 from math import prod
 from torch import nn
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 number = 3
 

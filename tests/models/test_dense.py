@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models import Mlp, build_model
 
 COUNTS = [

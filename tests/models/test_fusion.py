@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 from coterie.core.local import Local
 from coterie.data.federation import INPUTS
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.models import build_model
@@ -41,7 +41,7 @@ def test_a_federation_of_pairs_trains_it() -> None:
     world = World.of(plain.with_(x=rows, provenance={INPUTS: BAG.told()}), "fusion(4,image=efficientnet_lite0)")
     start = world.model.initial(0)()
     with LoopEngine(world, threads=1) as engine:
-        [found] = engine.run([Stamped(Train(np.arange(2), start, Local(batch_size=2, lr=0.01)), seed=0, round_=1)])
+        [found] = engine.run([StampedAsk(Train(np.arange(2), start, Local(batch_size=2, lr=0.01)), seed=0, round_=1)])
     for part in ("text", "image", "logits"):
         own = [s for s in world.model.layout.weights if f".{part}." in f".{s.name}"]
         assert own

@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import nn
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.mixing import Mixing
 from coterie.core.plan import Plan
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.core.states import Models
 from coterie.data.federation import Federation, Parts
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.simprox import SimProx
 from coterie.models import build_model
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, as_it_is, carry, round_context
+from coterie.testing.play import PLAN, AlteredEngine, make_round_context, pass_unchanged, run_generator
 
 PUBLISHED = [
     ("resnet18", 10, 11_173_962),
@@ -79,7 +79,7 @@ def test_errors(spec: str, shape: tuple[int, ...], sentence: str) -> None:
 
 def images(clients: int = 2, each: int = 2, side: int = 8) -> Federation:
     """Made-up colour images; every client has two more to be tested on."""
-    rng, n = generator(key(0, "images")), each + 2
+    rng, n = make_generator(make_key(0, "images")), each + 2
     parts = [np.split(np.arange(k * n, (k + 1) * n), [each]) for k in range(clients)]
     return Federation(
         name="images",
@@ -97,7 +97,7 @@ def made_once(spec: str) -> World:
     federation = images()
     torch.manual_seed(0)
     kept = build_model(spec, federation.input_shape, 3)
-    return worlds.made_world(federation, lambda: kept, spec)
+    return worlds.make_custom_world(federation, lambda: kept, spec)
 
 
 STEPS = Plan(local=Local(epochs=1, batch_size=4, lr=0.01))
@@ -108,7 +108,7 @@ def test_a_federation_trains_it(spec: str) -> None:
     world = made_once(spec)
     start: Floats = world.model.initial(0)()
     with LoopEngine(world, threads=1) as engine:
-        state = carry(SimProx().round(Models(start[None]), round_context(world, STEPS)), world, engine=engine)
+        state = run_generator(SimProx().round(Models(start[None]), make_round_context(world, STEPS)), world, engine=engine)
     after = state.models[0]
     assert np.isfinite(after).all()
     moved = {s.kind: bool((after[s.begin : s.end] != start[s.begin : s.end]).any()) for s in world.model.layout.slices}
@@ -118,20 +118,20 @@ def test_a_federation_trains_it(spec: str) -> None:
 
 def test_statistics_are_averaged_but_not_compared() -> None:
     """Whatever clients' statistics are, SimProx weighs the clients alike; and the new statistics are those weights' mean of them."""
-    world = worlds.batch_norm_world()
+    world = worlds.make_batch_norm_world()
     weights = world.model.layout.compared
 
-    def odd(stamped: Stamped, number: int, reply: Any) -> Any:
+    def odd(stamped: StampedAsk, number: int, reply: Any) -> Any:
         vectors = reply.vectors.copy()
         vectors[:, ~weights] = 100.0 * (1 + np.arange(len(vectors)))[:, None]
         return replace(reply, vectors=vectors)
 
     def mixed(engine: Engine) -> tuple[Mixing, Floats]:
-        ctx = round_context(world, replace(PLAN, cohort=None))
-        state = carry(SimProx().round(Models(world.model.initial(0)()[None]), ctx), world, engine=engine)
+        ctx = make_round_context(world, replace(PLAN, cohort=None))
+        state = run_generator(SimProx().round(Models(world.model.initial(0)()[None]), ctx), world, engine=engine)
         assert ctx.notes.mixing is not None
         return ctx.notes.mixing, state.models[0]
 
-    usual, (mixing, found) = mixed(Altered(as_it_is, world))[0], mixed(Altered(odd, world))
+    usual, (mixing, found) = mixed(AlteredEngine(pass_unchanged, world))[0], mixed(AlteredEngine(odd, world))
     assert mixing.replies.tobytes() == usual.replies.tobytes()
     np.testing.assert_allclose(found[~weights], mixing.replies[0] @ (100.0 * (1 + np.arange(4))), rtol=1e-6)

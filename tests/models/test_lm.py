@@ -9,20 +9,19 @@ import torch
 
 pytest.importorskip("transformers")
 
-from coterie.core.asks import Error, Evaluate, Gradient, Losses, Train
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
-from coterie.core.parameters import sent
+from coterie.core.model import get_sent_tensors
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.tasks import credits_of
+from coterie.core.tasks import compute_credits
 from coterie.data.tokenizer import tokenizer_at
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.fitting import check_fit
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.vectorised.each import StackedEach
+from coterie.engines.stacked.inference import StackedEachEvaluator
 from coterie.engines.workspace import Workspace
-from coterie.engines.world import World
+from coterie.engines.world import World, check_fit
 from coterie.models import build_model
 from coterie.models.causal import NextTokens, log_likelihoods
 from coterie.models.stacking import stacks_by_itself
@@ -47,7 +46,7 @@ def world_of(folder: Path, settings: str) -> World:
 
 
 def asked(engine: Any, ask: Any) -> Any:
-    return engine.run([Stamped(ask, seed=3, round_=1)])[0]
+    return engine.run([StampedAsk(ask, seed=3, round_=1)])[0]
 
 
 def start_of(world: World, seed: int = 0) -> Any:
@@ -104,7 +103,7 @@ def test_everybodys_own_model_is_judged_on_its_own_blocks(
     with LoopEngine(world) as loop, BatchedEngine(world, holds=True) as fast:
         fast.prepare(Local(epochs=1, batch_size=4, lr=0.1))
         expected, others = (asked(loop, Evaluate(Serving(CLIENTS, models, rows), part="train")) for rows in (CLIENTS, np.roll(CLIENTS, 1)))
-        monkeypatch.setattr(StackedEach, "many", 2)
+        monkeypatch.setattr(StackedEachEvaluator, "many", 2)
         monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", together * (LENGTH + 1) * len(VOCABULARY))
         monkeypatch.setattr(Workspace, "predict", lambda *_: pytest.fail("a client's model was judged by itself"))
         read, most = NextTokens._read, list[int]()
@@ -133,7 +132,7 @@ def test_every_route_gives_what_the_loop_gives(folder: Path, settings: str) -> N
         assert list(fast.routes().values()) == [SETTINGS[settings]]
         np.testing.assert_allclose(found.vectors, expected.vectors, rtol=1e-4, atol=1e-5)
         assert found.steps.tolist() == [6, 2, 2, 4]
-        for ask in (Gradient(CLIENTS, start), Losses(CLIENTS, start), Error(CLIENTS, start[None])):
+        for ask in (Gradient(CLIENTS, start), Losses(CLIENTS, start), AskErrors(CLIENTS, start[None])):
             one, two = asked(fast, ask), asked(loop, ask)
             for name in one.columns():
                 np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=2e-4, atol=1e-6)
@@ -153,7 +152,7 @@ def test_only_adapters_are_sent_and_the_body_is_shared(folder: Path) -> None:
     one.double()
     assert weights[1].dtype == torch.float32  # whoever goes elsewhere goes alone
     with BatchedEngine(world) as fast:
-        before = {name: t.numpy().tobytes() for name, t in two.state_dict().items() if name not in {n for n, _ in sent(two)}}
+        before = {name: t.numpy().tobytes() for name, t in two.state_dict().items() if name not in {n for n, _ in get_sent_tensors(two)}}
         asked(fast, Train(CLIENTS, start_of(world), Local(epochs=2, batch_size=4, lr=0.5)))
         after = world.model.module().state_dict()
     assert all(after[name].numpy().tobytes() == held for name, held in before.items())
@@ -183,7 +182,7 @@ def test_a_clients_score_is_its_mean_token_and_perplexity_that_of_all(folder: Pa
         assert mixed.sums[client, 1] == pytest.approx(both.mean(1).sum(), rel=1e-5)
         assert mixed.loss[client] == pytest.approx(-both.mean(), rel=1e-5)
         every.append(each)
-    score = credits_of(reply, world.federation.task).sum() / reply.sizes.sum()
+    score = compute_credits(reply, world.federation.task).sum() / reply.sizes.sum()
     assert np.exp(-score) == pytest.approx(np.exp(-np.concatenate(every).mean()), rel=1e-6)
     assert reply.hits.shape == (4, 0)
     assert central.sizes.tolist() == [5]

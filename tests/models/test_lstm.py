@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models import Recurrent, build_model
 from coterie.models.lstm import Cell, RecurrentLayer
 

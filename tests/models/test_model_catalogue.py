@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models import build_model, describe_model, models
 
 EVERY = [

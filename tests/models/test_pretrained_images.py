@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Ask, Losses, Train
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 from coterie.core.local import Local
-from coterie.core.parameters import sent
+from coterie.core.model import get_sent_tensors
 from coterie.data.federation import INPUTS
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.models import build_model
@@ -83,12 +83,12 @@ def test_every_tensor_finds_its_place(file: Path) -> None:
 def test_frozen_layers_are_computed_once_and_never_sent(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     world = World.of(images(), f"efficientnet_lite0(weights={file},train=head)")
-    assert [name for name, _ in sent(world.model.module())] == ["head.layers.0.weight", "head.layers.0.bias"]
+    assert [name for name, _ in get_sent_tensors(world.model.module())] == ["head.layers.0.weight", "head.layers.0.bias"]
     start, clients = world.model.initial(0)(), np.arange(2)
     asks: tuple[Ask[Any], ...] = (Train(clients, start, Local(epochs=2, batch_size=2, lr=0.1)), Losses(clients, start))
     with LoopEngine(world, threads=1) as loop, BatchedEngine(world) as fast:
         for name, ask in zip(("vectors", "losses"), asks, strict=True):
-            expected, found = (engine.run([Stamped(ask, seed=0, round_=1)])[0] for engine in (loop, fast))
+            expected, found = (engine.run([StampedAsk(ask, seed=0, round_=1)])[0] for engine in (loop, fast))
             np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5)
         assert list(fast.routes().values()) == ["fused"]
 
@@ -110,14 +110,14 @@ def test_parts_of_a_fusion_that_are_frozen(file: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     world = pairs(save_encoder(tmp_path / "encoder", tokenizer=False), file, settings)
-    names = [name for name, _ in sent(world.model.module())]
+    names = [name for name, _ in get_sent_tensors(world.model.module())]
     assert not any("image" in name or "embeddings" in name or ".inner.weight" in name for name in names)
     start, clients = world.model.initial(0)(), np.arange(2)
     start = start + 0.05 * np.random.default_rng(0).standard_normal(len(start)).astype(np.float32)
     ask = Train(clients, start, Local(epochs=2, batch_size=1, lr=0.1))  # batches of one: batch norms that stand still do not mind
     with LoopEngine(world, threads=1) as loop, BatchedEngine(world) as fast:
         before = {name: t.clone() for name, t in loop.space(world).module.state_dict().items() if name not in names}
-        expected, found = (engine.run([Stamped(ask, seed=0, round_=1)])[0] for engine in (loop, fast))
+        expected, found = (engine.run([StampedAsk(ask, seed=0, round_=1)])[0] for engine in (loop, fast))
         after = loop.space(world).module.state_dict()
         assert list(fast.routes().values()) == [route]
     np.testing.assert_allclose(found.vectors, expected.vectors, rtol=1e-4, atol=1e-5)

@@ -11,21 +11,21 @@ import torch
 pytest.importorskip("transformers")
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Losses, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.parameters import sent
+from coterie.core.model import get_sent_tensors
 from coterie.core.states import Models
 from coterie.data.tokenizer import tokenised
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.simprox import SimProx
 from coterie.models import build_model
 from coterie.models.frozen import FrozenBody
 from coterie.models.stacking import LoraLinear, stacks_by_itself
-from coterie.testing.play import PLAN, carry, round_context
+from coterie.testing.play import PLAN, make_round_context, run_generator
 from tiny_encoder import LENGTH, save_encoder, sentences, texts_federation
 
 SIZES = (9, 4, 1, 6)
@@ -42,7 +42,7 @@ def world_of(folder: Path, settings: str) -> World:
 
 
 def asked(engine: Any, ask: Any) -> Any:
-    return engine.run([Stamped(ask, seed=3, round_=1)])[0]
+    return engine.run([StampedAsk(ask, seed=3, round_=1)])[0]
 
 
 def start_of(world: World) -> Any:
@@ -77,13 +77,13 @@ def test_the_body_is_never_sent_and_stays_the_same_bit_for_bit(folder: Path, set
     assert world.model.layout.size < whole / 2
 
     def body(module: torch.nn.Module) -> dict[str, bytes]:
-        own = {name for name, _ in sent(module)}
+        own = {name for name, _ in get_sent_tensors(module)}
         return {name: tensor.numpy().tobytes() for name, tensor in module.state_dict().items() if name not in own}
 
     with LoopEngine(world) as loop, BatchedEngine(world) as fast:
         before = body(world.model.module())
         for engine in (loop, fast):
-            state = carry(SimProx().round(Models(start_of(world)[None]), round_context(world, PLAN)), world, engine=engine)
+            state = run_generator(SimProx().round(Models(start_of(world)[None]), make_round_context(world, PLAN)), world, engine=engine)
             assert np.isfinite(state.models).all()
             assert state.models.shape == (1, world.model.layout.size)
         assert body(loop.space(world).module) == before
@@ -117,7 +117,7 @@ def test_an_encoder_with_statistics_stands_still_too() -> None:
     before = body.state_dict()["1.running_mean"].clone()
     model.train()(torch.randn(8, 4) + 5)
     assert torch.equal(body.state_dict()["1.running_mean"], before)
-    assert [name for name, _ in sent(model)] == ["head.weight", "head.bias"]
+    assert [name for name, _ in get_sent_tensors(model)] == ["head.weight", "head.bias"]
 
 
 def test_adapters_begin_as_nothing_and_are_what_the_paper_says() -> None:

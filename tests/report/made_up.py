@@ -8,16 +8,16 @@ import pyarrow as pa
 from coterie.analysis.comparison import compare_evidence
 from coterie.core.arrays import Array, Ids
 from coterie.core.asks import Evaluated
+from coterie.core.method import Notes
 from coterie.core.mixing import Mixing
-from coterie.core.notes import Notes
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence
-from coterie.evidence.record import Cost, LaneEnd, LaneKey, Progress, RoundRecord
+from coterie.evidence.folder import MemorySource
+from coterie.evidence.records import Cost, LaneEnd, LaneKey, LaneProgress, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import Memory
-from coterie.evidence.tables import TABLES, tables_of
+from coterie.evidence.tables import TABLES, make_tables
 from coterie.evidence.writer import Writer
-from coterie.report.subject import Subject
+from coterie.report.federation_view import FederationView
 
 TESTS = 10_000  # test samples a client, all of one class: an accuracy of 0.1234 is 1,234 right answers
 ROUNDS = 2
@@ -48,21 +48,21 @@ def evidence(
             level[0] -= (losses or {}).get(label, 0.0)
             kept = (groups or {}).get(label)
             records += [_record(LaneKey(0, label, seed), t, level, actual, kept) for t in range(ROUNDS + 1)]
-    tables = {name: [table] for name, table in tables_of(records, 2).items()}
-    return Evidence(settings, {0: roster}, Memory(tables, {record.key: LaneEnd(ROUNDS) for record in records}))
+    tables = {name: [table] for name, table in make_tables(records, 2).items()}
+    return Evidence(settings, {0: roster}, MemorySource(tables, {record.key: LaneEnd(ROUNDS) for record in records}))
 
 
-def subject(levels: dict[str, list[float]], **options: object) -> Subject:
+def subject(levels: dict[str, list[float]], **options: object) -> FederationView:
     """The same, compared."""
     comparison = compare_evidence([evidence(levels, **options)])  # type: ignore[arg-type]
-    return Subject(comparison.federations[0])
+    return FederationView(comparison.federations[0])
 
 
 def folder(path: Path, study: Evidence) -> Path:
     """The evidence on disk, in one segment."""
     extras = {"environment": {"python": "3.11", "packages": {"coterie": "0.1.0"}}}
     writer = Writer.create(path, study.settings, extras, study.rosters)
-    writer.segment([Progress(key, 0, end, None) for key, end in study.ends().items()], {name: study.table(name) for name in TABLES})
+    writer.segment([LaneProgress(key, 0, end, None) for key, end in study.ends().items()], {name: study.table(name) for name in TABLES})
     return path
 
 

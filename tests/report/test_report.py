@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import Comparison
 from coterie.cli import main
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.methods.catalogue import spec_of
+from coterie.methods.catalogue import get_spec
 from coterie.methods.fedgroup import FedGroup
-from coterie.report import report
+from coterie.report import write_report
 from coterie.run.compare import compare
 from integrity import without_manifests
 from report.made_up import evidence, folder
@@ -34,7 +34,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison
     found = compare(
         ["fedgroup(groups=2)", "fedsim(clusters=2)"], data="digits/rotated(clients=8,groups=2)", out=out, seeds=(0, 1), plan=plan
     )
-    report(out, figures=("svg",))
+    write_report(out, figures=("svg",))
     return out, found
 
 
@@ -68,7 +68,7 @@ def test_the_page_holds_every_figure_and_says_the_verdict_first(compared: tuple[
     assert headings[-1] == "Settings and versions"
     for sentence in found.verdicts()["digits/rotated(clients=8,groups=2)"]:
         assert sentence.replace("'", "&#x27;").replace("<", "&lt;") in html
-    assert spec_of(FedGroup(groups=2, assign="oracle")) in html  # the methods in full
+    assert get_spec(FedGroup(groups=2, assign="oracle")) in html  # the methods in full
     assert not re.search(r"<(script|img|link)[^>]+(src|href)=", html.partition("</main>")[0])
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_named_and_the_rest_still_reports(compared: tuple[Path
     broken = [next(out.glob("*/segments/*/mixing.parquet")), next(out.glob("*/environment.json"))]
     for path in broken:
         path.write_bytes(path.read_bytes()[:20])
-    made = report(out)
+    made = write_report(out)
     html = made.page.read_text(encoding="utf-8")
     for path in broken:
         assert any(str(path) in fault for fault in made.faults)
@@ -118,14 +118,14 @@ def test_several_federations_have_a_section_each(tmp_path: Path) -> None:
         study = evidence(LEVELS)
         object.__setattr__(study.settings, "data", name)
         folder(tmp_path / name, study)
-    made = report(tmp_path)
+    made = write_report(tmp_path)
     html = made.page.read_text(encoding="utf-8")
     assert {"one-curves", "two-curves", "ranks"} <= set(specs(html))
     assert '<a href="#two-accuracy">two</a>' in html
     assert (tmp_path / "tables" / "two-scores.tex").is_file()
     # one of the two cannot be opened
     (tmp_path / "two" / "settings.json").write_text("{")
-    made = report(tmp_path)
+    made = write_report(tmp_path)
     assert any(str(tmp_path / "two" / "settings.json") in fault for fault in made.faults)
     assert "curves" in specs(made.page.read_text(encoding="utf-8"))
 
@@ -135,7 +135,7 @@ def test_one_seed_and_strange_names(tmp_path: Path) -> None:
     study = evidence(
         {label: levels[:1] for label, levels in LEVELS.items()}, ids=ids, groups={"fedgroup(groups=2)": np.array([0, 1, 0, 1, 0, -1])}
     )
-    html = report(folder(tmp_path / "study", study)).page.read_text(encoding="utf-8")
+    html = write_report(folder(tmp_path / "study", study)).page.read_text(encoding="utf-8")
     assert "One seed cannot test" in html
     assert "<b>bold" not in html
     assert "<b>bold</b>" in json.dumps(specs(html)["gains"])  # hidden from HTML, there for the chart
@@ -145,7 +145,7 @@ def test_one_seed_and_strange_names(tmp_path: Path) -> None:
 
 def test_many_clients_are_drawn_as_images(tmp_path: Path) -> None:
     groups = {"fedgroup(groups=2)": np.arange(400) % 2}
-    html = report(folder(tmp_path / "study", evidence(LEVELS, clients=400, groups=groups))).page.read_text(encoding="utf-8")
+    html = write_report(folder(tmp_path / "study", evidence(LEVELS, clients=400, groups=groups))).page.read_text(encoding="utf-8")
     for name in ("groups", "agreement", "weights"):
         assert "data:image/png;base64," in json.dumps(specs(html)[name])
     assert "300 of 400 clients are drawn" in html
@@ -189,13 +189,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     study = folder(tmp_path / "study", evidence(LEVELS))
     (study / "tables").write_text("in the way")
     with pytest.raises(UserError, match="Cannot write the report to"):
-        report(study)
+        write_report(study)
 
 
 def test_the_last_groups_are_a_table_with_names(tmp_path: Path) -> None:
     label = "fedgroup(groups=2)"
     study = evidence({"fedavg": [0.6, 0.61], label: [0.7, 0.71]}, ids=list("abcdef"), groups={label: np.array([0, 0, 1, 1, 1, -1])})
-    made = report(folder(tmp_path / "study", study))
+    made = write_report(folder(tmp_path / "study", study))
     table = pd.read_csv(next(path for path in made.tables if path.name == "groups.csv"))
     assert table.columns.tolist() == ["label", "draw", "seed", "client", "group"]
     own = table[table["seed"] == 1].set_index("client")["group"]

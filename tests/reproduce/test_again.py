@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coterie.analysis.draws import study_draws
-from coterie.analysis.reading import records_of
+from coterie._util.errors import UserError
+from coterie.analysis.draws import collect_draws
+from coterie.analysis.record_reader import read_records
 from coterie.cli.app import app
-from coterie.core.errors import UserError
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.again import judge_again
-from coterie.reproduce.page import verdict_lines, write_page
-from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.score_tables import frame_of
+from coterie.reproduce.page import render_verdict, write_page
+from coterie.reproduce.page_text import make_score_frame
+from coterie.reproduce.rejudge import ReproductionResult, rejudge
 from coterie.reproduce.values import PartValues
 from coterie.statistics import Interval
 
@@ -25,36 +24,36 @@ SMALL = Path(__file__).parent / "small.toml"
 
 
 @pytest.fixture(scope="module")
-def page(carried: tuple[Reproduced, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(carried: tuple[ReproductionResult, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the small study's page."""
     return write_page(carried[0], tmp_path_factory.mktemp("page"), "coterie reproduce small").parent
 
 
-def test_the_same_is_judged_from_what_was_kept(carried: tuple[Reproduced, Path], page: Path) -> None:
+def test_the_same_is_judged_from_what_was_kept(carried: tuple[ReproductionResult, Path], page: Path) -> None:
     outcome, _ = carried
-    again = judge_again(read_reproduction(SMALL), page / "small.csv")
-    assert list(verdict_lines(again)) == list(verdict_lines(outcome))
+    again = rejudge(read_reproduction(SMALL), page / "small.csv")
+    assert list(render_verdict(again)) == list(render_verdict(outcome))
     assert again.result.sentence == outcome.result.sentence
 
 
-def test_every_part_keeps_its_methods_in_its_own_order(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+def test_every_part_keeps_its_methods_in_its_own_order(carried: tuple[ReproductionResult, Path], tmp_path: Path) -> None:
     """The second part has one more between those of the first: its table is the same from scores that were kept."""
     ones, twos = PartValues(), PartValues()
     for values, methods in ((ones, ("a", "c")), (twos, ("a", "b", "c"))):
         for method in methods:
             for seed in (0, 1):
                 values.add(method, "final", seed, float(seed))
-    table = frame_of(replace(carried[0], values={"one": ones, "two": twos}))
+    table = make_score_frame(replace(carried[0], values={"one": ones, "two": twos}))
     assert table["method"].tolist() == ["a", "a", "c", "c", "a", "a", "b", "b", "c", "c"]
     assert table["seed"].tolist() == [0, 1] * 5
 
 
-def test_test_clients_are_those_of_a_comparison(carried: tuple[Reproduced, Path]) -> None:
+def test_test_clients_are_those_of_a_comparison(carried: tuple[ReproductionResult, Path]) -> None:
     """Eight clients are too few for other clients: the samples of these, in points, as `compare` has it in shares."""
     outcome, out = carried
     evidence = Evidence.open(out / "fixed" / "rounds")
     one, two = "fedsim(clusters=2)", "fedsim(clusters=2,assign=random)"
-    theirs = study_draws([records_of(evidence)]).gap(one, two, "mean").sources.clients
+    theirs = collect_draws([read_records(evidence)]).gap(one, two, "mean").sources.clients
     ours = outcome.values["fixed"].clients["Similar clusters differ from random ones by less than 100 points"]
     assert isinstance(ours, Interval)
     assert isinstance(theirs, Interval)
@@ -62,7 +61,7 @@ def test_test_clients_are_those_of_a_comparison(carried: tuple[Reproduced, Path]
     assert ours.over == theirs.over
 
 
-def test_controls_with_evidence_of_their_own_are_on_the_same_clients(carried: tuple[Reproduced, Path]) -> None:
+def test_controls_with_evidence_of_their_own_are_on_the_same_clients(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, _ = carried
     fixed = outcome.values["fixed"]
     found = fixed.clients["FedSim beats clients that train alone"]
@@ -71,7 +70,7 @@ def test_controls_with_evidence_of_their_own_are_on_the_same_clients(carried: tu
     assert found.mean == pytest.approx(np.mean(gaps))
 
 
-def test_redrawn_data_have_test_clients_of_every_draw(carried: tuple[Reproduced, Path]) -> None:
+def test_redrawn_data_have_test_clients_of_every_draw(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, _ = carried
     found = outcome.values["redrawn"].clients["On redrawn data FedSim differs"]
     assert isinstance(found, Interval)
@@ -81,7 +80,7 @@ def test_redrawn_data_have_test_clients_of_every_draw(carried: tuple[Reproduced,
     assert found.mean == pytest.approx(np.mean(gaps))
 
 
-def test_the_command_runs_nothing(carried: tuple[Reproduced, Path], page: Path, tmp_path: Path) -> None:
+def test_the_command_runs_nothing(carried: tuple[ReproductionResult, Path], page: Path, tmp_path: Path) -> None:
     outcome, _ = carried
     options = ["--from", str(page / "small.csv"), "--page", str(tmp_path)]
     done = CliRunner().invoke(app, ["reproduce", str(SMALL), *options])
@@ -136,4 +135,4 @@ def test_files_that_are_not_right_are_refused(damage: Callable[[Path], None], se
         (tmp_path / name).write_bytes((page / name).read_bytes())
     damage(tmp_path / "small.csv")
     with pytest.raises(UserError, match=sentence):
-        judge_again(read_reproduction(SMALL), tmp_path / "small.csv")
+        rejudge(read_reproduction(SMALL), tmp_path / "small.csv")

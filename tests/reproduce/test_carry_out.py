@@ -10,22 +10,21 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
 from coterie.core.method import Context
+from coterie.evidence.folder import MemorySource
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import DIVERGED, LaneEnd
-from coterie.evidence.source import Memory
+from coterie.evidence.records import DIVERGED, LaneEnd
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedsim import FedSim
 from coterie.methods.local_only import LocalOnly
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.carry_out import reproduce
-from coterie.reproduce.file import StudyPart
 from coterie.reproduce.page import write_page
-from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.rejudge import ReproductionResult, reproduce
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.values import values_of
+from coterie.reproduce.study_files import StudyPart
+from coterie.reproduce.values import read_values
 from coterie.run.result import Result
 from coterie.run.study import study
 from coterie.testing import worlds
@@ -33,7 +32,7 @@ from coterie.testing import worlds
 SMALL = Path(__file__).parent / "small.toml"
 
 
-def test_claims_are_judged_and_missing_data_said(carried: tuple[Reproduced, Path]) -> None:
+def test_claims_are_judged_and_missing_data_said(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, _ = carried
     found = {result.claim.says: result for result in outcome.result.results}
     assert found["FedAvg beats nothing at all"].outcome == "replicates"
@@ -46,7 +45,7 @@ def test_claims_are_judged_and_missing_data_said(carried: tuple[Reproduced, Path
     assert outcome.seeds == 6
 
 
-def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> None:
+def test_scores_are_those_of_the_evidence(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, out = carried
     values = outcome.values["fixed"]
     result = Result(Evidence.open(out / "fixed" / "rounds"))
@@ -63,7 +62,7 @@ def test_scores_are_those_of_the_evidence(carried: tuple[Reproduced, Path]) -> N
     assert 1 <= values.mean("fedsim(clusters=2)", "components") <= 3  # of four gradients, centred
 
 
-def test_a_part_may_have_costly_controls_of_its_own(carried: tuple[Reproduced, Path]) -> None:
+def test_a_part_may_have_costly_controls_of_its_own(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, out = carried
     assert (out / "fixed" / "last").is_dir()
     assert (out / "redrawn" / "seed-0" / "rounds").is_dir()
@@ -123,37 +122,37 @@ def test_nor_is_a_part_whose_runs_all_ended_early_one_that_was_not_run(tmp_path:
 
 
 def test_a_lane_that_did_not_reach_the_end_has_no_scores() -> None:
-    evidence = study("fedavg", data=worlds.tiny(), rounds=2).evidence
+    evidence = study("fedavg", data=worlds.make_federation(), rounds=2).evidence
     planned = replace(evidence.settings, plan=replace(evidence.settings.plan, rounds=3))
-    assert isinstance(evidence.source, Memory)
+    assert isinstance(evidence.source, MemorySource)
     ends = {key: LaneEnd(2, DIVERGED, "in round 3 no client sent a finite model") for key in evidence.ends()}
     short = replace(evidence, settings=planned, source=replace(evidence.source, lanes=ends))  # as if it had diverged in the last round
-    found = [values_of(PartRun(StudyPart(), studies=(each,)), None) for each in (evidence, short)]
+    found = [read_values(PartRun(StudyPart(), studies=(each,)), None) for each in (evidence, short)]
     assert [values.rows for values in found] == [["fedavg", "fedavg | global"], []]
     assert not found[1].curves
 
 
 def test_clients_with_many_test_samples_are_counted_right() -> None:
     result = study("fedavg", data="digits/iid(clients=2,test=0.5)", rounds=2, epochs=5)  # some 400 of 449 right: 40,000 is beyond 16 bits
-    values = values_of(PartRun(StudyPart(), studies=(result.evidence,)), None)
+    values = read_values(PartRun(StudyPart(), studies=(result.evidence,)), None)
     scores = result.scores.iloc[0]
     assert values.of("fedavg", "macro")[0] == pytest.approx(100 * scores["macro"])
     assert values.of("fedavg", "worst")[0] == pytest.approx(100 * scores["worst"])
 
 
-def test_redrawn_data_differ_from_seed_to_seed(carried: tuple[Reproduced, Path]) -> None:
+def test_redrawn_data_differ_from_seed_to_seed(carried: tuple[ReproductionResult, Path]) -> None:
     _, out = carried
     sizes = [Evidence.open(out / "redrawn" / f"seed-{seed}" / "rounds").roster["train"].to_pylist() for seed in range(6)]
     assert len({tuple(row) for row in sizes}) == 6
 
 
-def test_measurements(carried: tuple[Reproduced, Path]) -> None:
+def test_measurements(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, _ = carried
     assert len(outcome.values["pni"].of("pni", "literal")) == 6
     assert all(0 <= value <= 1 for value in outcome.values["ternary"].of("distances", "r2").values())
 
 
-def test_what_is_there_is_not_run_again(carried: tuple[Reproduced, Path]) -> None:
+def test_what_is_there_is_not_run_again(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, out = carried
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
     again = reproduce(read_reproduction(SMALL), out=out, data_dir=out)
@@ -161,7 +160,7 @@ def test_what_is_there_is_not_run_again(carried: tuple[Reproduced, Path]) -> Non
     assert again.values["fixed"].numbers == outcome.values["fixed"].numbers
 
 
-def test_the_page_shows_ours_beside_theirs(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+def test_the_page_shows_ours_beside_theirs(carried: tuple[ReproductionResult, Path], tmp_path: Path) -> None:
     outcome, _ = carried
     path = write_page(outcome, tmp_path, "coterie reproduce small")
     page = path.read_text()

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.reproduce.claims import assess
-from coterie.reproduce.file import Claim, StudyPart
-from coterie.reproduce.outcomes import StudyResult
-from coterie.reproduce.rounds_better import rounds_better
+from coterie.reproduce.claims import StudyVerdict, judge_claims
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.values import PartValues
+from coterie.reproduce.study_files import Claim, StudyPart
+from coterie.reproduce.values import PartValues, count_better_rounds
 from coterie.statistics import Interval
 from made_studies import made_study
 
@@ -30,11 +28,11 @@ def values(**rows: Any) -> PartValues:
     return part
 
 
-def ruling(claims: list[Claim], parts: Mapping[str, PartValues], why: Mapping[str, str] | None = None, **part: Any) -> StudyResult:
+def ruling(claims: list[Claim], parts: Mapping[str, PartValues], why: Mapping[str, str] | None = None, **part: Any) -> StudyVerdict:
     """Judge claims about parts that are the paper's own rows unless something else is said."""
     made = [StudyPart(name=name, **{"variant": "", **part}) for name in parts]
     study = made_study(STUDY, made, claims)
-    return assess(study, [PartRun(own, why_not=(why or {}).get(own.name, "")) for own in made], parts)
+    return judge_claims(study, [PartRun(own, why_not=(why or {}).get(own.name, "")) for own in made], parts)
 
 
 def outcome(claim: dict[str, Any], **rows: Any) -> str:
@@ -124,7 +122,7 @@ def test_rounds_are_tested_together(paper: float, expected: str) -> None:
         "a": {seed: np.array([noise, 1 + noise, 2 + noise, 3 + noise]) for seed, noise in enumerate(NOISE)},  # no better in the first
         "b": {seed: np.zeros(4) for seed in range(10)},
     }
-    part = PartValues(better={"it": rounds_better(claim, curves, np.arange(1, 5))})
+    part = PartValues(better={"it": count_better_rounds(claim, curves, np.arange(1, 5))})
     found = ruling([claim], {"all": part}).results[0]
     assert (found.ours, found.outcome) == (75.0, expected)
     if paper == 75.0:
@@ -134,7 +132,7 @@ def test_rounds_are_tested_together(paper: float, expected: str) -> None:
 def test_rounds_that_are_worse_contradict() -> None:
     claim = Claim(says="it", kind="rounds", one="b", two="a", paper=50.0)
     curves = {"a": {seed: np.ones(4) + seed for seed in range(10)}, "b": {seed: np.zeros(4) for seed in range(10)}}
-    part = PartValues(better={"it": rounds_better(claim, curves, np.arange(1, 5))})
+    part = PartValues(better={"it": count_better_rounds(claim, curves, np.arange(1, 5))})
     assert ruling([claim], {"all": part}).results[0].outcome == "contradicted"
 
 

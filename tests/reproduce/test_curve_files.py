@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.apart_figure import apart_chart, hide_each_other
-from coterie.reproduce.curve_files import POINTS, add_curves, add_paper_curves, curves_text, kept_rounds
-from coterie.reproduce.curves_figure import curves_chart
-from coterie.reproduce.file import PaperCurves
-from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.csv_files import MAX_POINTS, add_curves, add_paper_curves, format_curves, select_rounds
+from coterie.reproduce.figures import draw_curves, draw_differences, has_hidden_lines
+from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.study_files import PaperCurves
 from coterie.reproduce.values import PartValues
 
 SMALL = Path(__file__).parent / "small.toml"
@@ -26,26 +25,26 @@ def values(rounds: int) -> PartValues:
 
 
 def test_thinning_keeps_the_ends_and_spreads_the_rest() -> None:
-    assert kept_rounds(3).tolist() == [0, 1, 2]
-    kept = kept_rounds(250)
-    assert (len(kept), kept[0], kept[-1]) == (POINTS, 0, 249)
+    assert select_rounds(3).tolist() == [0, 1, 2]
+    kept = select_rounds(250)
+    assert (len(kept), kept[0], kept[-1]) == (MAX_POINTS, 0, 249)
     assert np.ptp(np.diff(kept)) <= 1
 
 
 @pytest.mark.parametrize("rounds", [4, 200])
 def test_what_is_written_is_read_again(rounds: int, tmp_path: Path) -> None:
     path = tmp_path / "t-curves.csv"
-    path.write_text(curves_text({"a": values(rounds), "b": PartValues()}))
+    path.write_text(format_curves({"a": values(rounds), "b": PartValues()}))
     again = {"a": PartValues()}  # the part b has none, and a part that is no more is left out
     add_curves(path, again)
-    kept = kept_rounds(rounds)
+    kept = select_rounds(rounds)
     assert again["a"].rounds.tolist() == (kept + 1).tolist()
     assert {seed: curve.tolist() for seed, curve in again["a"].curves["fedavg"].items()} == {s: (10 * s + kept).tolist() for s in (0, 1)}
     assert [line.tolist() for line in again["a"].theirs["fedavg"]] == [[1, rounds], [1, rounds]]
 
 
 def test_no_curves_no_file(tmp_path: Path) -> None:
-    assert curves_text({"a": PartValues()}) == ""
+    assert format_curves({"a": PartValues()}) == ""
     own = {"a": PartValues()}
     add_curves(tmp_path / "none.csv", own)
     assert not own["a"].curves
@@ -75,11 +74,11 @@ def test_the_papers_curves_come_from_the_data_folder(tmp_path: Path) -> None:
         add_paper_curves(study, own, tmp_path)
 
 
-def test_the_figure_has_a_colour_for_each_row_and_names_its_panels(carried: tuple[Reproduced, Path]) -> None:
+def test_the_figure_has_a_colour_for_each_row_and_names_its_panels(carried: tuple[ReproductionResult, Path]) -> None:
     altair = pytest.importorskip("altair")
     outcome, _ = carried
     outcome.values["fixed"].theirs["fedavg"] = (np.array([1, 12]), np.array([10.0, 50.0]))
-    drawn = curves_chart(altair, outcome).to_dict()
+    drawn = draw_curves(altair, outcome).to_dict()
     outcome.values["fixed"].theirs.clear()
     rows = next(iter(drawn["datasets"].values()))
     assert {row["line"] for row in rows if row["panel"].startswith("fixed")} == set(outcome.values["fixed"].curves)
@@ -90,7 +89,7 @@ def test_the_figure_has_a_colour_for_each_row_and_names_its_panels(carried: tupl
     assert drawn["spec"]["layer"][0]["encoding"]["x"]["scale"] == {"nice": False, "zero": False}
 
 
-def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[Reproduced, Path]) -> None:
+def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[ReproductionResult, Path]) -> None:
     altair = pytest.importorskip("altair")
     outcome, _ = carried
     values = outcome.values["fixed"]
@@ -98,9 +97,9 @@ def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[Rep
     kept, ahead = dict(values.curves), {second: 0.1, third: -0.2}
     try:
         values.curves.update({row: {seed: kept[first][seed] + off for seed in kept[first]} for row, off in ahead.items()})
-        drawn = apart_chart(altair, outcome).to_dict()
+        drawn = draw_differences(altair, outcome).to_dict()
         values.curves.update({row: {seed: kept[first][seed] + 100 * off for seed in kept[first]} for row, off in ahead.items()})
-        assert apart_chart(altair, outcome) is None  # now all can be seen
+        assert draw_differences(altair, outcome) is None  # now all can be seen
     finally:
         values.curves.update(kept)
     rows = next(iter(drawn["datasets"].values()))
@@ -114,4 +113,4 @@ def test_curves_that_hide_each_other_are_drawn_as_differences(carried: tuple[Rep
     [([[0, 10], [5, 15]], False), ([[0, 10], [0.1, 10.1]], True), ([[0, 10], [0.1, 10.1], [5, 15]], True), ([[3, 3], [3, 3]], True)],
 )
 def test_half_of_the_lines_within_a_stroke_are_hidden(curves: list[list[float]], hidden: bool) -> None:
-    assert hide_each_other(np.array(curves)) is hidden
+    assert has_hidden_lines(np.array(curves)) is hidden

@@ -4,29 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.catalogue import describe_data
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import describe_model as describe_models
-from coterie.reproduce import catalogue, find, read_reproduction
+from coterie.reproduce import find_study, list_studies, read_reproduction
 
 STUDIES = Path(__file__).parents[2] / "studies"
 MEASURED = {"pni": {"pni"}, "ternary": {"distances"}, "features": {"pairs", "alike", "apart"}, "map": {"clusters"}}
 
 
-@pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
+@pytest.mark.parametrize("name", sorted(list_studies(STUDIES)))
 def test_a_study_names_what_exists(name: str) -> None:
-    study = read_reproduction(find(name, STUDIES))
+    study = read_reproduction(find_study(name, STUDIES))
     words, models = {entry.name for entry in describe_data()}, {row[0] for row in describe_models()}
     rows = {}
     for part in study.parts:
-        settings = study.settings_of(part).settings
+        settings = study.get_settings(part).settings
         assert {step.name for step in parse_path(settings.data)} <= words
         assert settings.model.partition("(")[0] in models
-        for method in (*settings.methods, *study.last_only_of(part)):
+        for method in (*settings.methods, *study.get_last_only(part)):
             build(method)
-        rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.last_only_of(part)})
+        rows[part.name] = MEASURED.get(part.measure, {*settings.methods, *study.get_last_only(part)})
     for claim in study.claims:
         for part_name in claim.parts or [claim.part]:
             for row in filter(None, (claim.one, claim.two)):
@@ -43,7 +43,7 @@ def test_every_table_of_the_papers_has_a_study() -> None:
         *("fedsim_section42", "fedsim_table3", "fedsim_figure1", "fedsim_figure4", "fedgroup_groups"),
         *("simprox_mnist", "simprox_banking77", "simprox_medic"),
     }
-    assert wanted <= set(catalogue(STUDIES))
+    assert wanted <= set(list_studies(STUDIES))
 
 
 def test_installed_studies_are_found_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_installed_studies_are_found_outside_a_checkout(tmp_path: Path, monkeypa
     installed.mkdir(parents=True)
     (installed / "mine.toml").write_text(GOOD)
     monkeypatch.setattr("sysconfig.get_path", {"data": str(tmp_path)}.__getitem__)
-    assert find("mine") == installed / "mine.toml"
+    assert find_study("mine") == installed / "mine.toml"
 
 
 GOOD = """
@@ -104,6 +104,6 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 
 def test_unknown_studies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'fedsim_table7'"):
-        find("fedsim_tabel7", STUDIES)
+        find_study("fedsim_tabel7", STUDIES)
     with pytest.raises(UserError, match=r"Cannot read the study file .*none\.toml"):
-        read_reproduction(find(str(tmp_path / "none.toml")))
+        read_reproduction(find_study(str(tmp_path / "none.toml")))

@@ -6,25 +6,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.core.errors import UserError
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.made import Made, made_of, made_text, ranges
-from coterie.reproduce.reproduced import Reproduced
+from coterie.reproduce.provenance import Provenance, collect_provenance, describe_provenance, format_ranges
+from coterie.reproduce.rejudge import ReproductionResult
 
 SMALL = Path(__file__).parent / "small.toml"
 
 
 def test_ranges() -> None:
-    assert ranges([4, 0, 1, 2, 7, 9, 8]) == "0-2,4,7-9"
-    assert ranges([]) == ""
+    assert format_ranges([4, 0, 1, 2, 7, 9, 8]) == "0-2,4,7-9"
+    assert format_ranges([]) == ""
 
 
-def test_a_parts_evidence_says_how_it_was_made(carried: tuple[Reproduced, Path]) -> None:
+def test_a_parts_evidence_says_how_it_was_made(carried: tuple[ReproductionResult, Path]) -> None:
     outcome, out = carried
-    made = {run.part.name: made_of(run) for run in outcome.runs}
+    made = {run.part.name: collect_provenance(run) for run in outcome.runs}
     fixed = made["fixed"]
     assert fixed is not None
     told = json.loads((out / "fixed" / "rounds" / "environment.json").read_text())
@@ -44,13 +44,14 @@ def test_a_parts_evidence_says_how_it_was_made(carried: tuple[Reproduced, Path])
 
 def test_in_words() -> None:
     assert (
-        made_text(Made(seeds="0-2", draws="0")) == "Seeds 0-2, draws 0; commit, versions, device and digest were not kept with these scores"
+        describe_provenance(Provenance(seeds="0-2", draws="0"))
+        == "Seeds 0-2, draws 0; commit, versions, device and digest were not kept with these scores"
     )
-    told = made_text(Made("c" * 40, "cuda", {"torch": "2"}, "d" * 64, "0-4", "0"))
+    told = describe_provenance(Provenance("c" * 40, "cuda", {"torch": "2"}, "d" * 64, "0-4", "0"))
     assert told == "Seeds 0-4, draws 0; commit `cccccccccccc`; cuda; torch 2; digest `dddddddddddddddd`"
 
 
-def test_parts_run_apart_come_together(carried: tuple[Reproduced, Path], tmp_path: Path) -> None:
+def test_parts_run_apart_come_together(carried: tuple[ReproductionResult, Path], tmp_path: Path) -> None:
     """Two parts, then a third with the first two from what was kept: as all of them at once."""
     whole, out = carried
     names = [word for name in ("fixed", "redrawn") for word in ("--part", name)]

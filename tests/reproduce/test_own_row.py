@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.reproduce import catalogue, find, read_reproduction
-from coterie.reproduce.claims import assess
-from coterie.reproduce.file import Claim, StudyPart
-from coterie.reproduce.outcomes import ClaimResult
+from coterie.reproduce import find_study, list_studies, read_reproduction
+from coterie.reproduce.claims import ClaimResult, judge_claims
 from coterie.reproduce.run import PartRun
+from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues
 from made_studies import made_study
 
@@ -23,13 +22,13 @@ def shown(variant: str | None, *, seeds: int = 10, rounds: int = 20, claim: str 
     """A claim that is true beyond doubt, on a part of which this is said."""
     part, one = StudyPart(variant=variant), Claim(says="it", one="a", two="b", variant=claim)
     study = made_study(STUDY, [part], [one])
-    settings = study.settings_of(part).settings
+    settings = study.get_settings(part).settings
     settings = replace(settings, plan=replace(settings.plan, rounds=rounds))
     values = PartValues()
     for seed, noise in enumerate(np.linspace(-0.1, 0.1, seeds)):
         values.add("a", "mean", seed, 5.0 + float(noise))
         values.add("b", "mean", seed, 0.0)
-    return assess(study, [PartRun(part, settings=settings)], {"all": values}).results[0]
+    return judge_claims(study, [PartRun(part, settings=settings)], {"all": values}).results[0]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +51,6 @@ def test_the_papers_own_row_replicates() -> None:
     assert (shown("").outcome, shown("").variant) == ("replicates", "")
 
 
-@pytest.mark.parametrize("name", sorted(catalogue(STUDIES)))
+@pytest.mark.parametrize("name", sorted(list_studies(STUDIES)))
 def test_every_part_of_the_repositorys_studies_says_what_it_is(name: str) -> None:
-    assert all(part.variant is not None for part in read_reproduction(find(name, STUDIES)).parts)
+    assert all(part.variant is not None for part in read_reproduction(find_study(name, STUDIES)).parts)

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.reproduce import find, read_reproduction
-from coterie.reproduce.again import judge_again
-from coterie.reproduce.client_weights import by_samples
-from coterie.reproduce.page import page_lines, verdict_lines
-from coterie.reproduce.reproduced import Reproduced
+from coterie.analysis.aggregation_weights import fit_sample_slope
+from coterie.reproduce import find_study, read_reproduction
+from coterie.reproduce.page import render_page, render_verdict
+from coterie.reproduce.rejudge import ReproductionResult, rejudge
 
 ROOT = Path(__file__).parents[2]
 WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies| Scores|$)", re.MULTILINE)
@@ -18,14 +17,14 @@ RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if n
 WEIGHED = [path for path in RESULTS if path.with_name(f"{path.stem}-weights.csv").is_file()]
 
 
-def again(scores: Path) -> Reproduced:
-    return judge_again(read_reproduction(find(scores.stem, ROOT / "studies")), scores)
+def again(scores: Path) -> ReproductionResult:
+    return rejudge(read_reproduction(find_study(scores.stem, ROOT / "studies")), scores)
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
 def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     outcome, page = again(scores), scores.with_suffix(".md").read_text()
-    assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(verdict_lines(outcome)) + "\n" in page
+    assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(render_verdict(outcome)) + "\n" in page
     assert f"| [{scores.stem}]({scores.stem}.md) |" in (ROOT / "docs" / "results" / "README.md").read_text()
 
 
@@ -34,7 +33,7 @@ def test_a_page_says_what_its_study_file_says_today(scores: Path) -> None:
     """All of it but the command and the dates: `coterie reproduce NAME --from docs/results/NAME.csv --page docs/results` writes it anew."""
     page = scores.with_suffix(".md").read_text()
     figures = re.findall(r"\]\(([\w-]+\.svg)\)", page)
-    made = "\n".join(page_lines(again(scores), figures, "", has_csv=True)) + "\n"
+    made = "\n".join(render_page(again(scores), figures, "", has_csv=True)) + "\n"
     assert WHEN.sub("", page) == WHEN.sub("", made)
 
 
@@ -58,7 +57,7 @@ def test_weights_give_their_scores(scores: Path) -> None:
         for method, seeds in values.weights.items():
             flat = {seed: np.mean([one.weights.max() / one.weights.min() for one in rounds]) for seed, rounds in seeds.items()}
             assert flat == pytest.approx(values.of(method, "flatness"), rel=1e-3)
-            slopes = {seed: by_samples(rounds) for seed, rounds in seeds.items()}
+            slopes = {seed: fit_sample_slope(rounds) for seed, rounds in seeds.items()}
             assert slopes == pytest.approx(values.of(method, "by_samples"), abs=1e-3)
     figure = f"]({scores.stem}-weights.svg)"
     assert figure in scores.with_suffix(".md").read_text()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.reproduce import catalogue
+from coterie.reproduce import list_studies
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SUMMARY = (RESULTS / "README.md").read_text()
@@ -35,13 +35,13 @@ def test_every_table_and_figure_has_a_page_or_a_reason(paper: str, item: str) ->
     pages = [name for name in re.findall(r"\]\((\w+)\.md\)", told) if (RESULTS / f"{name}.csv").is_file()]
     assert pages or told.startswith(REASONS)
     studies = set(re.findall(r"`(\w+)`", told))
-    assert studies <= set(catalogue(RESULTS.parents[1] / "studies"))
+    assert studies <= set(list_studies(RESULTS.parents[1] / "studies"))
 
 
 def test_every_study_is_on_the_summary() -> None:
     """With its page where it has one, else among those that are written down only."""
     (written,) = re.findall(r"Written down and without a page so far: (.*)\.\n", SUMMARY)
-    for name in catalogue(RESULTS.parents[1] / "studies"):
+    for name in list_studies(RESULTS.parents[1] / "studies"):
         if (RESULTS / f"{name}.csv").is_file():
             assert f"| [{name}]({name}.md) |" in SUMMARY
         else:

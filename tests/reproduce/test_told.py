@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.reproduce.file import Claim, StudyPart
-from coterie.reproduce.outcomes import ClaimResult, StudyResult
-from coterie.reproduce.own_row import why_variant
-from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.rows import cells
+from coterie.reproduce.claims import ClaimResult, StudyVerdict, explain_variant
+from coterie.reproduce.page_text import describe_curves, describe_scores, describe_settings, make_claim_cells
+from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.told import curves_told, judged_on, settings_told
+from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues
 from made_studies import made_study
 
@@ -19,11 +17,11 @@ STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-9", "round
 CLAIM = Claim(says="it", part="p", one="fedavg", two="local")
 
 
-def told(part: StudyPart, values: PartValues, claim: Claim = CLAIM, why_not: str = "", **study: Any) -> tuple[Reproduced, PartRun]:
+def told(part: StudyPart, values: PartValues, claim: Claim = CLAIM, why_not: str = "", **study: Any) -> tuple[ReproductionResult, PartRun]:
     """A study of one part with these scores, and that part."""
     made = made_study({**STUDY, **study}, [part], [claim])
-    run = PartRun(part, why_not=why_not, settings=made.settings_of(part).settings)
-    return Reproduced(made, [run], {part.name: values}, StudyResult(())), run
+    run = PartRun(part, why_not=why_not, settings=made.get_settings(part).settings)
+    return ReproductionResult(made, [run], {part.name: values}, StudyVerdict(())), run
 
 
 def scored(row: str = "fedavg") -> PartValues:
@@ -43,23 +41,23 @@ def scored(row: str = "fedavg") -> PartValues:
 )
 def test_who_takes_part(study: dict[str, Any], who: str) -> None:
     outcome, run = told(StudyPart(name="p"), scored(), **study)
-    assert f", 20 rounds, {who} " in settings_told(outcome.study, run, outcome.values["p"])
+    assert f", 20 rounds, {who} " in describe_settings(outcome.study, run, outcome.values["p"])
 
 
 @pytest.mark.parametrize(("every", "often"), [(1, "round,"), (2, "2 rounds,"), (3, "3 rounds (7 in all: the last ten are these),")])
 def test_how_often_it_is_evaluated(every: int, often: str) -> None:
     outcome, run = told(StudyPart(name="p"), scored(), evaluate_every=every)
-    assert f", evaluated every {often} " in settings_told(outcome.study, run, outcome.values["p"])
+    assert f", evaluated every {often} " in describe_settings(outcome.study, run, outcome.values["p"])
 
 
 def test_a_measurement_that_was_not_run_is_said_to_be_not_run() -> None:
     outcome, run = told(StudyPart(name="p", measure="pni"), PartValues(), why_not="written down, not yet run")
-    assert settings_told(outcome.study, run, outcome.values["p"]).endswith(
+    assert describe_settings(outcome.study, run, outcome.values["p"]).endswith(
         "measured (pni), 10 seeds on one data set. Not run: written down, not yet run."
     )
-    assert judged_on(outcome) == ""  # nothing was trained: there are no accuracies
-    assert judged_on(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
-    assert "nat" in judged_on(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
+    assert describe_scores(outcome) == ""  # nothing was trained: there are no accuracies
+    assert describe_scores(told(StudyPart(name="p"), scored())[0]).endswith("differences in points, on every client's own test part.")
+    assert "nat" in describe_scores(told(StudyPart(name="p"), scored(), model="lm(folder)")[0])  # texts have no accuracy
 
 
 def test_parts_without_curves_are_named() -> None:
@@ -67,30 +65,30 @@ def test_parts_without_curves_are_named() -> None:
     kept.means["fedavg"] = (np.array([1, 20]), np.array([40.0, 50.0]))
     parts = [StudyPart(name=name) for name in ("p", "q", "r")]
     made = made_study(STUDY, parts, [CLAIM])
-    runs = [PartRun(part, settings=made.settings_of(part).settings) for part in parts]
-    assert curves_told(Reproduced(made, runs, {"p": kept, "q": lost, "r": scored()}, StudyResult(()))).endswith(
+    runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
+    assert describe_curves(ReproductionResult(made, runs, {"p": kept, "q": lost, "r": scored()}, StudyVerdict(()))).endswith(
         " Of q and r no curves were kept."
     )
-    assert curves_told(Reproduced(made, runs, {"p": lost, "q": lost, "r": lost}, StudyResult(()))) == "; curves were not kept."
+    assert describe_curves(ReproductionResult(made, runs, {"p": lost, "q": lost, "r": lost}, StudyVerdict(()))) == "; curves were not kept."
 
 
 def test_curves_of_something_else_than_the_claims_are_said_to_be_so() -> None:
     about = Claim(says="it", part="p", one="fedex | online", two="fedavg | global")
     values = scored()
     values.means["fedavg"] = (np.array([1, 20]), np.array([40.0, 50.0]))
-    assert "whose curves were not kept: the figure has those of clients' own test parts." in curves_told(
+    assert "whose curves were not kept: the figure has those of clients' own test parts." in describe_curves(
         told(StudyPart(name="p"), values, about)[0]
     )
     values.means["fedavg | global"] = values.means["fedavg"]
-    assert "whose curves" not in curves_told(told(StudyPart(name="p"), values, about)[0])
+    assert "whose curves" not in describe_curves(told(StudyPart(name="p"), values, about)[0])
 
 
 def test_a_reason_that_several_parts_share_is_said_once() -> None:
     parts = [StudyPart(name="p", variant="another model; our reading"), StudyPart(name="q", variant="another model; other data")]
     claim = Claim(says="it", kind="trend", parts=["p", "q"], one="fedavg", sign="+")
     made = made_study(STUDY, parts, [claim])
-    runs = [PartRun(part, settings=made.settings_of(part).settings) for part in parts]
-    assert why_variant(made, claim, runs, 10) == "another model; our reading; other data"
+    runs = [PartRun(part, settings=made.get_settings(part).settings) for part in parts]
+    assert explain_variant(made, claim, runs, 10) == "another model; our reading; other data"
 
 
 @pytest.mark.parametrize(
@@ -104,4 +102,4 @@ def test_a_reason_that_several_parts_share_is_said_once() -> None:
 )
 def test_numbers_have_the_digits_that_they_need(claim: dict[str, Any], theirs: str, ours: str) -> None:
     made = ClaimResult(Claim.model_validate({"says": "it", "one": "a", **claim}), "replicates", 0.0412, 0.0372, 0.0451, repetitions=10)
-    assert cells(made)[1:3] == [theirs, ours]
+    assert make_claim_cells(made)[1:3] == [theirs, ours]

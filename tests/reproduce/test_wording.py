@@ -6,15 +6,14 @@ from typing import get_args
 
 import pytest
 
-from coterie.reproduce.claims import assess
-from coterie.reproduce.figure import draw_figures
-from coterie.reproduce.file import Claim, StudyPart
-from coterie.reproduce.page import page_lines
-from coterie.reproduce.reproduced import Reproduced
-from coterie.reproduce.rules import ClaimKind
+from coterie.reproduce.claims import judge_claims
+from coterie.reproduce.figures import draw_figures
+from coterie.reproduce.page import render_page
+from coterie.reproduce.page_text import OWN_WORDS, PAPER_WORDS
+from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.run import PartRun
+from coterie.reproduce.study_files import Claim, ClaimKind, StudyPart
 from coterie.reproduce.values import PartValues
-from coterie.reproduce.wording import OF_A_PAPER, OF_OUR_OWN
 from made_studies import made_study
 
 STUDY = {"methods": ["fedavg"], "data": "synthetic(0,0)", "seeds": "0-5", "rounds": 20}
@@ -24,19 +23,19 @@ CLAIMS = [
 ]
 
 
-def judged(paper: str) -> Reproduced:
+def judged(paper: str) -> ReproductionResult:
     """Two methods, six seeds, a claim and a control."""
     part, values = StudyPart(variant="small"), PartValues()
     for seed in range(6):
         values.add("a", "final", seed, 60.0 + seed)
         values.add("b", "final", seed, 50.0 + seed / 2)
     study = made_study(STUDY, [part], CLAIMS, paper=paper, where="by hand", asks="Does it?")
-    runs = [PartRun(part, settings=study.settings_of(part).settings)]
-    return Reproduced(study, runs, {"all": values}, assess(study, runs, {"all": values}))
+    runs = [PartRun(part, settings=study.get_settings(part).settings)]
+    return ReproductionResult(study, runs, {"all": values}, judge_claims(study, runs, {"all": values}))
 
 
 def page(paper: str) -> list[str]:
-    return "\n".join(page_lines(judged(paper), [], "", has_csv=True)).splitlines()
+    return "\n".join(render_page(judged(paper), [], "", has_csv=True)).splitlines()
 
 
 def test_a_question_of_our_own_has_no_word_of_a_paper() -> None:
@@ -61,9 +60,9 @@ def test_what_was_claimed_and_found_stays_in_its_table() -> None:
 
 @pytest.mark.parametrize("kind", get_args(ClaimKind))
 def test_rules_name_a_paper_where_there_is_one(kind: ClaimKind) -> None:
-    assert "paper" not in OF_OUR_OWN.rule(kind)
-    assert ("paper" in OF_A_PAPER.rule(kind)) == (kind not in ("at_least", "at_most"))
-    assert "{" not in OF_OUR_OWN.rule(kind) + OF_A_PAPER.rule(kind)
+    assert "paper" not in OWN_WORDS.rule(kind)
+    assert ("paper" in PAPER_WORDS.rule(kind)) == (kind not in ("at_least", "at_most"))
+    assert "{" not in OWN_WORDS.rule(kind) + PAPER_WORDS.rule(kind)
 
 
 @pytest.mark.parametrize(("paper", "named"), [("none: ours", False), ("Somebody (2026)", True)])

@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from coterie.run.environment import WorkerHost
 from coterie.run.execution import Execution
-from coterie.run.spread.crew import Completed, Crew, Lost, News
-from coterie.run.spread.errand import Errand, WaveReport, carry_out
-from coterie.run.spread.place import Place
+from coterie.run.workers.executor import Executor, TaskCompleted, WaveReport, WaveTask, WorkerLost, WorkerMessage, run_task
 
 
-class CrewHere(Crew):
+class CrewHere(Executor):
     """Errands in turn. `loses(number, reports so far)` says when a worker is lost, before it can report."""
 
     def __init__(self, study: Any, size: int, loses: Callable[[int, int], bool] = lambda number, reports: False) -> None:
         self.study, self._size, self.loses = study, size, loses
-        self.place, self.engine = Place.here(), study.engine(Execution(threads=1).settled())
-        self.busy: dict[int, Iterator[Place | WaveReport]] = {}
-        self.begun: list[tuple[int, Errand]] = []
+        self.place, self.engine = WorkerHost.here(), study.engine(Execution(threads=1).settled())
+        self.busy: dict[int, Iterator[WorkerHost | WaveReport]] = {}
+        self.begun: list[tuple[int, WaveTask]] = []
         self.reports: dict[int, int] = {}
         self.most = 0  # errands that were carried out at once
 
@@ -24,21 +23,21 @@ class CrewHere(Crew):
     def size(self) -> int:
         return self._size
 
-    def begin(self, number: int, errand: Errand) -> None:
+    def begin(self, number: int, errand: WaveTask) -> None:
         assert number not in self.busy
         self.begun.append((number, errand))
         self.busy[number] = self._carry_out(errand)
         self.most = max(self.most, len(self.busy))
 
-    def wait(self) -> tuple[int, News]:
+    def wait(self) -> tuple[int, WorkerMessage]:
         number = next(iter(self.busy))
         told = self.busy.pop(number)
-        news: News = next(told, None) or Completed()
+        news: WorkerMessage = next(told, None) or TaskCompleted()
         if isinstance(news, WaveReport):
             if self.loses(number, self.reports.get(number, 0)):
-                return number, Lost("a test")
+                return number, WorkerLost("a test")
             self.reports[number] = self.reports.get(number, 0) + 1
-        if not isinstance(news, Completed):
+        if not isinstance(news, TaskCompleted):
             self.busy[number] = told  # at the end: errands take turns
         return number, news
 
@@ -49,6 +48,6 @@ class CrewHere(Crew):
         self.busy.clear()
         self.engine.close()
 
-    def _carry_out(self, errand: Errand) -> Iterator[Place | WaveReport]:
+    def _carry_out(self, errand: WaveTask) -> Iterator[WorkerHost | WaveReport]:
         yield self.place
-        yield from carry_out(self.study.lanes(), errand, self.engine)
+        yield from run_task(self.study.lanes(), errand, self.engine)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from coterie.core.errors import UserError  # noqa: E402
-from coterie.evidence.head import read_study_head  # noqa: E402
+from coterie._util.errors import UserError  # noqa: E402
+from coterie.evidence.manifest import read_study_head  # noqa: E402
 from coterie.evidence.settings import Settings  # noqa: E402
 from coterie.evidence.verify import verify  # noqa: E402
 from coterie.evidence.writer import Writer  # noqa: E402

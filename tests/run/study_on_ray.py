@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from coterie.evidence import digest
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution

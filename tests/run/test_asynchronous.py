@@ -11,26 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
 from coterie.core.asks import Gradient, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Context, Round
 from coterie.core.plan import Plan
 from coterie.core.states import Models
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.world import World
 from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
-from coterie.methods.averaging import averaged
+from coterie.methods.averaging import average_replies
 from coterie.methods.catalogue import build, methods
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.one_model import OneModelMethod
-from coterie.run.aloft import Aloft, rebased, staleness_weights
 from coterie.run.execution import Execution
+from coterie.run.pending_replies import PendingReplies, compute_staleness_weights, rebase_updates
 from coterie.run.study import Study, study
 from coterie.testing import worlds
-from coterie.testing.play import History, loop, play
+from coterie.testing.play import History, get_loop_engine, play
 
 ONCE = ("fedavg", "fedavg(weighting=uniform)", "fedprox(mu=0.5)", "simprox", "simagg", "fedatt", "feddist", "feddws", "fedsgd")
 WRAPPED = ("fedavg+server(beta1=0.5)", "fedprox+rate(lr=0.02)", "fedavg+finetune")
@@ -69,7 +69,7 @@ def test_a_buffer_of_the_whole_cohort_is_the_synchronous_method(spec: str) -> No
 def test_it_is_on_any_federation_under_any_conditions(
     sizes: list[int], share: float, dropout: float, stragglers: float, attack: str | None, spec: str
 ) -> None:
-    world = World.of(worlds.tiny(tuple(sizes)), "mclr")
+    world = World.of(worlds.make_federation(tuple(sizes)), "mclr")
     cohort = max(1, round(share * len(sizes)))
     plan = replace(PLAN, cohort=cohort, dropout=dropout, stragglers=stragglers, attack=attack)
     timed = replace(plan, asynchronous=cohort, speeds="equal")
@@ -103,17 +103,17 @@ class Scripted(Engine):
     name = "scripted"
 
     def __init__(self, moves: Sequence[float], world: World | None = None) -> None:
-        self.inner = loop(world)
+        self.inner = get_loop_engine(world)
         self.moves, self.asked = np.array(moves, dtype=np.float32), list[tuple[int, list[int]]]()
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         return [self._train(s) if isinstance(s.ask, Train) else self.inner.run([s])[0] for s in asks]
 
-    def _train(self, stamped: Stamped) -> Any:
+    def _train(self, stamped: StampedAsk) -> Any:
         ask: Any = stamped.ask
         self.asked.append((stamped.round_, ask.clients.tolist()))
         reply = self.inner.run([stamped])[0]
-        return replace(reply, vectors=ask.sent_to(ask.clients) + self.moves[ask.clients, None])
+        return replace(reply, vectors=ask.get_sent_models(ask.clients) + self.moves[ask.clients, None])
 
 
 def test_two_rounds_by_hand(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
     Round 4: 0 and 2 begin at 5; 0 and 1 come at 6, 1 of round 3 by 1/sqrt(2): w4 = w3 + (1 + 10/sqrt(2)) / 2.
     """
     (tmp_path / "t.csv").write_text("client,time\nclient-0,1\nclient-1,2\nclient-2,5\n")
-    world = World.of(worlds.tiny((4, 4, 4)), "mclr")
+    world = World.of(worlds.make_federation((4, 4, 4)), "mclr")
     plan = replace(PLAN, asynchronous=2, speeds=str(tmp_path / "t.csv"))
     engine = Scripted((1.0, 10.0, 100.0), world)
     history = play(FedAvg(), plan=plan, world=world, engine=engine, rounds=4)
@@ -147,21 +147,21 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
 
 
 def test_staleness_weights() -> None:
-    assert staleness_weights(np.array([0, 1, 3]), 0.5) == pytest.approx([1, 1 / 2**0.5, 0.5])
-    assert staleness_weights(np.array([0, 1, 3]), 0.0).tolist() == [1, 1, 1]
-    assert staleness_weights(np.array([0, 1, 3]), 1.0) == pytest.approx([1, 0.5, 0.25])
+    assert compute_staleness_weights(np.array([0, 1, 3]), 0.5) == pytest.approx([1, 1 / 2**0.5, 0.5])
+    assert compute_staleness_weights(np.array([0, 1, 3]), 0.0).tolist() == [1, 1, 1]
+    assert compute_staleness_weights(np.array([0, 1, 3]), 1.0) == pytest.approx([1, 0.5, 0.25])
 
 
 def test_statistics_are_drawn_towards_the_clients_and_stay_positive() -> None:
     """A weight moves by half the client's way from what it was sent; a variance goes half the way to what the client sent."""
     sent, model = np.array([[1.0, 9.0]], np.float32), np.array([2.0, 0.5], np.float32)
-    made = rebased(np.array([[4.0, 0.1]], np.float32), sent, model, np.array([0.5]), np.array([True, False]))
+    made = rebase_updates(np.array([[4.0, 0.1]], np.float32), sent, model, np.array([0.5]), np.array([True, False]))
     assert made.tolist() == pytest.approx(np.array([[2 + 0.5 * 3, 0.5 + 0.5 * (0.1 - 0.5)]], np.float32))
 
 
 def test_a_model_with_statistics_runs() -> None:
     plan = replace(PLAN, asynchronous=2, speeds="lognormal(1.0)", local=Local(epochs=1, batch_size=4, lr=0.1))
-    world = worlds.batch_norm_world()
+    world = worlds.make_batch_norm_world()
     history = play(FedAvg(), plan=plan, world=world, rounds=6)
     spread = next(s for s in world.model.layout.slices if s.name.endswith("running_var"))
     state: Any = history.states[-1]
@@ -199,7 +199,7 @@ class Interrupted(Engine):
     def __init__(self, inner: Engine, calls: int) -> None:
         self.inner, self.left = inner, calls
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
@@ -224,7 +224,7 @@ def test_what_is_on_its_way_survives_an_interruption(tmp_path: Path) -> None:
 def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 1}\n" for i in range(6)))
     plan = Plan(rounds=2, speeds=str(tmp_path / "t.csv"), asynchronous=2)
-    federation = worlds.tiny()
+    federation = worlds.make_federation()
     study("fedavg", data=federation, plan=plan, out=tmp_path / "s")
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 2}\n" for i in range(6)))
     with pytest.raises(UserError, match="are not those that the study was begun with"):
@@ -233,14 +233,14 @@ def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
 
 def test_speeds_that_cannot_be_read_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"t\.csv cannot be read"):
-        study("fedavg", data=worlds.tiny(), rounds=1, speeds=str(tmp_path / "t.csv"), out=tmp_path / "s")
+        study("fedavg", data=worlds.make_federation(), rounds=1, speeds=str(tmp_path / "t.csv"), out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("spec", ["fedsim", "ifca", "fesem", "scaffold", "moon", "local", "fedex", "fedavg+guard", "feddane"])
 def test_other_methods_are_refused_before_anything_is_written(spec: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be run with asynchronous=2: asynchronous rounds are for methods"):
-        study(["fedavg", spec], data=worlds.tiny(), rounds=1, asynchronous=2, out=tmp_path / "s")
+        study(["fedavg", spec], data=worlds.make_federation(), rounds=1, asynchronous=2, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
@@ -259,7 +259,7 @@ class Pretending(OneModelMethod):
         trained = yield from Train(cohort, models, ctx.local, linear=linear)
         if self.more == "again":
             trained = yield from Train(cohort, models, ctx.local, purpose="again")
-        return averaged(state, trained, "samples", ctx)
+        return average_replies(state, trained, "samples", ctx)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,6 @@ def test_settings_that_cannot_go_together_are_refused() -> None:
 
 
 def test_nothing_is_on_its_way_at_the_beginning() -> None:
-    none = Aloft.nothing(np.ones(2), 3)
+    none = PendingReplies.empty(np.ones(2), 3)
     assert len(none) == 0
     assert none.answers(1, np.zeros(3, np.float32), 0.5, np.ones(3, np.bool_)).vectors.shape == (0, 3)

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.analysis.reading import records_of
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Train, Trained
-from coterie.core.attacks import Attack, attack_of
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
+from coterie.core.simulation import Attack, parse_attack
 from coterie.core.sketches import Sketch, project
 from coterie.data.poisoning import poisoned, triggered
-from coterie.evidence.reader import json_notes
-from coterie.run.hostile_replies import Hostile
+from coterie.evidence.reader import read_notes
+from coterie.run.conditions import MaliciousClients
 from coterie.testing import worlds
 
 CLIENTS = np.arange(4)
@@ -28,13 +28,13 @@ REPLY = Trained(CLIENTS, (MODELS[ASK.start] + UPDATES).astype(np.float32), ROSTE
 
 
 def attack(text: str) -> Attack:
-    made = attack_of(text)
+    made = parse_attack(text)
     assert made is not None
     return made
 
 
 def updates_under(text: str, hostile: tuple[int, ...] = (1, 2), round_: int = 1) -> np.ndarray:
-    side = Hostile(attack(text), ROSTER, 0, np.array(hostile))
+    side = MaliciousClients(attack(text), ROSTER, 0, np.array(hostile))
     return np.asarray(side.answer(ASK, REPLY, round_).vectors - MODELS[ASK.start])
 
 
@@ -75,12 +75,12 @@ def test_a_mimic_sends_an_honest_client_s_update_from_its_own_model() -> None:
 
 
 def test_false_counts_and_true_losses() -> None:
-    side = Hostile(attack("count(times=10)"), ROSTER, 0, np.array([1]))
+    side = MaliciousClients(attack("count(times=10)"), ROSTER, 0, np.array([1]))
     assert side.answer(ASK, REPLY, 1).sizes.tolist() == [5, 60, 7, 8]
     np.testing.assert_array_equal(side.answer(ASK, REPLY, 1).vectors, REPLY.vectors)
     table = LossTable(CLIENTS, np.ones((4, 2)), ROSTER.sizes)
     assert side.answer(Losses(CLIENTS, MODELS), table, 1).sizes.tolist() == [5, 60, 7, 8]
-    flips = Hostile(attack("signflip"), ROSTER, 0, np.array([1]))
+    flips = MaliciousClients(attack("signflip"), ROSTER, 0, np.array([1]))
     assert flips.answer(Losses(CLIENTS, MODELS), table, 1) is table
     slopes = Gradients(CLIENTS, UPDATES, ROSTER.sizes, np.zeros(4))
     np.testing.assert_array_equal(flips.answer(Gradient(CLIENTS, MODELS), slopes, 1).vectors[1], -UPDATES[1])
@@ -96,7 +96,7 @@ def test_a_lie_in_a_sketch_is_the_sketch_of_the_lie() -> None:
     short = Gradients(CLIENTS, sketched, ROSTER.sizes, np.zeros(4))
     moved = Trained(CLIENTS, sketched, ROSTER.sizes, np.ones(4, np.int64))
     for text in ("signflip", "scale", "signflip(collude=true)", "mimic", "mimic(collude=true)"):
-        side = Hostile(attack(text), ROSTER, 0, np.array([1, 2]))
+        side = MaliciousClients(attack(text), ROSTER, 0, np.array([1, 2]))
         lies = project(side.answer(Gradient(CLIENTS, models), whole, 1).vectors, sketch)
         np.testing.assert_allclose(side.answer(Gradient(CLIENTS, models, sketch=sketch), short, 1).vectors, lies, rtol=1e-4, atol=1e-5)
         # a sketch of an update holds nothing of the model that was sent
@@ -112,17 +112,17 @@ def test_a_guard_holds_out_whoever_lies_in_a_sketch(spec: str) -> None:
     """Sign flips of rotated digits: of 24 clients five, all of them and nobody else, from sketches (FedGroup) or models (FedSim)."""
     settings: dict[str, Any] = {"data": "digits/rotated(clients=24,groups=2)", "lr": 0.1, "epochs": 3, "attack": "signflip"}
     evidence = ct.study(f"{spec}+guard", rounds=1, **settings).evidence
-    hostile = next(value for _, _, value in json_notes(evidence, "hostile_clients"))
-    held = {round_: clients for _, round_, clients in json_notes(evidence, "held_out")}
+    hostile = next(value for _, _, value in read_notes(evidence, "hostile_clients"))
+    held = {round_: clients for _, round_, clients in read_notes(evidence, "held_out")}
     assert len(hostile) == 5
     assert held[0 if "fedgroup" in spec else 1] == hostile
     assert not any(
-        clients for _, _, clients in json_notes(ct.study(f"{spec}+guard", rounds=1, **{**settings, "attack": None}).evidence, "held_out")
+        clients for _, _, clients in read_notes(ct.study(f"{spec}+guard", rounds=1, **{**settings, "attack": None}).evidence, "held_out")
     )
 
 
 def test_labels_are_falsified_for_hostile_clients_training_parts_only() -> None:
-    before = worlds.tiny()
+    before = worlds.make_federation()
     hostile = np.array([0, 4])
     for text in ("labelflip", "labelflip(collude=true)"):
         after = poisoned(before, attack(text), hostile, 0)
@@ -136,7 +136,7 @@ def test_labels_are_falsified_for_hostile_clients_training_parts_only() -> None:
 
 
 def test_a_backdoor_marks_half_and_is_measured_on_honest_clients_other_classes() -> None:
-    before, door = worlds.tiny(), attack("backdoor(target=1)")
+    before, door = worlds.make_federation(), attack("backdoor(target=1)")
     after = poisoned(before, door, np.array([0]), 0)
     top = before.x.max()
     marked = after.x[after.train[0]][:, -1] == top
@@ -158,10 +158,10 @@ def test_a_wrong_attack_is_refused_where_the_plan_is_made(text: str) -> None:
 
 
 def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
-    result = ct.study(["fedavg"], data=worlds.tiny(), rounds=1, seeds=[0, 1], attack="labelflip(share=0.34)")
-    records = records_of(result.evidence)
+    result = ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, seeds=[0, 1], attack="labelflip(share=0.34)")
+    records = read_records(result.evidence)
     assert records.hostile is not None
-    named = {key.seed: clients for key, _, clients in json_notes(result.evidence, "hostile_clients")}
+    named = {key.seed: clients for key, _, clients in read_notes(result.evidence, "hostile_clients")}
     roster = Roster.of(records.ids, records.train)
     for place, seed in enumerate((0, 1)):
         hostile = attack("labelflip(share=0.34)").hostile(roster, seed)
@@ -176,22 +176,22 @@ def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
 @pytest.mark.parametrize("text", ["signflip", "labelflip", "backdoor"])
 def test_engines_agree_under_attack(text: str) -> None:
     runs = [
-        ct.study(["fedavg"], data=worlds.tiny(), rounds=2, attack=text, execution=ct.Execution(engine=engine)).rounds["loss"]
+        ct.study(["fedavg"], data=worlds.make_federation(), rounds=2, attack=text, execution=ct.Execution(engine=engine)).rounds["loss"]
         for engine in ("loop", "batched")
     ]
     np.testing.assert_allclose(runs[0], runs[1], rtol=1e-4)
-    assert not np.allclose(runs[0], ct.study(["fedavg"], data=worlds.tiny(), rounds=2).rounds["loss"])
+    assert not np.allclose(runs[0], ct.study(["fedavg"], data=worlds.make_federation(), rounds=2).rounds["loss"])
 
 
 def test_how_far_a_backdoor_got_is_noted() -> None:
-    result = ct.study(["fedavg"], data=worlds.tiny(), rounds=1, attack="backdoor")
-    assert [(round_, 0 <= share <= 1) for _, round_, share in json_notes(result.evidence, "backdoor_success")] == [(0, True), (1, True)]
+    result = ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, attack="backdoor")
+    assert [(round_, 0 <= share <= 1) for _, round_, share in read_notes(result.evidence, "backdoor_success")] == [(0, True), (1, True)]
 
 
 def test_believed_counts_move_the_model_and_checked_ones_do_not() -> None:
     def loss(**settings: Any) -> float:
-        return float(ct.study(["fedavg"], data=worlds.tiny(), rounds=1, **settings).rounds["loss"].iloc[-1])
+        return float(ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, **settings).rounds["loss"].iloc[-1])
 
-    refused = ct.study(["fedavg"], data=worlds.tiny(), rounds=1, attack="count").evidence.frame("absences")
+    refused = ct.study(["fedavg"], data=worlds.make_federation(), rounds=1, attack="count").evidence.frame("absences")
     assert refused["why"].tolist() == ["MISCOUNTED"]
     assert loss(attack="count", counts="believed") != loss(attack="count")

@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 
 from coterie.core.local import Local
-from coterie.core.own_rows import OwnRows
 from coterie.core.plan import Plan
-from coterie.core.states import flatten, from_bytes, to_bytes
-from coterie.engines import free_memory
-from coterie.engines.free_memory import host_memory, wave_memory
+from coterie.core.states import ClientTable, flatten, from_bytes, to_bytes
+from coterie.engines import device
+from coterie.engines.device import get_host_memory, get_wave_memory
 from coterie.evidence import Evidence, digest
 from coterie.evidence.settings import Settings
-from coterie.methods.local_only import Alone, LocalOnly
-from coterie.run import checkpoints
+from coterie.methods.local_only import LocalOnly, LocalOnlyState
+from coterie.run import recorder
 from coterie.run.callbacks import Callback
-from coterie.run.checkpoints import Checkpoints
 from coterie.run.execution import Execution
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.lanes import Lane, make_lanes
+from coterie.run.recorder import CheckpointSchedule
 from coterie.run.study import Study
 from coterie.testing import worlds
 
@@ -42,10 +41,10 @@ class Heard(Callback):
         self.sentences.append(sentence)
 
 
-def alone(seed: int = 0) -> Alone:
+def alone(seed: int = 0) -> LocalOnlyState:
     models = np.random.default_rng(seed).normal(size=(8, 650)).astype(np.float32)
-    own = OwnRows.nobody(8, models[0].copy()).put(np.arange(8), models)
-    return Alone(own, own, np.zeros(8), np.zeros(8, np.int64))
+    own = ClientTable.empty(8, models[0].copy()).put(np.arange(8), models)
+    return LocalOnlyState(own, own, np.zeros(8), np.zeros(8, np.int64))
 
 
 def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
@@ -61,8 +60,8 @@ def test_an_array_that_a_state_holds_twice_is_written_once() -> None:
 
 def wave_of(count: int) -> list[Lane]:
     """Lanes whose states have 23,592 bytes each."""
-    problem = worlds.world().problem
-    lanes = lanes_of([("local", LocalOnly())], range(count), problem, Plan(rounds=30))
+    problem = worlds.make_world().problem
+    lanes = make_lanes([("local", LocalOnly())], range(count), problem, Plan(rounds=30))
     for lane in lanes:
         lane.state = alone(lane.seed)
     return lanes
@@ -82,14 +81,14 @@ def wave_of(count: int) -> list[Lane]:
     ],
 )
 def test_checkpoints_are_so_far_apart_that_all_of_them_fit(lanes: int, gigabytes: float, reached: int, expected: int) -> None:
-    planned = Checkpoints(Execution(checkpoint_gb=gigabytes), 30, lanes)
-    assert planned.last_round(wave_of(2), reached) == expected
+    planned = CheckpointSchedule(Execution(checkpoint_gb=gigabytes), 30, lanes)
+    assert planned.find_segment_end(wave_of(2), reached) == expected
 
 
 def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, wave = Checkpoints(Execution(), 30, 4), wave_of(2)
+    planned, wave = CheckpointSchedule(Execution(), 30, 4), wave_of(2)
     assert planned.told(wave, tmp_path) is None
-    monkeypatch.setattr(checkpoints, "GB", 10**4)
+    monkeypatch.setattr(recorder, "GB", 10**4)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
     said = f"Checkpoints will write at most 28.3 GB to {tmp_path}: 3 of 9.4 GB, less what does not change between them."
     assert planned.told(wave, tmp_path) == said
@@ -99,24 +98,24 @@ def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypat
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
     short = "Up to 28.3 GB lie there at a time, and only 28.0 are free: choose another --out, or fewer seeds."
     assert short in str(planned.told(wave, tmp_path))
-    many = Checkpoints(Execution(checkpoint_every=3), 30, 4)  # ten, of which two, whatever else lies in their files, and a draft
+    many = CheckpointSchedule(Execution(checkpoint_every=3), 30, 4)  # ten, of which two, whatever else lies in their files, and a draft
     assert "Up to 47.2 GB lie there at a time" in str(many.told(wave, tmp_path))
 
 
 def test_models_of_clients_that_have_yet_to_take_part_count_from_the_beginning() -> None:
     wave = wave_of(1)
-    nobody = OwnRows.nobody(6, np.zeros(18, np.float32))
-    wave[0].state = Alone(nobody, nobody, np.zeros(6), np.zeros(6, np.int64))
-    planned = Checkpoints(Execution(checkpoint_gb=432e-9), 30, 1)  # six models of 18 numbers: one checkpoint fits, no more
-    assert planned.last_round(wave, 0) == 30
-    assert replace(planned, execution=Execution(checkpoint_gb=864e-9)).last_round(wave, 0) == 15
+    nobody = ClientTable.empty(6, np.zeros(18, np.float32))
+    wave[0].state = LocalOnlyState(nobody, nobody, np.zeros(6), np.zeros(6, np.int64))
+    planned = CheckpointSchedule(Execution(checkpoint_gb=432e-9), 30, 1)  # six models of 18 numbers: one checkpoint fits, no more
+    assert planned.find_segment_end(wave, 0) == 30
+    assert replace(planned, execution=Execution(checkpoint_gb=864e-9)).find_segment_end(wave, 0) == 15
 
 
 def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     plain = Study.prepare(SETTINGS).run(out=tmp_path / "plain", execution=LOOP, callbacks=[heard])
     assert heard.sentences == []
-    monkeypatch.setattr(checkpoints, "GB", 10**3)
+    monkeypatch.setattr(recorder, "GB", 10**3)
     bounded = replace(LOOP, checkpoint_gb=30.0, seeds_per_wave=1)
     found = Study.prepare(SETTINGS).run(out=tmp_path / "bounded", execution=bounded, callbacks=[heard])
     assert len(heard.sentences) == 1
@@ -128,18 +127,18 @@ def test_a_study_says_it_once_and_finds_the_same(tmp_path: Path, monkeypatch: py
 
 def test_waves_are_as_large_as_the_device_and_the_host_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
-    assert wave_memory("cpu") == 2.0
+    assert get_wave_memory("cpu") == 2.0
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 * gib, 141 * gib))
-    monkeypatch.setattr(free_memory, "host_memory", lambda: 500 * gib)
-    assert wave_memory("cuda") == 40.0
-    monkeypatch.setattr(free_memory, "host_memory", lambda: 30 * gib)
-    assert wave_memory("cuda:1") == 15.0
-    monkeypatch.setattr(free_memory, "host_memory", lambda: gib)
-    assert wave_memory("cuda") == 2.0
+    monkeypatch.setattr(device, "get_host_memory", lambda: 500 * gib)
+    assert get_wave_memory("cuda") == 40.0
+    monkeypatch.setattr(device, "get_host_memory", lambda: 30 * gib)
+    assert get_wave_memory("cuda:1") == 15.0
+    monkeypatch.setattr(device, "get_host_memory", lambda: gib)
+    assert get_wave_memory("cuda") == 2.0
     (tmp_path / "told").write_text("MemTotal:  99 kB\nMemAvailable:   2048 kB\n")
     (tmp_path / "silent").write_text("MemTotal:  99 kB\n")
-    assert host_memory(tmp_path / "told") == 2 << 20
-    assert host_memory(tmp_path / "silent") == host_memory(tmp_path / "missing") == 1 << 62
+    assert get_host_memory(tmp_path / "told") == 2 << 20
+    assert get_host_memory(tmp_path / "silent") == get_host_memory(tmp_path / "missing") == 1 << 62
 
 
 def test_the_memory_of_a_study_is_settled_when_it_begins_and_kept() -> None:

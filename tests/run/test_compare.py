@@ -12,27 +12,26 @@ from typing import Any
 import pytest
 
 import coterie as ct
+from coterie._util.errors import DesignWarning, UserError
+from coterie._util.json_io import format_json
 from coterie.analysis.comparison import open_comparison
 from coterie.cli import main
-from coterie.cli.comparisons import print_comparison
 from coterie.cli.console import PlainConsole
-from coterie.core.errors import DesignWarning, UserError
+from coterie.cli.tables import print_comparison
 from coterie.core.local import Local
-from coterie.core.plain import json_text
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.record import RoundRecord
-from coterie.evidence.seals import write_sealed
+from coterie.evidence.manifest import write_sealed
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
-from coterie.run.budget import Budget
-from coterie.run.compare import compare
-from coterie.run.controlled import with_controls
+from coterie.run.compare import add_controls, compare
+from coterie.run.comparison_request import ComparisonRequest
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.request import Request
 from coterie.run.study import Study
-from coterie.run.tuning import at_rate, wider_rate, with_validation
+from coterie.run.tuning import add_validation, extend_rate, set_rate
+from coterie.run.waves import TimeBudget
 
 DATA = "digits/rotated(clients=8,groups=2)"
 PLAN = Plan(rounds=2, local=Local(lr=0.1, batch_size=40))
@@ -40,7 +39,7 @@ LOOP = Execution(engine="loop")
 
 
 def labels(methods: list[str], known: bool) -> list[str]:
-    return [label for label, _ in with_controls([(name, build(name)) for name in methods], known, 5, sizes_differ=False)]
+    return [label for label, _ in add_controls([(name, build(name)) for name in methods], known, 5, sizes_differ=False)]
 
 
 def test_controls_are_added_once() -> None:
@@ -55,25 +54,25 @@ def test_controls_are_added_once() -> None:
 
 
 def test_where_clients_differ_in_size_random_groups_of_like_sizes_are_added() -> None:
-    made = [label for label, _ in with_controls([("fedsim(clusters=3)", build("fedsim(clusters=3)"))], True, 5)]
+    made = [label for label, _ in add_controls([("fedsim(clusters=3)", build("fedsim(clusters=3)"))], True, 5)]
     ways = [f"fedsim(clusters=3,assign={way})" for way in ("random", "matched", "oracle")]
     assert made[4:] == ["fedsim(clusters=3)", *ways]
 
 
 def test_validation_parts_are_asked_for() -> None:
-    assert with_validation("digits/rotated(clients=8)") == "digits/rotated(clients=8,validation=0.1)"
-    assert with_validation("heart") == "heart(validation=0.1)"
-    assert with_validation("digits/iid(10,0.1,0.2)") == "digits/iid(10,0.1,0.2)"
-    assert with_validation("digits/iid(clients=8)/rotated") == "digits/iid(clients=8,validation=0.1)/rotated"
-    assert with_validation("femnist") == "femnist/natural(validation=0.1)"
+    assert add_validation("digits/rotated(clients=8)") == "digits/rotated(clients=8,validation=0.1)"
+    assert add_validation("heart") == "heart(validation=0.1)"
+    assert add_validation("digits/iid(10,0.1,0.2)") == "digits/iid(10,0.1,0.2)"
+    assert add_validation("digits/iid(clients=8)/rotated") == "digits/iid(clients=8,validation=0.1)/rotated"
+    assert add_validation("femnist") == "femnist/natural(validation=0.1)"
     with pytest.raises(UserError, match="cannot hold samples back"):
-        with_validation("femnist/drift")
+        add_validation("femnist/drift")
     with pytest.raises(UserError, match="validation=0"):
-        with_validation("heart(validation=0)")
+        add_validation("heart(validation=0)")
 
 
 def test_a_rate_of_its_own_is_the_study_at_that_rate() -> None:
-    label, method = at_rate(("fedavg", ct.FedAvg()), 0.1)
+    label, method = set_rate(("fedavg", ct.FedAvg()), 0.1)
     assert build(label) == method
     own = ct.study(label, data=DATA, rounds=2, lr=0.7, execution=LOOP).rounds["accuracy"]
     assert own.tolist() == ct.study("fedavg", data=DATA, rounds=2, lr=0.1, execution=LOOP).rounds["accuracy"].tolist()
@@ -170,7 +169,7 @@ def test_a_comparison_that_was_tuned_without_extensions_goes_on_without(tmp_path
     compare(["fedavg"], out=out, extensions=0, **TUNED)
     tree = json.loads((out / "compare.json").read_text())
     assert tree.pop("extensions") == 0  # as an earlier version wrote it
-    write_sealed(out, "compare.json", json_text(tree))
+    write_sealed(out, "compare.json", format_json(tree))
     (tuned,) = compare(["fedavg"], out=out, resume=True, **TUNED).tuning.values()
     assert tuned["fedavg"]["rates"] == [0.003, 0.01, 0.03]
 
@@ -187,7 +186,7 @@ def test_rates_at_which_training_diverged_are_not_chosen(tmp_path: Path) -> None
     [((0.003, 0.01, 0.03, 0.1, 0.3), 1.0, 0.001), ((0.1, 0.2, 0.4), 0.8, 0.05), ((0.3, 0.1), 0.9, 0.0333333), ((0.001, 0.1), 1.0, 0.0001)],
 )
 def test_a_grid_goes_on_in_its_own_steps(rates: tuple[float, ...], up: float, down: float) -> None:
-    assert (wider_rate(rates, upwards=True), wider_rate(rates, upwards=False)) == (up, down)
+    assert (extend_rate(rates, upwards=True), extend_rate(rates, upwards=False)) == (up, down)
 
 
 @pytest.mark.parametrize(("draws", "test"), [(2, None), (5, "paired t"), (6, "signed-rank")])
@@ -245,7 +244,7 @@ SEED_BY_SEED = Execution(engine="loop", checkpoint_every=1, seeds_per_wave=1)
 )
 def test_a_budget_ends_with_complete_pairs_and_can_be_resumed(tmp_path: Path, seconds: float, seeds: tuple[int, ...], last: int) -> None:
     clock, out = Clock(), tmp_path / "study"
-    Study.prepare(SETTINGS).run(out=out, execution=SEED_BY_SEED, callbacks=[clock], budget=Budget(seconds, clock))
+    Study.prepare(SETTINGS).run(out=out, execution=SEED_BY_SEED, callbacks=[clock], budget=TimeBudget(seconds, clock))
     found = open_comparison(out).federations[0]
     assert (found.seeds, found.scope.last) == (seeds, last)
     assert all(finding.scores["final"].values.shape == (len(seeds),) for finding in found.methods.values())
@@ -256,21 +255,21 @@ def test_a_budget_ends_with_complete_pairs_and_can_be_resumed(tmp_path: Path, se
 
 def test_budgets_are_shared_and_checked() -> None:
     clock = Clock()
-    budget = Budget(30, clock)
+    budget = TimeBudget(30, clock)
     first = budget.share(3)
     assert first.left == 10
     clock.now = 4  # the first part took 4: the others have 13 each
     assert budget.share(2).left == 13
     with pytest.raises(UserError, match="leaves no time"):
-        Budget(0)
+        TimeBudget(0)
 
 
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(UserError, match="needs data"):
         compare(["fedavg"], data=(), out="never")
     with pytest.raises(UserError, match="finetune=0"):
-        Request(methods=("fedavg",), data=(DATA,), designs=(), finetune=0)
-    named = Request(methods=("fedavg",), data=("heart", "heart()", "digits/iid"), designs=())
+        ComparisonRequest(methods=("fedavg",), data=(DATA,), designs=(), finetune=0)
+    named = ComparisonRequest(methods=("fedavg",), data=("heart", "heart()", "digits/iid"), designs=())
     assert named.folders == ["heart", "heart-2", "digits-iid"]
 
 

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 import coterie as ct
 from coterie.cli.app import app
-from coterie.core.trust import UntrustedCodeError
+from coterie.core.specs import UntrustedCodeError
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
-from coterie.testing.worlds import tiny
+from coterie.testing.worlds import make_federation
 from run.run_own_models import Plain
 
 FEW: dict[str, Any] = {"draws": 1, "seeds": [0], "controls": False}
@@ -38,10 +38,10 @@ def study_file(tmp_path: Path, text: str = FILE) -> Path:
 
 @pytest.mark.parametrize("model", [Plain, Plain(), lambda: Plain()])
 def test_a_model_may_be_an_object(model: Any, tmp_path: Path) -> None:
-    comparison = ct.compare("fedavg", data=tiny((4, 3, 5)), model=model, rounds=1, out=tmp_path / "c", **FEW)
+    comparison = ct.compare("fedavg", data=make_federation((4, 3, 5)), model=model, rounds=1, out=tmp_path / "c", **FEW)
     (findings,) = comparison.federations
     assert ":" in findings.records.settings.model
-    alone = ct.study("fedavg", data=tiny((4, 3, 5)), model=model, rounds=1)
+    alone = ct.study("fedavg", data=make_federation((4, 3, 5)), model=model, rounds=1)
     assert findings.methods["fedavg"].scores["final"].mean == alone.table()["final"].iloc[0]
 
 

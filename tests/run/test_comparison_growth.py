@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.seals import broken_seals
-from coterie.evidence.verify import studies_in, verify
+from coterie.evidence.manifest import find_broken_seals
+from coterie.evidence.verify import find_studies, verify
 from coterie.run.compare import FIRST_TUNING_SEED, compare
 from coterie.run.execution import Execution
 
@@ -29,9 +29,9 @@ def run(out: Path, methods: list[str], **more: Any) -> Comparison:
 
 
 def digests(out: Path) -> dict[str, str]:
-    assert broken_seals(out) == {}
-    assert all(verify(path).whole for path in studies_in(out))
-    return {path.relative_to(out).as_posix(): digest(Evidence.open(path)) for path in studies_in(out)}
+    assert find_broken_seals(out) == {}
+    assert all(verify(path).whole for path in find_studies(out))
+    return {path.relative_to(out).as_posix(): digest(Evidence.open(path)) for path in find_studies(out)}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_a_kill_between_seal_and_request_is_mended_by_the_command_that_grows(tmp
             raise KeyboardInterrupt
         whole(path, text)
 
-    whole = __import__("coterie.core.disk", fromlist=["write_whole"]).write_whole
+    whole = __import__("coterie._util.files", fromlist=["write_whole"]).write_whole
     with monkeypatch.context() as patched:
-        patched.setattr("coterie.evidence.seals.write_whole", killed)
+        patched.setattr("coterie.evidence.manifest.write_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             run(out, ["fedavg", "fedprox"], resume=True)
     run(out, ["fedavg", "fedprox"], resume=True)

@@ -9,7 +9,7 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.run.conditions import under_conditions
+from coterie.run.conditions import apply_conditions
 
 N = 2000
 ROSTER = Roster.of([f"client-{i}" for i in range(N)], np.ones(N, dtype=np.int64))
@@ -21,13 +21,13 @@ def train(epochs: int = 5, partial: bool = False) -> Train:
 
 
 def left(ask: ModelAsk[Any], plan: Plan, seed: int = 0, round_: int = 1) -> list[int]:
-    after = under_conditions(ask, plan, ROSTER, seed, round_)
+    after = apply_conditions(ask, plan, ROSTER, seed, round_)
     assert isinstance(after, ModelAsk)
     return list(after.clients)
 
 
 def epochs(plan: Plan, ask: Train) -> Ints:
-    after = under_conditions(ask, plan, ROSTER, 0, 1)
+    after = apply_conditions(ask, plan, ROSTER, 0, 1)
     assert isinstance(after, Train)
     assert after.epochs is not None
     return after.epochs
@@ -35,7 +35,7 @@ def epochs(plan: Plan, ask: Train) -> Ints:
 
 def test_a_calm_world_changes_nothing() -> None:
     ask = train()
-    assert under_conditions(ask, Plan(), ROSTER, 0, 1) is ask
+    assert apply_conditions(ask, Plan(), ROSTER, 0, 1) is ask
 
 
 def test_dropout_rate() -> None:
@@ -109,7 +109,7 @@ def test_a_methods_own_evaluation_loses_the_same_clients() -> None:
     plan = Plan(dropout=0.3, stragglers=0.9)
     there = left(Gradient(ROSTER.clients, MODELS), plan)
     for part in ("train", "validation", "test"):
-        after = under_conditions(Evaluate(Serving.one(ROSTER.clients, MODELS[0]), part), plan, ROSTER, 0, 1)
+        after = apply_conditions(Evaluate(Serving.one(ROSTER.clients, MODELS[0]), part), plan, ROSTER, 0, 1)
         assert isinstance(after, Evaluate)
         assert list(after.clients) == there  # and nobody for being late: only training takes long
         assert after.part == part
@@ -118,7 +118,7 @@ def test_a_methods_own_evaluation_loses_the_same_clients() -> None:
 def test_a_combined_serving_keeps_its_clients_own_weights() -> None:
     weights = np.arange(2.0 * N).reshape(N, 2)
     serving = Serving(ROSTER.clients, np.zeros((2, 2), np.float32), np.full(N, COMBINED), Mixture(weights))
-    after = under_conditions(Evaluate(serving, "train"), Plan(dropout=0.3), ROSTER, 0, 1)
+    after = apply_conditions(Evaluate(serving, "train"), Plan(dropout=0.3), ROSTER, 0, 1)
     assert isinstance(after, Evaluate)
     assert 0 < len(after.clients) < N
     assert after.serving.places.tolist() == after.clients.tolist()  # the rows that the mixture knows them by
@@ -127,4 +127,4 @@ def test_a_combined_serving_keeps_its_clients_own_weights() -> None:
 
 def test_the_central_set_does_not_drop_out() -> None:
     ask = Evaluate(Serving.one(ROSTER.clients, MODELS[0]), "central")
-    assert under_conditions(ask, Plan(dropout=0.9, stragglers=0.9), ROSTER, 0, 1) is ask
+    assert apply_conditions(ask, Plan(dropout=0.9, stragglers=0.9), ROSTER, 0, 1) is ask

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.data.federation import Federation
-from coterie.evidence.record import LaneKey
+from coterie.evidence.records import LaneKey
 from coterie.run.compare import compare
-from coterie.run.designs import Design, Draws, design_of
-from coterie.run.lanes import keyed_seed, lanes_of
+from coterie.run.comparison_request import Design, DrawLoader, make_design
+from coterie.run.lanes import derive_seed, make_lanes
 from coterie.testing import worlds
 
 DATA = "synthetic(1,1,clients=4)"
 
 
-def loads(spec: str) -> Draws:
-    return Draws(lambda draw: ct.load(spec, draw))
+def loads(spec: str) -> DrawLoader:
+    return DrawLoader(lambda draw: ct.load(spec, draw))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def loads(spec: str) -> Draws:
     ],
 )
 def test_draws_and_seeds_where_data_can_be_redrawn(said: dict[str, int], design: Design) -> None:
-    assert design_of(DATA, loads(DATA), **said) == design  # type: ignore[arg-type]
+    assert make_design(DATA, loads(DATA), **said) == design  # type: ignore[arg-type]
 
 
 def test_data_with_a_split_of_their_own_have_one_draw(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_data_with_a_split_of_their_own_have_one_draw(tmp_path: Path) -> None:
     def same(_: int) -> Federation:
         return fixed
 
-    assert design_of("own", same) == Design((0,), tuple(range(10)))
+    assert make_design("own", same) == Design((0,), tuple(range(10)))
     with pytest.raises(UserError, match=r"'own' cannot be redrawn"):
-        design_of("own", same, draws=3)
+        make_design("own", same, draws=3)
     with pytest.raises(UserError, match="draws=0"):
-        design_of("own", same, draws=0)
+        make_design("own", same, draws=0)
 
 
 def test_draws_of_one_pool_share_its_samples() -> None:
@@ -60,15 +60,15 @@ def test_draws_of_one_pool_share_its_samples() -> None:
 
 
 def test_a_draw_has_seeds_of_its_own_and_the_first_has_them_as_they_are_written() -> None:
-    problem = worlds.world().problem
-    shared = lanes_of([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan())
-    own = lanes_of([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan(), own_seeds=True)
+    problem = worlds.make_world().problem
+    shared = make_lanes([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan())
+    own = make_lanes([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan(), own_seeds=True)
     assert [lane.key for lane in own] == [lane.key for lane in shared]  # it is called by the seed that was asked for
     assert [lane.keyed for lane in shared] == [0, 0, 1, 1]
     by_key = {lane.key: lane.keyed for lane in own}
     assert (by_key[LaneKey(0, "a", 0)], by_key[LaneKey(0, "a", 1)]) == (0, 1)
     assert len(set(by_key.values())) == 4
-    assert all(0 <= keyed_seed(draw, seed) < 1 << 63 for draw in range(50) for seed in range(50))
+    assert all(0 <= derive_seed(draw, seed) < 1 << 63 for draw in range(50) for seed in range(50))
 
 
 def test_a_comparison_over_draws_tells_all_three_sources(tmp_path: Path) -> None:

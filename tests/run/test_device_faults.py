@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Evaluate
-from coterie.core.errors import UserError
 from coterie.core.serving import Serving
 from coterie.engines.loop import LoopEngine
-from coterie.evidence.record import FAILED, RUNNING
+from coterie.evidence.records import FAILED, RUNNING
 from coterie.methods.fedavg import FedAvg
-from coterie.run.drive import answer
+from coterie.run.driver import run_script
 from coterie.testing import worlds
-from coterie.testing.play import loop
+from coterie.testing.play import get_loop_engine
 from run.test_drive import Raising, go
 
 FULL = "The GPU has too little memory"
@@ -62,11 +62,11 @@ def test_in_what_an_engine_carries_out(kind: type[Exception], text: str, told: s
 
 def test_in_a_script_that_is_no_lanes() -> None:
     def script() -> Any:
-        yield Evaluate(Serving.one(np.arange(2), worlds.world().model.initial(0)()[None]))
+        yield Evaluate(Serving.one(np.arange(2), worlds.make_world().model.initial(0)()[None]))
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(UserError, match=FULL):
-        answer(script(), loop())
+        run_script(script(), get_loop_engine())
 
 
 def test_while_replies_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

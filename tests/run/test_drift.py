@@ -13,8 +13,8 @@ from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.fedavg import FedAvg
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
 from coterie.testing import worlds
 
 SPEC = "digits/labelswap(groups=2,clients=6)/drift(at=3)"
@@ -35,7 +35,7 @@ class Listening(LoopEngine):
 def test_every_round_meets_the_world_of_its_time() -> None:
     world = World.of(ct.load(SPEC), "mclr")
     with Listening(world) as engine:
-        drive(lanes_of([("fedavg", FedAvg())], [0], world.problem, Plan(rounds=5)), engine, 5, lambda lane, record: None)
+        drive(make_lanes([("fedavg", FedAvg())], [0], world.problem, Plan(rounds=5)), engine, 5, lambda lane, record: None)
     before, after = world.federation, world.federation.at(3)
     assert after is not before
     assert [engine.met[t].federation for t in range(1, 6)] == [before, before, after, after, after]
@@ -54,7 +54,7 @@ def test_the_servers_view_follows_the_world() -> None:
         truth = world.problem.truth_at(round_)
         assert truth is not None
         assert truth.tolist() == expected.tolist()
-    joining = World.of(worlds.tiny().with_(arrivals=np.array([0, 0, 0, 2, 2, 4])), "mclr").problem
+    joining = World.of(worlds.make_federation().with_(arrivals=np.array([0, 0, 0, 2, 2, 4])), "mclr").problem
     assert [joining.roster_at(round_).available.tolist() for round_ in (1, 2, 4)] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
     assert len(joining.roster) == 6  # everybody, reachable or not
     assert joining.context(Plan(), 0, 2).cohort().tolist() == [0, 1, 2, 3, 4]

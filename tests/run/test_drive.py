@@ -6,29 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core import limits
+from coterie._util.errors import UserError
+from coterie.core import replies
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Ask, Evaluate, Gradient, Losses, Share, Train
-from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Method, Round
 from coterie.core.plan import Plan
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.states import Models, to_bytes
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.record import DIVERGED, FAILED, RUNNING, Absence, LaneKey, RoundRecord
-from coterie.methods.averaging import averaged
+from coterie.evidence.records import DIVERGED, FAILED, RUNNING, Absence, LaneKey, RoundRecord
+from coterie.methods.averaging import average_replies
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.methods.one_model import OneModelMethod
-from coterie.run.drive import answer, drive, waves
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.driver import drive, run_script
+from coterie.run.lanes import Lane, make_lanes
+from coterie.run.waves import split_into_waves
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, absent, as_it_is, corrupt, loop
+from coterie.testing.play import PLAN, AlteredEngine, corrupt_reply, drop_replies, get_loop_engine, pass_unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Probing(OneModelMethod):
         for _ in range(self.probes):
             yield from Gradient(cohort, state.models)
         trained = yield from Train(cohort, state.models, ctx.local)
-        return averaged(state, trained, "samples", ctx)
+        return average_replies(state, trained, "samples", ctx)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,9 @@ class Recording(Engine):
     def __init__(self) -> None:
         self.calls: list[list[tuple[str, int, int]]] = []
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         self.calls.append([(type(s.ask).__name__, s.lane, s.round_) for s in asks])
-        return loop().run(asks)
+        return get_loop_engine().run(asks)
 
 
 class Watcher:
@@ -94,9 +95,9 @@ def go(
     rounds: int = 2,
     **plan: Any,
 ) -> tuple[Watcher, list[Lane]]:
-    lanes = lanes_of(methods, seeds, (world or worlds.world()).problem, replace(PLAN, **plan))
+    lanes = make_lanes(methods, seeds, (world or worlds.make_world()).problem, replace(PLAN, **plan))
     watcher = Watcher()
-    drive(lanes, engine or loop(world), rounds, watcher)
+    drive(lanes, engine or get_loop_engine(world), rounds, watcher)
     return watcher, lanes
 
 
@@ -135,17 +136,17 @@ def test_a_users_mistake_is_not_swallowed() -> None:
 
 
 def test_nor_is_a_failure_to_write_evidence_down() -> None:
-    lanes = lanes_of([("plain", FedAvg())], (0,), worlds.world().problem, PLAN)
+    lanes = make_lanes([("plain", FedAvg())], (0,), worlds.make_world().problem, PLAN)
 
     def watch(lane: Lane, record: RoundRecord) -> None:
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="disk is full"):
-        drive(lanes, loop(), 2, watch)
+        drive(lanes, get_loop_engine(), 2, watch)
     assert lanes[0].status == RUNNING
 
 
-def exploding(stamped: Stamped, number: int, reply: Any) -> Any:
+def exploding(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Lane 0's clients all run away in round 2."""
     if isinstance(stamped.ask, Train) and (stamped.lane, stamped.round_) == (0, 2):
         return replace(reply, vectors=np.full_like(reply.vectors, np.inf))
@@ -154,7 +155,7 @@ def exploding(stamped: Stamped, number: int, reply: Any) -> Any:
 
 def test_a_diverging_lane_is_recorded_and_the_others_keep_their_bits() -> None:
     alone, _ = go([("b", FedProx())], rounds=3)
-    watcher, lanes = go([("a", FedAvg()), ("b", FedProx())], engine=Altered(exploding), rounds=3)
+    watcher, lanes = go([("a", FedAvg()), ("b", FedProx())], engine=AlteredEngine(exploding), rounds=3)
     assert (lanes[0].status, lanes[0].round_) == (DIVERGED, 1)
     assert lanes[0].reason == "in round 2 no client sent a finite model"
     assert lanes[1].status == RUNNING
@@ -168,17 +169,17 @@ def test_a_real_explosion() -> None:
 
 
 def test_silence_is_not_divergence() -> None:
-    watcher, lanes = go([("a", FedAvg())], engine=Altered(absent(np.arange(6), (1, 2))), rounds=3)
+    watcher, lanes = go([("a", FedAvg())], engine=AlteredEngine(drop_replies(np.arange(6), (1, 2))), rounds=3)
     assert lanes[0].status == RUNNING
     assert watcher.data["a", 0][0] == watcher.data["a", 0][2] != watcher.data["a", 0][3]
 
 
 def test_driving_in_pieces_is_driving_at_once() -> None:
     whole, _ = go([("a", FedAvg()), ("b", Probing())], seeds=(0, 1), rounds=3, evaluate_every=1)
-    lanes = lanes_of([("a", FedAvg()), ("b", Probing())], (0, 1), worlds.world().problem, replace(PLAN, evaluate_every=1))
+    lanes = make_lanes([("a", FedAvg()), ("b", Probing())], (0, 1), worlds.make_world().problem, replace(PLAN, evaluate_every=1))
     pieces = Watcher()
     for until in (0, 1, 1, 3):
-        drive(lanes, loop(), until, pieces)
+        drive(lanes, get_loop_engine(), until, pieces)
     assert pieces.data == whole.data
 
 
@@ -188,9 +189,9 @@ def test_evaluates_when_due_and_at_the_end() -> None:
 
 
 def test_the_last_round_is_always_evaluated() -> None:
-    lanes = lanes_of([("a", FedAvg())], (0,), worlds.world().problem, replace(PLAN, rounds=3, evaluate_every=2))
+    lanes = make_lanes([("a", FedAvg())], (0,), worlds.make_world().problem, replace(PLAN, rounds=3, evaluate_every=2))
     watcher = Watcher()
-    drive(lanes, loop(), 3, watcher)
+    drive(lanes, get_loop_engine(), 3, watcher)
     assert [r.round_ for r in watcher.records["a", 0] if r.evaluated is not None] == [0, 2, 3]
 
 
@@ -202,7 +203,7 @@ def test_a_record_holds_the_evidence_of_its_round() -> None:
     assert (first.key, first.round_) == (LaneKey(0, "a", 0), 1)
     assert first.cost.messages == 8  # four clients asked, four answers
     assert first.notes.mixing is not None
-    assert first.notes.mixing.clients.tolist() == worlds.world().problem.context(PLAN, 0, 1).cohort().tolist()
+    assert first.notes.mixing.clients.tolist() == worlds.make_world().problem.context(PLAN, 0, 1).cohort().tolist()
     assert first.absences == ()
     assert np.isnan(first.clock)  # nobody said how fast clients are
     assert first.validated is not None
@@ -218,7 +219,7 @@ def test_a_record_holds_the_evidence_of_its_round() -> None:
     assert watcher.data["tuned", 0] == watcher.data["a", 0]
 
 
-def by_two(stamped: Stamped, number: int, reply: Any) -> Any:
+def by_two(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Training moves every weight by two."""
     ask = stamped.ask
     return replace(reply, vectors=ask.models[ask.start] + 2) if isinstance(ask, Train) else reply
@@ -238,26 +239,26 @@ class Warming(FedAvg):
 
 
 def test_discrepancy_by_hand() -> None:
-    watcher, _ = go([("a", FedAvg())], engine=Altered(by_two), rounds=1)
+    watcher, _ = go([("a", FedAvg())], engine=AlteredEngine(by_two), rounds=1)
     assert watcher.records["a", 0][1].discrepancy == pytest.approx(4 * np.sqrt(18 * 4.0))  # four clients, d = 18, each entry moved by 2
 
 
 def test_how_far_clients_moved_is_measured_once_a_round_and_then_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, sound = list[int](), limits._lengths
+    measured, sound = list[int](), replies._compute_norms
 
     def counted(steps: Floats) -> Doubles:
         measured.append(len(steps))
         return sound(steps)
 
-    monkeypatch.setattr(limits, "_lengths", counted)
-    [lane] = lanes_of([("a", FedAvg())], [0], worlds.world().problem, replace(PLAN, rounds=2, norm_bound=1e6))
-    drive([lane], LoopEngine(worlds.world()), 2, lambda lane, record: None)
+    monkeypatch.setattr(replies, "_compute_norms", counted)
+    [lane] = make_lanes([("a", FedAvg())], [0], worlds.make_world().problem, replace(PLAN, rounds=2, norm_bound=1e6))
+    drive([lane], LoopEngine(worlds.make_world()), 2, lambda lane, record: None)
     assert measured == [len(lane.context(1).cohort()), len(lane.context(2).cohort())]
     assert lane.account.moves._measured is None
 
 
 def test_discrepancy_is_of_the_training_of_the_round_alone() -> None:
-    watcher, _ = go([("a", FedAvg()), ("warming", Warming())], engine=Altered(by_two), rounds=1)
+    watcher, _ = go([("a", FedAvg()), ("warming", Warming())], engine=AlteredEngine(by_two), rounds=1)
     start, first = watcher.records["warming", 0]
     assert start.discrepancy == 0
     assert start.cost.steps > 0  # pre-training is charged all the same
@@ -266,18 +267,18 @@ def test_discrepancy_is_of_the_training_of_the_round_alone() -> None:
 
 
 def test_a_lane_whose_only_training_is_a_trial_that_runs_away_has_diverged() -> None:
-    def spoilt(stamped: Stamped, number: int, reply: Any) -> Any:
+    def spoilt(stamped: StampedAsk, number: int, reply: Any) -> Any:
         if isinstance(stamped.ask, Train) and stamped.round_ == 0:
             return replace(reply, vectors=np.full_like(reply.vectors, np.nan))
         return reply
 
-    _, lanes = go([("warming", Warming())], engine=Altered(spoilt))
+    _, lanes = go([("warming", Warming())], engine=AlteredEngine(spoilt))
     assert (lanes[0].status, lanes[0].round_, lanes[0].state) == (DIVERGED, -1, None)
     assert lanes[0].end.reason == "in round 0 no client sent a finite model"
 
 
 def test_dropouts_do_not_disturb_measuring() -> None:
-    engine = Altered(as_it_is)
+    engine = AlteredEngine(pass_unchanged)
     watcher, _ = go([("tuned", FineTuned(method=FedAvg()))], engine=engine, dropout=0.6, evaluate_every=1, cohort=None)
     assert all(r.evaluated is not None and len(r.evaluated) == 6 for r in watcher.records["tuned", 0])
     training = [s.ask for s in engine.asked if isinstance(s.ask, Train)]
@@ -303,7 +304,7 @@ class Asking(FedAvg):
         ctx.note("losses", judged.loss)
         ctx.note("plain", plain.clients)
         ctx.note("trained", trained.clients)
-        return averaged(state, trained, "samples", ctx)
+        return average_replies(state, trained, "samples", ctx)
 
 
 def test_who_has_dropped_out_answers_a_methods_own_evaluation_no_more_than_its_training() -> None:
@@ -333,8 +334,8 @@ def test_who_holds_nothing_of_a_share_is_not_missing() -> None:
 
 
 def test_an_answer_that_is_refused_is_in_the_record_with_its_reason() -> None:
-    bad = int(worlds.world().problem.context(PLAN, 0, 1).cohort()[0])
-    watcher, _ = go([("a", FedAvg())], engine=Altered(corrupt(bad, 1, lambda value: np.full_like(value, np.nan))))
+    bad = int(worlds.make_world().problem.context(PLAN, 0, 1).cohort()[0])
+    watcher, _ = go([("a", FedAvg())], engine=AlteredEngine(corrupt_reply(bad, 1, lambda value: np.full_like(value, np.nan))))
     assert [record.absences for record in watcher.records["a", 0]] == [(), (Absence(bad, "Train", "NOT_FINITE", "vectors"),), ()]
 
 
@@ -349,20 +350,20 @@ def test_training_alone_is_charged_work_but_no_messages_and_no_bytes(until: Any)
 
 
 def test_lanes_go_seed_by_seed_over_all_draws() -> None:
-    problem = worlds.world().problem
-    lanes = lanes_of([("a", FedAvg()), ("b", FedProx())], (3, 5), problem, PLAN)
+    problem = worlds.make_world().problem
+    lanes = make_lanes([("a", FedAvg()), ("b", FedProx())], (3, 5), problem, PLAN)
     assert [(lane.number, lane.label, lane.seed) for lane in lanes] == [(0, "a", 3), (1, "b", 3), (2, "a", 5), (3, "b", 5)]
     assert {lane.key.draw for lane in lanes} == {0}
-    other = worlds.newcomer_world().problem
-    twice = lanes_of([("a", FedAvg())], (3, 5), {7: problem, 9: other}, PLAN)
+    other = worlds.make_newcomer_world().problem
+    twice = make_lanes([("a", FedAvg())], (3, 5), {7: problem, 9: other}, PLAN)
     assert [lane.key for lane in twice] == [LaneKey(7, "a", 3), LaneKey(9, "a", 3), LaneKey(7, "a", 5), LaneKey(9, "a", 5)]
     assert [lane.problem for lane in twice] == [problem, other, problem, other]
     assert [lane.number for lane in twice] == [0, 1, 2, 3]
 
 
 def test_lanes_of_several_draws_are_driven_each_on_its_own() -> None:
-    there = {7: worlds.world(), 9: worlds.newcomer_world()}
-    lanes = lanes_of([("a", FedAvg())], (0,), {draw: world.problem for draw, world in there.items()}, replace(PLAN, evaluate_every=1))
+    there = {7: worlds.make_world(), 9: worlds.make_newcomer_world()}
+    lanes = make_lanes([("a", FedAvg())], (0,), {draw: world.problem for draw, world in there.items()}, replace(PLAN, evaluate_every=1))
     records: dict[int, list[RoundRecord]] = {7: [], 9: []}
     with LoopEngine(there) as engine:
         drive(lanes, engine, 2, lambda lane, record: records[record.key.draw].append(record))
@@ -377,12 +378,12 @@ def test_lanes_of_several_draws_are_driven_each_on_its_own() -> None:
 
 
 def test_waves_are_whole_seeds_under_the_budget() -> None:
-    problem = worlds.world().problem
-    lanes = lanes_of([("a", FedAvg()), ("b", FedProx())], range(5), problem, PLAN)
+    problem = worlds.make_world().problem
+    lanes = make_lanes([("a", FedAvg()), ("b", FedProx())], range(5), problem, PLAN)
     seed = 2 * 4 * 18 * (3 * 4 + 8)  # two lanes of a model of 18 with a cohort of 4
 
     def sizes(budget: int, seeds: int | None = None) -> list[int]:
-        made = list(waves(lanes, budget, seeds))
+        made = list(split_into_waves(lanes, budget, seeds))
         assert [lane for wave in made for lane in wave] == lanes
         for wave in made:
             assert len({(lane.key.draw, lane.seed) for lane in wave}) * 2 == len(wave)
@@ -393,8 +394,8 @@ def test_waves_are_whole_seeds_under_the_budget() -> None:
     assert sizes(2 * seed - 1) == [2] * 5
     assert sizes(0) == [2] * 5  # at least one seed a wave
     assert sizes(10**9, seeds=3) == [6, 4]
-    assert list(waves([], 10)) == []
-    lanes = lanes_of([("a", FedAvg()), ("b", FedProx())], range(2), {3: problem, 4: problem}, PLAN)  # a seed of another draw is another
+    assert list(split_into_waves([], 10)) == []
+    lanes = make_lanes([("a", FedAvg()), ("b", FedProx())], range(2), {3: problem, 4: problem}, PLAN)  # a seed of another draw is another
     assert sizes(10**9) == [8]
     assert sizes(seed) == [2] * 4
     assert sizes(10**9, seeds=3) == [6, 2]
@@ -434,7 +435,7 @@ def test_a_method_that_looks_at_test_data_while_it_trains_is_stopped_and_the_oth
     when: str, fails_in: int, part: str, by: str
 ) -> None:
     alone, _ = go([("fedavg", FedAvg())], rounds=3, evaluate_every=1)
-    engine = Altered(as_it_is)
+    engine = AlteredEngine(pass_unchanged)
     peeking = Peeking(part=part, when=when, by=by)
     watcher, lanes = go([("peeking", peeking), ("fedavg", FedAvg())], engine=engine, rounds=3, evaluate_every=1)
     assert [lane.status for lane in lanes] == [FAILED, RUNNING]
@@ -475,7 +476,7 @@ class Curious(FedAvg):
 
 def test_the_oracle_is_shown_the_true_groups_and_nobody_else_is() -> None:
     truth = np.array([0, 0, 1, 1, 2, 2])
-    world = World.of(worlds.tiny().with_(groups=truth), "mclr")
+    world = World.of(worlds.make_federation().with_(groups=truth), "mclr")
     kinds: dict[str, Method[Any]] = {way: Curious(assign=way) for way in ("similar", "random", "matched", "round_robin", "one", "oracle")}
     kinds["tuned"] = FineTuned(method=Curious())
     kinds["tuned oracle"] = FineTuned(method=Curious(assign="oracle"))
@@ -493,7 +494,7 @@ def test_the_oracle_is_shown_the_true_groups_and_nobody_else_is() -> None:
 class Moody(LoopEngine):
     """An engine that cannot answer one lane's training."""
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         if any(s.lane == 0 and isinstance(s.ask, Train) for s in asks):
             raise RuntimeError("out of memory")
         assert sys.exc_info() == (None, None, None)  # an error that is being handled keeps what its frames hold on a device
@@ -501,14 +502,14 @@ class Moody(LoopEngine):
 
 
 def test_an_ask_that_no_engine_can_carry_out_ends_its_own_lane_only() -> None:
-    world, plan = worlds.world(), Plan(rounds=2)
-    lanes = lanes_of([("fedavg", FedAvg()), ("uniform", FedAvg(weighting="uniform"))], [0], world.problem, plan)
+    world, plan = worlds.make_world(), Plan(rounds=2)
+    lanes = make_lanes([("fedavg", FedAvg()), ("uniform", FedAvg(weighting="uniform"))], [0], world.problem, plan)
     with Moody(world) as engine:
         drive(lanes, engine, 2, lambda lane, record: None)
     assert [lane.status for lane in lanes] == [FAILED, RUNNING]
     assert lanes[0].reason == "in round 1: RuntimeError: out of memory"
-    alone = lanes_of([("uniform", FedAvg(weighting="uniform"))], [0], world.problem, plan)
-    drive(alone, loop(), 2, lambda lane, record: None)
+    alone = make_lanes([("uniform", FedAvg(weighting="uniform"))], [0], world.problem, plan)
+    drive(alone, get_loop_engine(), 2, lambda lane, record: None)
     assert to_bytes(lanes[1].state) == to_bytes(alone[0].state)  # type: ignore[arg-type]
 
 
@@ -520,23 +521,23 @@ def test_a_script_that_is_no_lanes_is_carried_out_as_the_driver_does_it() -> Non
         judged = yield from Evaluate(Serving.one(clients, model), "test")  # no method's: it may look
         return trained, judged
 
-    there = {7: worlds.world(), 9: worlds.newcomer_world()}
-    model = worlds.world().model.initial(0)()
+    there = {7: worlds.make_world(), 9: worlds.make_newcomer_world()}
+    model = worlds.make_world().model.initial(0)()
     with LoopEngine(there) as engine:
-        trained, judged = answer(script(model), engine, seed=3, round_=2, draw=9)
-        expected = engine.run([Stamped(Train(clients, model, PLAN.local), 3, 2, 9)])[0]
+        trained, judged = run_script(script(model), engine, seed=3, round_=2, draw=9)
+        expected = engine.run([StampedAsk(Train(clients, model, PLAN.local), 3, 2, 9)])[0]
         assert trained.vectors.tobytes() == expected.vectors.tobytes()
         assert len(judged) == 6
-        other, _ = answer(script(model), engine, seed=4, round_=2, draw=9)
+        other, _ = run_script(script(model), engine, seed=4, round_=2, draw=9)
         assert other.vectors.tobytes() != expected.vectors.tobytes()
 
-    def nonsense(stamped: Stamped, number: int, reply: Any) -> Any:
+    def nonsense(stamped: StampedAsk, number: int, reply: Any) -> Any:
         if not isinstance(stamped.ask, Train):
             return reply
         spoilt = reply.vectors.copy()
         spoilt[2] = np.inf
         return replace(reply, vectors=spoilt).take(np.arange(6)[::-1])
 
-    refused, _ = answer(script(model), Altered(nonsense))
+    refused, _ = run_script(script(model), AlteredEngine(nonsense))
     assert refused.clients.tolist() == [0, 1, 3, 4, 5]
     assert list(refused.refused) == [2]

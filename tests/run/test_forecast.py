@@ -4,12 +4,11 @@ import pytest
 
 import coterie as ct
 from coterie.core.plan import Plan
-from coterie.evidence.record import Cost
+from coterie.evidence.records import Cost
 from coterie.evidence.settings import Settings
 from coterie.run.execution import Execution
-from coterie.run.forecast import Forecast, forecast, multiplied
+from coterie.run.forecast import Forecast, MeasuredRun, extrapolate, forecast
 from coterie.run.study import Study
-from coterie.run.trial_run import TrialRun
 
 DATA = "synthetic(0,0,clients=6)"
 METHODS = ("fedavg", "ifca(groups=2)", "local")
@@ -43,11 +42,11 @@ def test_shape(told: Forecast) -> None:
 
 def test_a_study_is_its_start_its_first_round_and_the_others() -> None:
     costs = [Cost(messages=m, steps=10 * m) for m in (1, 2, 3, 5, 4)]
-    seen = TrialRun(seconds=(5.0, 4.0, 1.0, 1.5, 1.7), costs=tuple(costs), plain=10, judged=100, state=1000)
-    found = multiplied("m", seen, Plan(rounds=11, evaluate_every=5), repeats=2)
+    seen = MeasuredRun(seconds=(5.0, 4.0, 1.0, 1.5, 1.7), costs=tuple(costs), plain=10, judged=100, state=1000)
+    found = extrapolate("m", seen, Plan(rounds=11, evaluate_every=5), repeats=2)
     assert found.seconds == pytest.approx(2 * (5 + 4 + 10 * 1.0 + 3 * 0.6))  # evaluated after rounds 5, 10 and 11
     assert found.cost.messages == 2 * (1 + 2 + 10 * 4)
     assert found.cost.steps == 10 * found.cost.messages
     assert found.disk == 2 * (4 * 100 + 8 * 10 + 2 * 1000)
-    grown = multiplied("m", seen, Plan(rounds=11, evaluate_every=5), repeats=2, kept=7000)  # clients will have taken part by then
+    grown = extrapolate("m", seen, Plan(rounds=11, evaluate_every=5), repeats=2, kept=7000)  # clients will have taken part by then
     assert grown.disk == 2 * (4 * 100 + 8 * 10 + 2 * 7000)

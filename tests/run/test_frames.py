@@ -17,7 +17,7 @@ def test_every_row_has_the_name_of_its_client_in_its_own_draw(tmp_path: Path) ->
     result = Result(compared.federations[0].evidence)
     for frame in (result.clients, result.groups):
         assert frame["draw"].nunique() == 2
-        ids = {draw: result.evidence.of_draw(draw).ids for draw in (0, 1)}
+        ids = {draw: result.evidence.select_draw(draw).ids for draw in (0, 1)}
         told = zip(frame["draw"], frame["client"], frame["id"], strict=True)
         assert all(ids[draw][client] == name for draw, client, name in told)
         assert list(frame.columns[:6]) == ["draw", "method", "seed", "round", "client", "id"]
@@ -39,7 +39,7 @@ def test_counts_that_wait_to_be_written_take_half_the_memory() -> None:
 
 def test_tables_of_many_classes_come_without_advice_to_programmers() -> None:
     """Warnings are errors here: with more than a hundred columns pandas told users that their frame was fragmented."""
-    federation = worlds.tiny()
+    federation = worlds.make_federation()
     result = ct.study("ifca(groups=2)", data=federation.with_(classes=tuple(f"letter {i}" for i in range(62))), rounds=1)
     assert len(result.clients.columns) > 100
     assert result.clients["id"].iloc[0] == federation.ids[0]

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.core.errors import UserError
-from coterie.deploy.bundle_files import read_bundle, write_bundle
+from coterie._util.errors import UserError
+from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.models.given import given_model
-from coterie.testing.worlds import tiny
+from coterie.testing.worlds import make_federation
 from run.run_own_models import Plain
 
 
 def federation() -> ct.Federation:
-    return tiny((12, 7, 5, 9))
+    return make_federation((12, 7, 5, 9))
 
 
 def test_a_class_a_function_and_a_spec_are_one_model() -> None:
@@ -70,4 +70,4 @@ def test_names_and_refusals() -> None:
         given_model(3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="its factory must return a torch"):
         ct.study("fedavg", data=federation(), rounds=1, model=lambda outputs: outputs)
-    assert ct.inspect_data(tiny((12, 9, 8, 9, 12)), model=Plain).model == "run.run_own_models:Plain"
+    assert ct.inspect_data(make_federation((12, 9, 8, 9, 12)), model=Plain).model == "run.run_own_models:Plain"

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 import coterie as ct
 import integrity
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.growth import GROWING
-from coterie.evidence.head import HEAD
-from coterie.evidence.record import LaneKey, RoundRecord
+from coterie.evidence.growth import GROWTH_FOLDER
+from coterie.evidence.manifest import HEAD
+from coterie.evidence.records import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import KEYS
 from coterie.evidence.verify import verify
 from coterie.methods.catalogue import methods
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.resuming import More, resume_study
+from coterie.run.resume import Extension, resume_study
 from coterie.run.study import Study
 
 DATA = "synthetic(0,0,clients=4,validation=0.2)"
@@ -168,7 +168,7 @@ def test_every_kill_while_growing_leaves_the_old_or_the_new_study(tmp_path: Path
         out = tmp_path / f"killed-{at}"
         with pytest.raises(KeyboardInterrupt):
             grow(out, at)
-        in_between += (out / GROWING).exists()
+        in_between += (out / GROWTH_FOLDER).exists()
         study.run(out=out, resume=True, execution=LOOP)
         assert verify(out).whole
         assert digest(Evidence.open(out)) == whole
@@ -218,7 +218,7 @@ def test_a_study_with_a_loss_of_its_own_does_not_go_on_with_another(tmp_path: Pa
     said = {"data": "synthetic(0,0,clients=4)", "rounds": 1, "out": tmp_path / "own", "execution": Execution(engine="loop")}
     ct.study("fedavg", loss=half, **said)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"begun with the loss 'half', not 'cross_entropy': go on in Python"):
-        resume_study(tmp_path / "own", more=More(rounds=2))
+        resume_study(tmp_path / "own", more=Extension(rounds=2))
     grown = ct.study("fedavg", loss=half, resume=True, **said | {"rounds": 2})  # type: ignore[arg-type]
     whole = ct.study("fedavg", loss=half, **said | {"rounds": 2, "out": None})  # type: ignore[arg-type]
     assert digest(grown.evidence) == digest(whole.evidence)

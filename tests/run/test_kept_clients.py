@@ -11,19 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.analysis import metrics
-from coterie.analysis.reading import records_of
-from coterie.analysis.tenths import TITLES
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.scores import DECILE_TITLES
 from coterie.cli.console import PlainConsole
-from coterie.cli.results import print_result
+from coterie.cli.tables import print_result
 from coterie.core.asks import Evaluated
-from coterie.core.errors import UserError
-from coterie.core.roster import Roster
-from coterie.core.selection import looked_at
+from coterie.core.roster import Roster, select_evaluated
 from coterie.core.tasks import CLASSIFICATION
 from coterie.evidence.digest import digest
-from coterie.evidence.everybody import SUMMED, TENTHS, everybody_of
-from coterie.report import report
+from coterie.evidence.records import DECILES, SUMMARY_COLUMNS, summarize_population
+from coterie.report import write_report
 
 DATA = "synthetic(0,0,clients=12)"
 METHODS = ["fedavg", "ifca(groups=2)"]
@@ -67,14 +66,14 @@ def test_quantiles_are_those_of_all_rows(both: tuple[ct.Result, ct.Result]) -> N
     rows["own"] = hits / everybody.evidence.tested[rows["client"]]
     lanes = rows.groupby(KEYS[:3], observed=True)["own"]
     told = some.evidence.frame("rounds").set_index(KEYS[:3])
-    for at, name in enumerate(TENTHS):
+    for at, name in enumerate(DECILES):
         expected = lanes.quantile(at / 10)
         np.testing.assert_allclose(told.loc[expected.index, name], expected, rtol=1e-12, atol=1e-15)
     assert set(told["everybody"]) == {12.0}
     assert some.spread is not None
-    last = told.xs(2, level="round").groupby("method", observed=True)[list(TENTHS)].mean()
+    last = told.xs(2, level="round").groupby("method", observed=True)[list(DECILES)].mean()
     np.testing.assert_allclose(some.spread.loc[METHODS], last.loc[METHODS], rtol=1e-12)
-    assert list(some.spread.columns) == list(TITLES)
+    assert list(some.spread.columns) == list(DECILE_TITLES)
 
 
 def test_they_are_shown_and_in_the_report(both: tuple[ct.Result, ct.Result], capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,11 +84,11 @@ def test_they_are_shown_and_in_the_report(both: tuple[ct.Result, ct.Result], cap
     assert json.loads(json.dumps(some.as_json(None)))["methods"]["fedavg"]["tenths"] == list(some.spread.loc["fedavg"])
     assert "tenths" not in both[0].as_json(None)["methods"]["fedavg"]
     assert some.evidence.folder is not None
-    made = report(some.evidence.folder)
+    made = write_report(some.evidence.folder)
     assert "Rows are kept of 5 of 12 clients" in made.page.read_text(encoding="utf-8")
     table = next(path for path in made.tables if path.name == "spread.csv")
     told = pd.read_csv(table).set_index("label")
-    np.testing.assert_allclose(told.loc[METHODS, list(TITLES)], some.spread.loc[METHODS], rtol=1e-12)
+    np.testing.assert_allclose(told.loc[METHODS, list(DECILE_TITLES)], some.spread.loc[METHODS], rtol=1e-12)
 
 
 def test_on_disk_as_in_memory_and_the_same_when_gone_on_with(both: tuple[ct.Result, ct.Result], tmp_path: Path) -> None:
@@ -104,8 +103,8 @@ def test_rounds_that_were_the_last_once_tell_nothing_of_everybody(tmp_path: Path
     run(keep_clients=5, rounds=3, evaluate_every=2, out=tmp_path / "study")
     grown = run(keep_clients=5, rounds=4, evaluate_every=2, out=tmp_path / "study", resume=True)
     told = grown.evidence.frame("rounds").set_index("round")
-    assert told.loc[[1, 3], ["everybody", *SUMMED]].isna().all(axis=None)
-    assert told.loc[[0, 2, 4], ["everybody", *SUMMED]].notna().all(axis=None)
+    assert told.loc[[1, 3], ["everybody", *SUMMARY_COLUMNS]].isna().all(axis=None)
+    assert told.loc[[0, 2, 4], ["everybody", *SUMMARY_COLUMNS]].notna().all(axis=None)
     assert digest(grown.evidence) == digest(run(keep_clients=5, rounds=4, evaluate_every=2).evidence)
 
 
@@ -126,7 +125,7 @@ def test_beside_a_sample_that_is_evaluated() -> None:
 
 
 def test_another_metric_is_of_the_sample(both: tuple[ct.Result, ct.Result]) -> None:
-    records = records_of(both[1].evidence, "f1")
+    records = read_records(both[1].evidence, "f1")
     assert records.everybody == {}
     assert records.accuracy.shape == (2, 2, 3)
     assert np.isfinite(records.accuracy).all()
@@ -160,7 +159,7 @@ def test_numbers_of_everybody_are_the_analysis_own(sizes: list[int], seed: int, 
     loss = np.where(np.array(sizes) > 0, rng.random(n), np.nan)
     judged = Evaluated(np.arange(n), hits, actual, actual, loss, np.full(n, np.nan))
     out = rng.permutation(n)[: min(hostile, n - 1)]
-    found = everybody_of(judged, CLASSIFICATION, out)
+    found = summarize_population(judged, CLASSIFICATION, out)
     there = np.array([size > 0 and i not in out for i, size in enumerate(sizes)])
     if not there.any():
         assert found is None
@@ -172,14 +171,14 @@ def test_numbers_of_everybody_are_the_analysis_own(sizes: list[int], seed: int, 
     assert found.score == own.sum() / tested.sum()
     assert found.macro == pytest.approx(float(metrics.mean(values)), rel=1e-12)
     assert found.bottom_decile == pytest.approx(float(metrics.bottom_decile(values)), rel=1e-12)
-    assert found.tenths[0] == float(metrics.worst(values))
-    assert found.tenths[-1] == values.max()
+    assert found.deciles[0] == float(metrics.worst(values))
+    assert found.deciles[-1] == values.max()
     assert found.loss == pytest.approx(np.average(loss[there], weights=tested), rel=1e-12)
 
 
 def test_the_sample_is_that_which_would_be_evaluated(both: tuple[ct.Result, ct.Result]) -> None:
     roster = Roster.of(both[1].evidence.ids, np.ones(12, np.int64))
-    assert sorted(set(both[1].clients["client"])) == looked_at(roster, 5).tolist()
+    assert sorted(set(both[1].clients["client"])) == select_evaluated(roster, 5).tolist()
 
 
 @pytest.mark.parametrize("data", ["linear(regression,clients=6,samples=20)", "linear(multilabel,clients=6,samples=20)"])
@@ -192,5 +191,5 @@ def test_other_tasks_tell_of_everybody_by_their_own_score(data: str) -> None:
 def test_rows_of_clients_that_took_no_part_are_all_kept() -> None:
     whole, some = whole_and_kept("digits/rotated(clients=10,groups=2)/unseen(0.3)", 3, rounds=1)
     assert some.table()[["final", "unseen"]].to_numpy().tolist() == whole.table()[["final", "unseen"]].to_numpy().tolist()
-    unseen = [result.evidence.of_unseen() for result in (whole, some)]
+    unseen = [result.evidence.select_unseen() for result in (whole, some)]
     assert [0 if own is None else len(own.frame("clients")) for own in unseen] == [12, 12]

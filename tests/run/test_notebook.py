@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import coterie as ct
-from coterie.run.progress import watchers_of
+from coterie.run.progress import make_watchers
 
 nbformat: Any = pytest.importorskip("nbformat")
 nbclient: Any = pytest.importorskip("nbclient")
@@ -62,9 +62,9 @@ def _comparison() -> str:
 
 
 def test_only_a_notebook_is_shown_progress_unasked() -> None:
-    assert watchers_of(None) == []
+    assert make_watchers(None) == []
     mine = ct.Callback()
-    assert watchers_of([mine]) == [mine]
+    assert make_watchers([mine]) == [mine]
 
 
 def test_a_comparison_in_few_columns(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ import pytest
 
 import coterie as ct
 import integrity
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie._util.locks import FolderLock
 from coterie.core.local import Local
-from coterie.core.locks import Hold
 from coterie.core.plan import Plan
 from coterie.data.content import array_hash, contents
 from coterie.evidence import Evidence, digest
-from coterie.evidence.creation import create_folder
+from coterie.evidence.folder import create_folder
 from coterie.evidence.settings import Settings
 from coterie.evidence.verify import verify
 from coterie.run.compare import compare
-from coterie.run.environment import changes, environment
+from coterie.run.environment import describe_environment, find_changes
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from coterie.testing import worlds
@@ -110,9 +110,9 @@ def test_a_damaged_cache_heals_itself(name: str, table: Path, tmp_path: Path) ->
 
 
 def test_every_part_of_a_federation_counts() -> None:
-    federation = worlds.tiny()
+    federation = worlds.make_federation()
     usual = contents(federation)
-    assert usual == contents(worlds.tiny())
+    assert usual == contents(worlds.make_federation())
     x = federation.x.copy()
     x[-1, -1] += 1
     changed = {
@@ -140,7 +140,7 @@ def test_the_hash_of_an_array_is_that_of_its_blocks_whatever_their_size(monkeypa
 HOLDER = """
 import sys, time
 from pathlib import Path
-from coterie.core.locks import Hold
+from coterie._util.locks import Hold
 hold = Hold(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
@@ -160,14 +160,14 @@ def test_two_processes_do_not_write_to_one_folder_and_a_dead_one_holds_nothing(t
         other.kill()
         other.communicate()
     assert run(table, out, resume=True) == before  # no trace of the dead one stands in the way
-    with Hold(out), pytest.raises(UserError, match=f"by process {os.getpid()}"):
+    with FolderLock(out), pytest.raises(UserError, match=f"by process {os.getpid()}"):
         run(table, out, resume=True)
 
 
 def test_a_comparison_is_held_too(tmp_path: Path) -> None:
     out = tmp_path / "compared"
     out.mkdir()
-    with Hold(out), pytest.raises(UserError, match="is being written to"):
+    with FolderLock(out), pytest.raises(UserError, match="is being written to"):
         compare(["fedavg"], data="synthetic(0,0,clients=5)", out=out, rounds=1, seeds=[0])
 
 
@@ -189,12 +189,12 @@ def test_a_full_disk_at_creation_leaves_a_folder_that_can_be_begun_again(tmp_pat
 def test_what_is_not_ones_own_is_not_begun_in(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match="is not empty: choose another out="):
-        Study.prepare(settings("tiny"), federation=worlds.tiny()).run(out=tmp_path)
+        Study.prepare(settings("tiny"), federation=worlds.make_federation()).run(out=tmp_path)
     with pytest.raises(UserError, match="holds no study to resume"):
-        Study.prepare(settings("tiny"), federation=worlds.tiny()).run(out=tmp_path, resume=True)
+        Study.prepare(settings("tiny"), federation=worlds.make_federation()).run(out=tmp_path, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not empty"):
-        Study.prepare(settings("tiny"), federation=worlds.tiny()).run(out=tmp_path / "file")
+        Study.prepare(settings("tiny"), federation=worlds.make_federation()).run(out=tmp_path / "file")
 
 
 def test_every_kill_at_creation_leaves_what_the_same_command_begins() -> None:
@@ -208,13 +208,13 @@ def test_every_kill_at_creation_leaves_what_the_same_command_begins() -> None:
 
 
 def test_a_resume_under_other_versions_is_said_aloud(tmp_path: Path) -> None:
-    now = environment()
-    assert changes(now, now) == []
+    now = describe_environment()
+    assert find_changes(now, now) == []
     assert now["vectors"]
     before = {**now, "vectors": "AVX2", "packages": {**now["packages"], "numpy": "1.0", "torch": None}, "blas": {}}
-    assert changes(before, now) == [f"vector units {now['vectors']} (was AVX2)", f"numpy {now['packages']['numpy']} (was 1.0)"]
+    assert find_changes(before, now) == [f"vector units {now['vectors']} (was AVX2)", f"numpy {now['packages']['numpy']} (was 1.0)"]
     out = tmp_path / "study"
-    study = Study.prepare(settings("tiny"), federation=worlds.tiny())
+    study = Study.prepare(settings("tiny"), federation=worlds.make_federation())
     study.run(out=out, execution=LOOP)
     integrity.without_manifests(out)
     (out / "environment.json").write_text(json.dumps(before))
@@ -246,8 +246,8 @@ def test_two_libraries_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatc
     found: dict[int, Any] = {}
     for loaded in (both[:1], both, both[::-1]):
         monkeypatch.setattr("coterie.run.environment.threadpool_info", lambda loaded=loaded: loaded)
-        found[len(found)] = environment()
+        found[len(found)] = describe_environment()
     assert (
         found[1]["blas"] == found[2]["blas"] == {"numpy.libs": "openblas 0.3.31 (one kernel)", "scipy.libs": "openblas 0.3.30 (one kernel)"}
     )
-    assert changes(found[0], found[1]) == changes(found[1], found[0]) == []
+    assert find_changes(found[0], found[1]) == find_changes(found[1], found[0]) == []

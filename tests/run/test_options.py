@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.cli import compare as compare_command
 from coterie.cli import run as run_command
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.run import options
+from coterie.run import execution
 from coterie.run.compare import compare
-from coterie.run.execution import Execution
-from coterie.run.options import EXECUTION, LOCAL, PLAN, defaults, plan_of
-from coterie.run.request import Request
+from coterie.run.comparison_request import ComparisonRequest
+from coterie.run.execution import EXECUTION_SETTINGS, LOCAL_SETTINGS, PLAN_SETTINGS, Execution, get_defaults, make_plan
 from coterie.run.study_file import ExecutionTable, LocalTable, StudyTable, read_study_file
 
-ALL = (*PLAN, *LOCAL, *EXECUTION)
+ALL = (*PLAN_SETTINGS, *LOCAL_SETTINGS, *EXECUTION_SETTINGS)
 DATA = "digits/iid(clients=4)"
 
 
@@ -30,15 +29,17 @@ def test_run_and_compare_offer_every_setting() -> None:
 
 def test_a_study_file_has_every_setting_with_its_default() -> None:
     for table, kind in ((LocalTable, Local), (ExecutionTable, Execution)):
-        assert {name: field.default for name, field in table.model_fields.items()} == defaults(kind)
-    assert {name: StudyTable.model_fields[name].default for name in PLAN} == defaults(Plan)
+        assert {name: field.default for name, field in table.model_fields.items()} == get_defaults(kind)
+    assert {name: StudyTable.model_fields[name].default for name in PLAN_SETTINGS} == get_defaults(Plan)
 
 
 def test_nothing_said_is_the_same_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(f'methods = ["fedavg"]\ndata = "{DATA}"\n')
     (study,) = read_study_file(file)
-    assert study.settings.plan == Plan() == Request(methods=("fedavg",), data=(DATA,), designs=()).plan == plan_of({}, None, None)
+    assert (
+        study.settings.plan == Plan() == ComparisonRequest(methods=("fedavg",), data=(DATA,), designs=()).plan == make_plan({}, None, None)
+    )
     assert study.execution == Execution()
 
 
@@ -60,4 +61,4 @@ def test_python_takes_short_names_and_refuses_what_is_said_twice(tmp_path: Path)
 
 
 def test_zero_is_none_only_where_it_can_be_meant() -> None:
-    assert options.without_zero(Local, {"batch_size": 0, "mu": 0}) == {"batch_size": None, "mu": 0}
+    assert execution.replace_zeros(Local, {"batch_size": 0, "mu": 0}) == {"batch_size": None, "mu": 0}

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.analysis.findings import findings_of
-from coterie.analysis.reading import records_of
-from coterie.analysis.roles import facts_of, own_facts, roles_of
-from coterie.core.errors import UserError
+from coterie.analysis.findings import compute_findings
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.roles import assign_roles, collect_facts, extract_facts
 from coterie.evidence import Evidence, digest
 from coterie.evidence.settings import Settings
-from coterie.methods.catalogue import build, methods, spec_of
-from coterie.report.subject import Subject
-from coterie.report.text import cards
+from coterie.methods.catalogue import build, get_spec, methods
+from coterie.report.federation_view import FederationView
+from coterie.report.verdict_text import write_cards
 from coterie.run.execution import Execution
 from methods.own_grouping import ChosenOnce
 
@@ -50,7 +50,7 @@ def check(comparison: Comparison, tested: str) -> None:
     assert parts is not None
     assert [step.name for step in parts.steps] == ["groups", "similarity"]
     assert sum("Random groups of the same sizes" in sentence for sentence in comparison.verdicts()[DATA]) == 1
-    assert len(cards(Subject(found))) == 4  # two methods, and two simpler things to beat
+    assert len(write_cards(FederationView(found))) == 4  # two methods, and two simpler things to beat
 
 
 @pytest.mark.parametrize(("given", "label"), [(ChosenOnce(groups=2), "chosenonce"), (SPEC, SPEC)], ids=["object", "module:Class"])
@@ -112,15 +112,15 @@ class FedGroup(ct.FedGroup):
 
 def test_a_name_that_is_taken_does_not_make_a_method_ours() -> None:
     mine, ours = FedGroup(groups=2), ct.FedGroup(groups=2)
-    assert spec_of(mine) == spec_of(ours)
-    assert facts_of(mine).design != facts_of(ours).design
-    assert list(own_facts(["fedgroup(groups=2)"], [mine])) == ["fedgroup(groups=2)"]
-    assert not own_facts(["fedgroup(groups=2)", "fedavg+finetune"], [ours, build("fedavg+finetune")])
+    assert get_spec(mine) == get_spec(ours)
+    assert extract_facts(mine).design != extract_facts(ours).design
+    assert list(collect_facts(["fedgroup(groups=2)"], [mine])) == ["fedgroup(groups=2)"]
+    assert not collect_facts(["fedgroup(groups=2)", "fedavg+finetune"], [ours, build("fedavg+finetune")])
 
 
 def test_a_control_is_one_of_its_own_method_only() -> None:
     made = {"a": ChosenOnce(groups=2), "b": ChosenOnce(groups=3), "c": ChosenOnce(groups=3, assign="random")}
-    roles = roles_of(["fedavg", *made], facts=own_facts(list(made), list(made.values())))
+    roles = assign_roles(["fedavg", *made], facts=collect_facts(list(made), list(made.values())))
     assert roles.controls == {"b": {"random": "c"}}
     assert roles.methods == ["a", "b"]
 
@@ -128,5 +128,5 @@ def test_a_control_is_one_of_its_own_method_only() -> None:
 def test_evidence_without_facts_is_read_as_before() -> None:
     """Of own methods nothing but the label is known there."""
     evidence = ct.study(["fedavg", ChosenOnce(), ChosenOnce(assign="random")], data=DATA, rounds=1, execution=LOOP).evidence
-    assert findings_of(records_of(evidence)).roles.methods == ["chosenonce"]
-    assert roles_of(evidence.settings.methods).methods == ["chosenonce", "chosenonce(assign=random)"]
+    assert compute_findings(read_records(evidence)).roles.methods == ["chosenonce"]
+    assert assign_roles(evidence.settings.methods).methods == ["chosenonce", "chosenonce(assign=random)"]

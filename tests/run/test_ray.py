@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from cli.processes import MAIN, environment
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.evidence import digest
 from coterie.run.execution import Execution
-from coterie.run.spread.ray_connection import check_guarded, connected, is_here
 from coterie.run.study import Study
+from coterie.run.workers.ray_cluster import check_token, connect_ray, is_local_address
 from run.test_spread import SETTINGS
 
 HERE = Path(__file__).parent
@@ -65,12 +65,12 @@ def test_a_study_on_ray_has_the_same_digest_though_a_worker_is_killed(cluster: C
 
 def test_a_cluster_beyond_this_machine_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    check_guarded("127.0.0.1:6379")
+    check_token("127.0.0.1:6379")
     for address in ("10.0.0.7:6379", "head.example:6379", "[2001:db8::1]:6379"):
         with pytest.raises(UserError, match="RAY_AUTH_MODE=token"):
-            connected(address)  # before anything is sent there
+            connect_ray(address)  # before anything is sent there
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    check_guarded("10.0.0.7:6379")
+    check_token("10.0.0.7:6379")
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_cluster_beyond_this_machine_needs_a_token(monkeypatch: pytest.MonkeyP
     [("127.0.0.1:1", True), ("[::1]:1", True), ("localhost:1", True), ("127.evil.example:1", False), ("0.0.0.0:1", False)],
 )
 def test_addresses_of_this_machine(address: str, here: bool) -> None:
-    assert is_here(address) == here
+    assert is_local_address(address) == here
 
 
 @pytest.mark.parametrize(("address", "sentence"), [("127.0.0.1:1", "No Ray cluster answers"), ("ray://127.0.0.1:1", "client protocol")])
 def test_a_cluster_that_is_not_there_is_refused_at_once(address: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        connected(address)
+        connect_ray(address)

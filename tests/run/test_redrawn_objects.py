@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.content import contents
 from deploy.test_placing import people
 

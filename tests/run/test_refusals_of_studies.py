@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import Federation, Parts
-from coterie.engines.batches import batches, leaves_one_over
-from coterie.engines.loss import per_sample
-from coterie.testing.worlds import tiny
+from coterie.engines.loss import make_per_sample
+from coterie.engines.sampling import has_single_leftover, iterate_batches
+from coterie.testing.worlds import make_federation
 
 OWN = "run.run_own_models"  # the module beside this one
 
 
 def federation() -> Federation:
-    return tiny((12, 7, 5, 9))
+    return make_federation((12, 7, 5, 9))
 
 
 def test_a_loss_of_torch_that_averages_is_taken_sample_by_sample() -> None:
@@ -28,7 +28,7 @@ def test_a_loss_of_torch_that_averages_is_taken_sample_by_sample() -> None:
     assert mean.rounds["loss"].tolist() == plain.rounds["loss"].tolist()
     kept = nn.CrossEntropyLoss(label_smoothing=0.2)
     outputs, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
-    assert torch.allclose(per_sample(kept)(outputs, y).mean(), kept(outputs, y))
+    assert torch.allclose(make_per_sample(kept)(outputs, y).mean(), kept(outputs, y))
     assert kept.reduction == "mean"  # the user's own object is left alone
 
 
@@ -57,15 +57,15 @@ def test_a_model_for_other_samples_is_explained() -> None:
 
 
 def test_a_last_batch_of_one_joins_the_one_before_it() -> None:
-    whole = list(batches(5, np.arange(7), 3, 2, None))
-    joined = list(batches(5, np.arange(7), 3, 2, None, least=2))
+    whole = list(iterate_batches(5, np.arange(7), 3, 2, None))
+    joined = list(iterate_batches(5, np.arange(7), 3, 2, None, least=2))
     assert [len(batch) for batch in whole] == [3, 3, 1, 3, 3, 1]
     assert [len(batch) for batch in joined] == [3, 4, 3, 4]
     assert np.concatenate(joined).tolist() == np.concatenate(whole).tolist()
-    assert [len(batch) for batch in batches(5, np.arange(1), 3, 1, None, least=2)] == [1]  # there is none before it
-    assert leaves_one_over(np.array([6, 7]), 3)
-    assert not leaves_one_over(np.array([6, 8]), 3)
-    assert not leaves_one_over(np.array([1, 2]), None)
+    assert [len(batch) for batch in iterate_batches(5, np.arange(1), 3, 1, None, least=2)] == [1]  # there is none before it
+    assert has_single_leftover(np.array([6, 7]), 3)
+    assert not has_single_leftover(np.array([6, 8]), 3)
+    assert not has_single_leftover(np.array([1, 2]), None)
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
@@ -79,7 +79,7 @@ def test_batch_norm_that_cannot_be_trained_is_explained() -> None:
     with pytest.raises(UserError, match="batch norm, which cannot train on one sample: use batch_size=2"):
         ct.study("fedavg", data=federation(), model=f"{OWN}:Normed", batch_size=1, rounds=1)
     with pytest.raises(UserError, match="client 'client-2' has no more"):
-        ct.study("fedavg", data=tiny((12, 7, 1)), model=f"{OWN}:Normed", rounds=1)
+        ct.study("fedavg", data=make_federation((12, 7, 1)), model=f"{OWN}:Normed", rounds=1)
 
 
 def test_a_study_of_which_nothing_reached_the_end_raises_with_what_there_is() -> None:
@@ -112,7 +112,7 @@ def test_a_method_that_raises_is_told_with_its_reason() -> None:
 
 
 def test_test_samples_among_training_samples_are_refused() -> None:
-    whole = tiny((4, 4))
+    whole = make_federation((4, 4))
     leaking = Parts.of([whole.test[0], np.r_[whole.test[1], whole.train[1][:1]]])
     for part in ("test", "validation"):
         with pytest.raises(UserError, match=f"Client 'client-1' of 'tiny' has {part} samples among its training samples"):

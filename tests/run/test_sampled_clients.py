@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.analysis.sampled import sample_error
-from coterie.core.roster import Roster
-from coterie.core.selection import looked_at
+from coterie.analysis.caveats import compute_sample_error
+from coterie.core.roster import Roster, select_evaluated
 
 DATA = "synthetic(0,0,clients=12)"
 METHODS = ["fedavg", "ifca(groups=2)", "fedavg+finetune"]
@@ -17,12 +16,12 @@ METHODS = ["fedavg", "ifca(groups=2)", "fedavg+finetune"]
 
 def test_the_sample_is_by_id_and_the_same_for_all() -> None:
     roster = Roster.of([f"c{i}" for i in range(100)], np.ones(100, np.int64))
-    some = looked_at(roster, 10)
+    some = select_evaluated(roster, 10)
     assert len(some) == 10
     assert (np.diff(some) > 0).all()
     turned = Roster.of(reversed(roster.ids), roster.sizes)
-    assert sorted(turned.ids[i] for i in looked_at(turned, 10)) == sorted(roster.ids[i] for i in some)
-    assert looked_at(roster, None).tolist() == looked_at(roster, 1000).tolist() == list(range(100))
+    assert sorted(turned.ids[i] for i in select_evaluated(turned, 10)) == sorted(roster.ids[i] for i in some)
+    assert select_evaluated(roster, None).tolist() == select_evaluated(roster, 1000).tolist() == list(range(100))
 
 
 def test_numbers_are_those_of_a_study_that_looks_at_everybody(tmp_path: Path) -> None:
@@ -55,6 +54,6 @@ def test_the_error_is_the_spread_over_samples() -> None:
     for _ in range(2000):
         some = rng.permutation(400)[:100]
         ratios.append(right[some].sum() / tested[some].sum())
-        told.append(sample_error(right[some], tested[some], 400))
+        told.append(compute_sample_error(right[some], tested[some], 400))
     assert np.mean(told) == pytest.approx(np.std(ratios), rel=0.06)
-    assert sample_error(right, tested, 400) == 0.0  # everybody is no sample
+    assert compute_sample_error(right, tested, 400) == 0.0  # everybody is no sample

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.core.errors import UserError
-from coterie.core.rules import plain_optimizer
-from coterie.engines.engine import Stamped
-from coterie.engines.make import make_engine
-from coterie.testing.worlds import world
+from coterie._util.errors import UserError
+from coterie.core.local import make_optimizer
+from coterie.engines.batched import make_engine
+from coterie.engines.engine import StampedAsk
+from coterie.testing.worlds import make_world
 
 
 def test_factors_by_hand() -> None:
@@ -42,19 +42,19 @@ def test_adamw_decays_apart_from_the_gradient() -> None:
     start, local = torch.tensor([2.0, -1.0]), ct.Local(optimizer="adamw", lr=0.1, weight_decay=0.5)
     w = nn.Parameter(start.clone())
     w.grad = torch.tensor([3.0, -7.0])
-    plain_optimizer([w], local).step()
+    make_optimizer([w], local).step()
     by_hand = start * (1 - 0.1 * 0.5) - 0.1 * torch.sign(w.grad)  # the first step of Adam is the sign of the gradient
     assert torch.allclose(w, by_hand, atol=1e-6)
 
 
 def test_both_engines_train_with_adamw() -> None:
-    made, local = world(), ct.Local(optimizer="adamw", lr=0.01, weight_decay=0.3, epochs=2, batch_size=4)
+    made, local = make_world(), ct.Local(optimizer="adamw", lr=0.01, weight_decay=0.3, epochs=2, batch_size=4)
     ask = ct.Train(np.arange(len(made.federation)), made.model.initial(0)(), local)
     found = []
     for engine in ("loop", "batched"):
         with make_engine(made, engine, "cpu") as carrier:
-            found.append(carrier.run([Stamped(ask, seed=0, round_=1)])[0].vectors)
+            found.append(carrier.run([StampedAsk(ask, seed=0, round_=1)])[0].vectors)
     assert np.array_equal(*found)
     with make_engine(made, "loop", "cpu") as carrier:
         adam = ct.Train(ask.clients, ask.models, local.but(optimizer="adam"))
-        assert not np.array_equal(carrier.run([Stamped(adam, seed=0, round_=1)])[0].vectors, found[0])
+        assert not np.array_equal(carrier.run([StampedAsk(adam, seed=0, round_=1)])[0].vectors, found[0])

@@ -10,15 +10,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 import coterie as ct
+from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.data.content import contents
 from coterie.data.federation import Federation
-from coterie.deploy.bundle_files import read_bundle, write_bundle
+from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.models.given import given_model
@@ -47,7 +47,7 @@ def test_the_vectorised_route_is_the_loop(named: bool, local: Local) -> None:
     text, make = given_model(Fused)
     world = World.of(made, text, make=make)
     start = world.problem.initial(0)()[None]
-    ask = Stamped(Train(np.arange(len(made)), start, local), 3, 1)
+    ask = StampedAsk(Train(np.arange(len(made)), start, local), 3, 1)
     with LoopEngine(world) as loop, BatchedEngine(world) as batched:
         (one,), (two,) = loop.run([ask]), batched.run([ask])
         told = " ".join(map(str, batched.routes().values()))
@@ -62,7 +62,7 @@ def test_the_loop_trains_what_torch_trains_by_hand() -> None:
     world = World.of(made, text, make=make)
     start = world.problem.initial(0)()[None]
     with LoopEngine(world) as loop:
-        (found,) = loop.run([Stamped(Train(np.array([3]), start, Local(batch_size=None, lr=0.5)), 0, 1)])
+        (found,) = loop.run([StampedAsk(Train(np.array([3]), start, Local(batch_size=None, lr=0.5)), 0, 1)])
     module = Fused({"words": (3,), "numbers": (2,)}, 2)
     nn.utils.vector_to_parameters(torch.from_numpy(start[0]), module.parameters())
     own = made.train[3]

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
-from coterie.core.site_shares import SiteBound
+from coterie._util.errors import UserError
+from coterie.core.mixing import SiteBound
 from coterie.data.catalogue import load
-from coterie.evidence.reader import Evidence, json_notes
+from coterie.evidence.reader import Evidence, read_notes
 from coterie.methods.catalogue import methods as catalogue
-from coterie.methods.held_out import set_apart
-from coterie.methods.robust_rules import krum
+from coterie.methods.guard import find_outliers
+from coterie.methods.robust_rules import compute_krum
 
 DATA = "digits/iid(clients=40)/sites(11,first=30)"
 PLAN: dict[str, Any] = {"rounds": 6, "epochs": 2, "lr": 0.1, "evaluate_every": 6}
@@ -62,7 +62,7 @@ def test_no_method_gives_a_site_more_than_its_share() -> None:
             assert shares.max() <= max(1 / 3, 1 / len(shares)) + 1e-6, (method, shares)
         seen.add(method)
     assert {"fedavg", "fedsim", "simprox", "simagg", "fedatt", "fedgroup(eta_g=0)", "fesem", "ifca", "cfl", "robust"} <= seen
-    limited = {key.method for key, _, names in json_notes(result.evidence, "limited_sites") if "site-0" in names}
+    limited = {key.method for key, _, names in read_notes(result.evidence, "limited_sites") if "site-0" in names}
     assert {"fedavg", "robust", "fedgroup(eta_g=0)"} <= limited
 
 
@@ -115,16 +115,16 @@ def test_votes_of_a_site_do_not_set_the_others_apart() -> None:
     rng = np.random.default_rng(0)
     updates = np.r_[np.tile([-1.0, 0, 0], (30, 1)), np.tile([1.0, 0, 0], (10, 1))] + 0.02 * rng.normal(size=(40, 3))
     votes = SiteBound(np.r_[np.zeros(30, np.int64), np.arange(1, 11)], 1 / 3).votes(np.arange(40))
-    assert set_apart(updates.astype(np.float32)).tolist() == [False] * 30 + [True] * 10
-    assert set_apart(updates.astype(np.float32), votes=votes).tolist() == [True] * 30 + [False] * 10
+    assert find_outliers(updates.astype(np.float32)).tolist() == [False] * 30 + [True] * 10
+    assert find_outliers(updates.astype(np.float32), votes=votes).tolist() == [True] * 30 + [False] * 10
 
 
 def test_krum_scores_sites() -> None:
     """Six copies are each other's nearest neighbours; as one of five sites they are the odd one."""
     vectors = np.array([[9.0]] * 6 + [[0.0], [0.1], [0.2], [0.3]], np.float32)
     weights, sites = np.r_[np.full(6, 1 / 30), np.full(4, 0.2)], np.r_[np.zeros(6, np.int64), 1, 2, 3, 4]
-    mean, kept = krum(vectors, weights, 1, sites)
+    mean, kept = compute_krum(vectors, weights, 1, sites)
     np.testing.assert_allclose(kept, [0] * 6 + [0.25] * 4)
     np.testing.assert_allclose(mean, [0.15], rtol=1e-6)
-    one_each, plain = krum(vectors[5:], np.full(5, 0.2), 1, sites[5:]), krum(vectors[5:], np.full(5, 0.2), 1)
+    one_each, plain = compute_krum(vectors[5:], np.full(5, 0.2), 1, sites[5:]), compute_krum(vectors[5:], np.full(5, 0.2), 1)
     np.testing.assert_array_equal(one_each[1], plain[1])

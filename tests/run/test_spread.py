@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from torch import nn
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.evidence import Evidence, digest
-from coterie.evidence.record import RoundRecord
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
+from coterie.run.environment import WorkerHost
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.spread import carrying, local_crew
-from coterie.run.spread.crew import Lost
-from coterie.run.spread.cutting import cut
-from coterie.run.spread.freight import ALIGNED, load_freight, unload_freight
-from coterie.run.spread.place import Place
 from coterie.run.study import Study
+from coterie.run.waves import split_for_workers
+from coterie.run.workers import processes, scheduler
+from coterie.run.workers.executor import WorkerLost
+from coterie.run.workers.processes import ALIGNMENT, read_shared_file, write_shared_file
 from run.crew_here import CrewHere
 
 FIVE = ("fedavg", "fedsim(clusters=2)", "fesem(groups=2)", "ifca(groups=2)", "local")
@@ -63,7 +63,7 @@ def hired(monkeypatch: pytest.MonkeyPatch) -> Hired:
             crews.append(CrewHere(study, size, loses))
             return crews[-1]
 
-        monkeypatch.setattr(carrying, "LocalCrew", crew)
+        monkeypatch.setattr(scheduler, "ProcessExecutor", crew)
         return crews
 
     return hire
@@ -188,7 +188,7 @@ def test_a_budget_ends_with_whole_segments_of_whole_seeds(hired: Hired) -> None:
 )
 def test_cuts_hold_every_lane_once(seeds: int, methods: int, places: int, whole_seeds: bool, most: int | None) -> None:
     lanes = Study.prepare(replace(SETTINGS, seeds=tuple(range(seeds)), methods=FIVE[:methods])).lanes()
-    pieces = cut(lanes, 1 << 40, most, places, whole_seeds=whole_seeds)
+    pieces = split_for_workers(lanes, 1 << 40, most, places, whole_seeds=whole_seeds)
     assert [lane for wave in pieces for lane in wave] == lanes
     assert all(pieces)
     if whole_seeds:
@@ -201,13 +201,13 @@ def test_cuts_hold_every_lane_once(seeds: int, methods: int, places: int, whole_
 
 def test_freight_is_mapped_and_not_copied() -> None:
     made: dict[str, Any] = {"a": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3)), "c": "words"}
-    with load_freight(made) as file:
-        again = unload_freight(file.fileno())
+    with write_shared_file(made) as file:
+        again = read_shared_file(file.fileno())
     assert again["c"] == "words"
     for name in ("a", "b"):
         assert np.array_equal(again[name], made[name])
         assert not again[name].flags.writeable
-        assert again[name].ctypes.data % ALIGNED == 0
+        assert again[name].ctypes.data % ALIGNMENT == 0
 
 
 def test_what_has_no_name_cannot_be_sent() -> None:
@@ -238,15 +238,15 @@ def test_given_models_can_be_sent() -> None:
 
 
 def test_a_worker_that_computes_otherwise_is_refused() -> None:
-    here = Place.here()
-    here.check_like(here)
+    here = WorkerHost.here()
+    here.check_same_as(here)
     kernels = dict.fromkeys(here.environment["blas"], "Prescott")
     assert kernels
-    other = Place("elsewhere", 1, {**here.environment, "blas": kernels})
+    other = WorkerHost("elsewhere", 1, {**here.environment, "blas": kernels})
     with pytest.raises(UserError, match=r"The worker on elsewhere does not compute as the driver on .* Prescott .*OPENBLAS_CORETYPE"):
-        other.check_like(here)
+        other.check_same_as(here)
     with pytest.raises(UserError, match="kernels for no vector units"):
-        Place("elsewhere", 1, {**here.environment, "compiled": "no vector units"}).check_like(here)
+        WorkerHost("elsewhere", 1, {**here.environment, "compiled": "no vector units"}).check_same_as(here)
 
 
 class KillsAWorker(Callback):
@@ -257,7 +257,7 @@ class KillsAWorker(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         if not self.killed:
-            own = [child for child in psutil.Process().children() if "coterie.run.spread.worker" in child.cmdline()]
+            own = [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
             self.killed = own[-1].pid
             os.kill(self.killed, signal.SIGKILL)
 
@@ -270,17 +270,17 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
     assert watcher.killed
     assert not psutil.pid_exists(watcher.killed)
     assert any(f"the process {watcher.killed} ended (-9)" in sentence for sentence in told.notices)
-    assert not [child for child in psutil.Process().children() if "coterie.run.spread.worker" in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
 
 
 def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() -> None:
-    with load_freight({}) as freight:
-        process = local_crew._Process(freight)
+    with write_shared_file({}) as freight:
+        process = processes._WorkerProcess(freight)
     process.close()
     process.line, theirs = Pipe()
     os.write(theirs.fileno(), struct.pack("!i", 1000) + b"the beginning")  # a message of a thousand bytes, as `Connection` writes it
     theirs.close()
-    assert process.receive() == Lost(f"the process {process.process.pid} ended (-9)")
+    assert process.receive() == WorkerLost(f"the process {process.process.pid} ended (-9)")
 
 
 @pytest.mark.parametrize(("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "gpus_per_wave= is for waves on Ray")])

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.evidence.together import digests_in
+from coterie.evidence.digest import compute_digests
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.carry_out import reproduce
+from coterie.reproduce.rejudge import reproduce
 from coterie.run.execution import Execution
-from coterie.run.spread import carrying
 from coterie.run.study import Study
+from coterie.run.workers import scheduler
 from run.crew_here import CrewHere
 
 REPRODUCTION = Path(__file__).parent.parent / "reproduce" / "small.toml"
@@ -25,7 +25,7 @@ def crews(monkeypatch: pytest.MonkeyPatch) -> list[CrewHere]:
         hired.append(CrewHere(study, size))
         return hired[-1]
 
-    monkeypatch.setattr(carrying, "LocalCrew", crew)
+    monkeypatch.setattr(scheduler, "ProcessExecutor", crew)
     return hired
 
 
@@ -35,7 +35,7 @@ def test_a_comparison(crews: list[CrewHere], tmp_path: Path) -> None:
         settings = {"rounds": 1, "cohort": 3, "epochs": 1, "seeds": [0, 1], "draws": 1, "controls": False}
         data = ["digits/iid(clients=6)", "digits/rotated(clients=6,groups=2)"]
         compared = ct.compare(["fedsim(clusters=2)"], data=data, out=tmp_path / name, execution=execution, **settings)  # type: ignore[arg-type]
-        found[name] = digests_in(tmp_path / name), compared.federations[0].methods["fedsim(clusters=2)"].gap
+        found[name] = compute_digests(tmp_path / name), compared.federations[0].methods["fedsim(clusters=2)"].gap
     assert len(crews) == 2  # one for each federation
     assert all(crew.most == 2 for crew in crews)
     assert len(found["alone"][0]) == 2
@@ -46,6 +46,6 @@ def test_a_reproduction(crews: list[CrewHere], tmp_path: Path) -> None:
     study = read_reproduction(REPRODUCTION)
     for name, workers in (("alone", None), ("spread", 3)):
         reproduce(study, out=tmp_path / name, data_dir=tmp_path, rounds=1, seeds="0-1", only=["fixed", "redrawn"], workers=workers)
-    digests = digests_in(tmp_path / "alone")
+    digests = compute_digests(tmp_path / "alone")
     assert len(crews) == len(digests) >= 2  # a part with redrawn data is a study of its own
-    assert digests_in(tmp_path / "spread") == digests
+    assert compute_digests(tmp_path / "spread") == digests

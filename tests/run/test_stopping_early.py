@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie.analysis.reading import records_of
-from coterie.analysis.scores import scope_of
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.scores import find_scope
 from coterie.cli.app import app
 from coterie.evidence.digest import digest
-from coterie.evidence.reader import Evidence, json_notes
-from coterie.evidence.record import STOPPED, LaneKey
-from coterie.run.patience import Patience
+from coterie.evidence.reader import Evidence, read_notes
+from coterie.evidence.records import STOPPED, LaneKey
+from coterie.run.lanes import EarlyStopping
 
 DATA = "synthetic(0,0,clients=6,validation=0.3)"
 METHODS = ["fedavg", "ifca(groups=2)"]
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {"data": DATA, "lr": 0.3, "seeds": (0, 1), "stop_earl
 
 @given(st.lists(st.one_of(st.just(float("nan")), st.integers(0, 5).map(float)), max_size=20), st.integers(1, 4))
 def test_a_watch_counts_rounds_since_the_best(scores: list[float], patience: int) -> None:
-    watch = Patience(patience)
+    watch = EarlyStopping(patience)
     for round_, score in enumerate(scores):
         watch.seen(round_, score)
         known = [value for value in scores[: round_ + 1] if value == value]
@@ -46,7 +46,7 @@ def test_a_run_stops_where_its_validation_says_and_nowhere_else() -> None:
     told = stops(found.evidence)
     assert told  # otherwise this shows nothing
     for (method, seed), lane in whole.groupby(["method", "seed"], observed=True):
-        watch, expected = Patience(2), 14
+        watch, expected = EarlyStopping(2), 14
         for round_, score in zip(lane["round"], lane["validation"], strict=True):
             watch.seen(round_, score)
             if watch.over:
@@ -56,15 +56,15 @@ def test_a_run_stops_where_its_validation_says_and_nowhere_else() -> None:
         assert own["round"].max() == expected
         assert told.get(LaneKey(0, str(method), int(str(seed))), 14) == expected
         assert (own["validation"].to_numpy() == lane["validation"].to_numpy()[: expected + 1]).all()
-    notes = {(key, round_): value for key, round_, value in json_notes(found.evidence, "stopped_early")}
+    notes = {(key, round_): value for key, round_, value in read_notes(found.evidence, "stopped_early")}
     assert {(key, round_) for key, round_ in told.items()} == set(notes)
     assert all(value == round_ - 2 for (_, round_), value in notes.items())
 
 
 def test_it_scores_as_in_its_last_round_and_costs_nothing_more() -> None:
     found = ct.study(METHODS, rounds=14, **SETTINGS)
-    records = records_of(found.evidence)
-    scope = scope_of(records)
+    records = read_records(found.evidence)
+    scope = find_scope(records)
     assert (scope.last, len(scope.seeds)) == (14, 2)
     ((label, seed), last) = next(iter(records.early.items()))
     m, s = records.place(label), records.settings.seeds.index(seed)

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import coterie as ct
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.engines.loop import LoopEngine
 from coterie.evidence import Evidence, digest
-from coterie.evidence.record import DIVERGED, LaneKey, RoundRecord
+from coterie.evidence.records import DIVERGED, LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.writer import WriteError
 from coterie.run.callbacks import Callback

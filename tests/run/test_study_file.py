@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.run.study_file import read_study_file
 
 GOOD = """

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.analysis.reading import records_of
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
 from coterie.core.tasks import TaskName
 from coterie.evidence import digest
 from coterie.run.study import study
@@ -25,7 +25,7 @@ def test_a_study_that_grows_has_the_digest_of_one_run_of_all(task: str, tmp_path
     whole = study(["fedavg", "local"], rounds=3, seeds=[0, 1], **options)
     assert digest(grown.evidence) == digest(whole.evidence)
     assert grown.evidence.task == task
-    one, two = (records_of(found.evidence) for found in (grown, whole))
+    one, two = (read_records(found.evidence) for found in (grown, whole))
     np.testing.assert_array_equal(one.accuracy, two.accuracy)
     assert one.answers is not None
     assert two.answers is not None
@@ -48,7 +48,7 @@ def test_the_loss_can_be_said(tmp_path: Path) -> None:
 
 def test_hostile_clients_count_neither_in_errors_nor_in_the_variance() -> None:
     found = study("fedavg", data="linear(clients=5,samples=20)", rounds=1, seeds=[0], attack="labelflip(share=0.4)")
-    records = records_of(found.evidence)
+    records = read_records(found.evidence)
     assert records.hostile is not None
     honest = ~records.hostile[0]
     clients = found.clients.query("round == 1").sort_values("client")
@@ -66,7 +66,7 @@ def test_worlds_that_drift_say_of_every_round_what_it_holds(task: str) -> None:
     found, still = (study("fedavg", data=data, rounds=2) for data in (f"{spec}/drift(at=2,share=0.5)", spec))
     assert "samples" in found.evidence.columns("clients")
     assert "samples" not in still.evidence.columns("clients")
-    drifting, plain = records_of(found.evidence), records_of(still.evidence)
+    drifting, plain = read_records(found.evidence), read_records(still.evidence)
     assert drifting.tested.tolist() == plain.tested.tolist()
     np.testing.assert_allclose(drifting.accuracy[..., :2], plain.accuracy[..., :2], atol=1e-6)  # targets stay: so does their variance
     assert drifting.accuracy[0, 0, 2] != plain.accuracy[0, 0, 2]

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("transformers")
 
 import coterie as ct
-from coterie.analysis.reading import records_of
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.analysis.record_reader import read_records
 from coterie.data.federation import Federation
 from coterie.evidence import digest
 from coterie.inspect import InspectPlan, PilotPlan
-from coterie.inspect.answers import answers
-from coterie.report import report
+from coterie.inspect.answers import write_answers
+from coterie.report import write_report
 from coterie.run.study import study
 from tiny_lm import blocks, save_lm, spoken_federation
 
@@ -47,7 +47,7 @@ def test_a_study_that_grows_has_the_digest_of_one_run_of_all(options: dict[str, 
 
 def test_scores_and_perplexity(options: dict[str, Any]) -> None:
     found = study(["fedavg", "ifca(groups=2)"], rounds=2, seeds=[0], **options)
-    records = records_of(found.evidence)
+    records = read_records(found.evidence)
     assert records.perplexity is not None
     assert records.rmse is None
     clients = found.clients.query("round == 2 and method == 'fedavg'")
@@ -72,7 +72,7 @@ def test_a_comparison_has_intervals_over_samples_and_a_page(options: dict[str, A
     records = found.federations[0].records
     assert records.unit is not None
     assert records.unit.tolist() == [1, 1]
-    assert "equally likely tokens" in report(tmp_path / "c").page.read_text()
+    assert "equally likely tokens" in write_report(tmp_path / "c").page.read_text()
     with pytest.raises(UserError, match="is not for a next-token task: choose from likelihood"):
         ct.compare(["fedgroup"], metric="f1", rounds=1, seeds=[0], out=tmp_path / "d", **options)
 
@@ -94,4 +94,4 @@ def test_inspection_asks_of_halves_as_a_whole(options: dict[str, Any]) -> None:
     plan = InspectPlan(pilot=PilotPlan(rounds=1, randoms=1))
     found = ct.inspect_data(options["data"], model=options["model"], plan=plan)
     assert found.task == "next-token"
-    assert "This is a next-token task: proportions of labels are counted of classes only." in answers(found)[0].evidence
+    assert "This is a next-token task: proportions of labels are counted of classes only." in write_answers(found)[0].evidence

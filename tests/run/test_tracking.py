@@ -8,9 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import coterie as ct
-from coterie.core.errors import UserError
-from coterie.run.trackers import tracker_of
-from coterie.run.tracking import MLflow, TensorBoard, Tracker, WeightsAndBiases
+from coterie._util.errors import UserError
+from coterie.run.callbacks import MLflow, TensorBoard, Tracker, WeightsAndBiases, make_tracker
 
 DATA = "digits/iid(clients=3)"
 
@@ -50,8 +49,8 @@ def test_weights_and_biases_holds_the_last_accuracy(tmp_path: Path) -> None:
 
 def test_trackers_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tracker 'tensorbord': did you mean 'tensorboard'"):
-        tracker_of("tensorbord", None)
-    found = tracker_of("tensorboard", tmp_path / "study")
+        make_tracker("tensorbord", None)
+    found = make_tracker("tensorboard", tmp_path / "study")
     assert isinstance(found, TensorBoard)
     run(found)
     assert [path.name for path in (tmp_path / "study-tensorboard").iterdir()] == ["fedprox(mu=1)"]

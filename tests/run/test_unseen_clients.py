@@ -16,15 +16,15 @@ from coterie.core.method import Context, Round
 from coterie.core.states import Models
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
-from coterie.deploy.export import served
-from coterie.deploy.held import held_by_site
+from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.site.process import select_clients
 from coterie.evidence.digest import digest
-from coterie.evidence.reader import Evidence, json_notes
-from coterie.evidence.record import HOSTILE
-from coterie.evidence.source import Memory
+from coterie.evidence.folder import MemorySource
+from coterie.evidence.reader import Evidence, read_notes
+from coterie.evidence.records import MALICIOUS
 from coterie.methods.catalogue import methods as catalogue
 from coterie.methods.one_model import OneModelMethod
-from coterie.report.report import report
+from coterie.report.report import write_report
 
 DATA = "digits/rotated(clients=10,groups=2,validation=0.1)/unseen(0.3)"
 KEYS = ["method", "seed", "round"]
@@ -61,9 +61,9 @@ def test_every_method_trains_as_if_they_were_not_there_and_serves_them() -> None
         one, two = (result.evidence.frame(table) for result in (with_them, alone))
         assert len(one), table
         assert one.drop(columns="loss", errors="ignore").equals(two.drop(columns="loss", errors="ignore")), table
-    unseen = with_them.evidence.of_unseen()
+    unseen = with_them.evidence.select_unseen()
     assert unseen is not None
-    assert alone.evidence.of_unseen() is None
+    assert alone.evidence.select_unseen() is None
     assert unseen.ids == list(federation.ids[7:])
     frame = unseen.frame("clients")
     assert len(frame) == 3 * (len(names) + 1) * 3  # clients x methods x rounds
@@ -108,7 +108,7 @@ def test_a_cohort_is_of_those_who_take_part() -> None:
 
 def test_hostile_clients_are_among_those_who_take_part() -> None:
     result = ct.study("fedavg", data=DATA, rounds=1, attack="labelflip(share=0.4)")
-    ((_, _, hostile),) = json_notes(result.evidence, HOSTILE)
+    ((_, _, hostile),) = read_notes(result.evidence, MALICIOUS)
     assert max(hostile) < 7
     assert np.isfinite(result.table()["unseen"].iloc[0])
 
@@ -124,7 +124,7 @@ def test_a_study_in_pieces_has_the_digest_of_one_and_the_digest_covers_them(tmp_
     other = ct.study(["fedavg", "ifca(groups=2)"], rounds=5, **settings)
     assert digest(other.evidence) == digest(whole)
     source = other.evidence.source
-    assert isinstance(source, Memory)
+    assert isinstance(source, MemorySource)
     table = source.tables["clients"][0]
     at = table.schema.get_field_index("predicted_0")
     changed = table["predicted_0"].to_numpy().copy()
@@ -149,7 +149,7 @@ def test_compare_and_the_report_tell_of_them_apart(tmp_path: Path) -> None:
     assert (row["unseen_low"], row["unseen_high"]) == (own.gap.low, own.gap.high)
     assert len(findings.unseen.records.ids) == 3
     assert not set(findings.unseen.records.ids) & set(findings.records.ids)
-    page = report(out).page.read_text()
+    page = write_report(out).page.read_text()
     assert "Clients that took no part" in page
     assert (out / "tables" / "unseen.csv").is_file()
 
@@ -169,10 +169,10 @@ def test_run_prints_a_column_and_a_study_without_them_has_none(tmp_path: Path) -
 def test_a_newcomer_of_such_a_study_is_served_as_they_are(tmp_path: Path) -> None:
     federation = load(DATA)
     ct.study("ifca(groups=2)", data=DATA, rounds=2, out=tmp_path / "s")
-    everybody = served(tmp_path / "s")
+    everybody = load_served_models(tmp_path / "s")
     assert everybody.serving.clients.tolist() == list(range(10))
-    twin = held_by_site(federation, [federation.ids[8]]).with_(ids=("newcomer",))
-    found = served(tmp_path / "s", newcomers=twin)
+    twin = select_clients(federation, [federation.ids[8]]).with_(ids=("newcomer",))
+    found = load_served_models(tmp_path / "s", newcomers=twin)
     assert found.serving.clients.tolist() == [10]
     place = everybody.serving.clients.tolist().index(8)
     assert found.serving.rows[0] == everybody.serving.rows[place]  # the same rows, the same group

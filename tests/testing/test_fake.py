@@ -4,14 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.asks import Train
-from coterie.core.refusals import Refusal
+from coterie.core.asks import Refusal, Train
 from coterie.core.states import Models
-from coterie.engines.engine import Stamped
-from coterie.evidence.record import Cost
+from coterie.engines.engine import StampedAsk
+from coterie.evidence.records import Cost
 from coterie.methods.fedavg import FedAvg
-from coterie.testing.fake import FakeEngine
-from coterie.testing.play import PLAN, carry, play, round_context
+from coterie.testing.fakes import FakeEngine
+from coterie.testing.play import PLAN, make_round_context, play, run_generator
 
 
 def test_feeds_hand_written_replies() -> None:
@@ -20,7 +19,7 @@ def test_feeds_hand_written_replies() -> None:
 
     engine = FakeEngine(answer)
     ask = Train(np.array([3, 2, 0]), np.zeros((1, 2), np.float32), PLAN.local)
-    (reply,) = engine.run([Stamped(ask, 0, 1)])
+    (reply,) = engine.run([StampedAsk(ask, 0, 1)])
     assert reply.clients.tolist() == [0, 3]
     assert reply.vectors.tolist() == [[0, 1], [3, 1]]
     assert reply.sizes.tolist() == [10, 40]
@@ -29,9 +28,9 @@ def test_feeds_hand_written_replies() -> None:
 
 def test_one_equation_of_one_method() -> None:
     """The example a reader follows: McMahan et al., Algorithm 1: w = sum n_k / n w_k."""
-    ctx = round_context()
+    ctx = make_round_context()
     engine = FakeEngine(lambda ask, client: {"vectors": [client, 1.0], "sizes": client + 1, "steps": 1})
-    state = carry(FedAvg().round(Models(np.zeros((1, 2), np.float32)), ctx), engine=engine)
+    state = run_generator(FedAvg().round(Models(np.zeros((1, 2), np.float32)), ctx), engine=engine)
     k = ctx.cohort()
     assert state.models[0].tolist() == [np.float32(((k + 1) * k).sum() / (k + 1).sum()), 1.0]
 
@@ -43,7 +42,7 @@ def test_an_odd_row_is_refused_as_it_is_in_a_real_federation() -> None:
         2: {"vectors": [1.0, 2.0]},
     }
     engine = FakeEngine(lambda ask, client: rows[client])
-    (reply,) = engine.run([Stamped(Train(np.arange(3), np.zeros((1, 2), np.float32), PLAN.local), 0, 1)])
+    (reply,) = engine.run([StampedAsk(Train(np.arange(3), np.zeros((1, 2), np.float32), PLAN.local), 0, 1)])
     assert reply.clients.tolist() == [1]
     assert {client: refused.why for client, refused in reply.refused.items()} == {0: Refusal.WRONG_SHAPE, 2: Refusal.UNREADABLE}
 

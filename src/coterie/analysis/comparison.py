@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from coterie.analysis.choosing import ValueOf, is_code
-from coterie.analysis.findings import Finding, Findings, findings_of
-from coterie.analysis.reading import records_of
-from coterie.analysis.recommendation import Recommendation, recommend
-from coterie.analysis.roles import label_of
-from coterie.analysis.rules import MARGIN
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json_object, to_json_value
+from coterie.analysis.findings import Finding, Findings, compute_findings
+from coterie.analysis.metrics import MetricFunction, is_code
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.roles import strip_rate_label
 from coterie.analysis.score_names import COMPARED, Score
-from coterie.analysis.verdict import verdicts
-from coterie.core.errors import UserError
-from coterie.core.json_object import read_object
-from coterie.core.plain import plain
+from coterie.analysis.verdict import Recommendation, recommend, write_verdicts
+from coterie.analysis.verdict_rules import MARGIN
 from coterie.core.specs import split_at
+from coterie.evidence.manifest import REQUEST, find_broken_seals, is_study
 from coterie.evidence.reader import Evidence
-from coterie.evidence.seals import REQUEST, broken_seals
-from coterie.evidence.wholeness import is_study
-from coterie.statistics import Ranking, ranking
+from coterie.statistics import Ranking, rank_methods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,12 +63,12 @@ class Comparison:
 
     def verdicts(self) -> dict[str, list[str]]:
         """By federation, the findings in plain words."""
-        return {findings.data: [*self.rates_at_edge(findings), *verdicts(findings)] for findings in self.federations}
+        return {findings.data: [*self.describe_edge_rates(findings), *write_verdicts(findings)] for findings in self.federations}
 
-    def rates_at_edge(self, findings: Findings) -> list[str]:
+    def describe_edge_rates(self, findings: Findings) -> list[str]:
         """Which tuned methods run at the lowest or highest rate that was tried, in a sentence; nothing where none does."""
         tuned = self._tuned(findings).items()
-        edges = "; ".join(f"{label} ({own['chosen']:g} of {_listed(own['rates'])})" for label, own in tuned if own["at_edge"])
+        edges = "; ".join(f"{label} ({own['chosen']:g} of {_join_rates(own['rates'])})" for label, own in tuned if own["at_edge"])
         told = f"The best learning rate is still the lowest or highest that was tried for {edges}: a rate beyond may do better."
         return [told] if edges else []
 
@@ -93,15 +90,15 @@ class Comparison:
         """A row for each federation and method: the numbers most often asked for, scores as shares."""
         import pandas as pd
 
-        return pd.DataFrame([_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
+        return pd.DataFrame([_make_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
 
     def plot(self) -> Any:
         """The score round by round as an Altair chart for each federation, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.plot").curves_of(self)  # reports know comparisons, not the other way round
+        return import_module("coterie.report.charts.accuracy").curves_of(self)  # reports know comparisons, not the other way round
 
     def as_json(self) -> dict[str, Any]:
         """The verdicts, the table and the ranking as plain values; what is not defined is null."""
-        rows = [plain(row) for row in self.table().to_dict("records")]
+        rows = [to_json_value(row) for row in self.table().to_dict("records")]
         ranks = self.ranking
         return {
             "verdicts": self.verdicts(),
@@ -120,7 +117,7 @@ class Comparison:
         }
 
 
-def open_comparison(folder: Path | str, *, metric: str | ValueOf | None = None, **options: Any) -> Comparison:
+def open_comparison(folder: Path | str, *, metric: str | MetricFunction | None = None, **options: Any) -> Comparison:
     """Compare what is in a folder: one study (`coterie run --out`) or several (`coterie compare --out`); options as `compare_evidence`.
 
     The metric is the one that the comparison was asked for unless given. A study that cannot be opened is named among the faults as long
@@ -130,35 +127,35 @@ def open_comparison(folder: Path | str, *, metric: str | ValueOf | None = None, 
     folders = [folder] if is_study(folder) else sorted(path for path in folder.glob("*") if is_study(path))
     if not folders:
         raise UserError(f"{folder} holds no study: name the folder that --out made.")
-    broken = broken_seals(folder)
+    broken = find_broken_seals(folder)
     faults = [f"{folder / name} {wrong}." for name, wrong in broken.items()]
     if (folder / REQUEST).is_file() and REQUEST not in broken:  # in the order in which they were named
-        asked = _unless_damaged(lambda path: read_object(path, folders=list), folder / REQUEST, faults) or {"folders": []}
-        order, metric = asked["folders"], metric or _asked_metric(asked.get("metric"), folder)
+        asked = _read_or_report(lambda path: read_json_object(path, folders=list), folder / REQUEST, faults) or {"folders": []}
+        order, metric = asked["folders"], metric or _check_requested_metric(asked.get("metric"), folder)
         folders.sort(key=lambda path: order.index(path.name) if path.name in order else len(order))
         there = {path.name for path in folders}
         missed = [name for name in map(str, order) if name not in there and f"{name}/settings.json" not in broken]
         faults += [f"{folder / name} is not there: it was not begun yet, or it was removed." for name in missed]
-    studies = [study for path in folders if (study := _unless_damaged(Evidence.open, path, faults)) is not None]
+    studies = [study for path in folders if (study := _read_or_report(Evidence.open, path, faults)) is not None]
     if not studies:
         raise UserError(faults[0])
     chosen = [path for path in sorted((folder / "tuning").glob("*.json")) if f"tuning/{path.name}" not in broken]
-    tuned = {path.stem: _unless_damaged(read_object, path, faults) for path in chosen}
+    tuned = {path.stem: _read_or_report(read_json_object, path, faults) for path in chosen}
     return compare_evidence(studies, faults=faults, tuning=tuned, metric=metric, **options)
 
 
-def _listed(rates: Sequence[float]) -> str:
+def _join_rates(rates: Sequence[float]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates)
 
 
-def _asked_metric(name: Any, folder: Path) -> str | None:
+def _check_requested_metric(name: Any, folder: Path) -> str | None:
     """The metric that a request names, unless it is code: that runs only where the user says it."""
     if isinstance(name, str) and is_code(name):
         raise UserError(f"{folder} is compared by code that is not Coterie's, the metric {name!r}: if you trust it, say --metric {name}.")
     return name if isinstance(name, str) else None
 
 
-def _unless_damaged(read: Callable[[Path], T], path: Path, faults: list[str]) -> T | None:
+def _read_or_report(read: Callable[[Path], T], path: Path, faults: list[str]) -> T | None:
     """What is at a path; None, and a sentence among the faults, when it cannot be read."""
     try:
         return read(path)
@@ -177,7 +174,7 @@ def compare_evidence(
     margin: float = MARGIN,
     faults: Sequence[str] = (),
     tuning: dict[str, Any] | None = None,
-    metric: str | ValueOf | None = None,
+    metric: str | MetricFunction | None = None,
 ) -> Comparison:
     """Compare the methods of each study, and, over several, rank the methods that all of them share.
 
@@ -188,24 +185,24 @@ def compare_evidence(
     faults, found = list(faults), []
     for evidence in studies:
         try:
-            draws = [records_of(evidence.of_draw(draw), metric) for draw in evidence.settings.draws]
-            found.append(findings_of(draws, score=score, baseline=baseline, target=target, scores=scores, margin=margin))
+            draws = [read_records(evidence.select_draw(draw), metric) for draw in evidence.settings.draws]
+            found.append(compute_findings(draws, score=score, baseline=baseline, target=target, scores=scores, margin=margin))
         except UserError as error:
             faults.append(str(error))
     if not found:
         raise UserError(faults[0])
     faults += [fault for findings in found for own in findings.draws.each for fault in own.records.faults]
-    return Comparison(tuple(found), _ranking(found), tuple(faults), tuning or {})
+    return Comparison(tuple(found), _rank_methods(found), tuple(faults), tuning or {})
 
 
-def _ranking(found: Sequence[Findings]) -> Ranking | None:
+def _rank_methods(found: Sequence[Findings]) -> Ranking | None:
     """Methods are the same over federations whatever learning rate each was tuned to."""
-    means = [{label_of(label): own.scores[findings.score].mean for label, own in findings.methods.items()} for findings in found]
+    means = [{strip_rate_label(label): own.scores[findings.score].mean for label, own in findings.methods.items()} for findings in found]
     shared = [name for name in means[0] if all(name in other for other in means)]
-    return ranking(np.array([[of[name] for name in shared] for of in means]), shared)
+    return rank_methods(np.array([[of[name] for name in shared] for of in means]), shared)
 
 
-def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
+def _make_row(findings: Findings, finding: Finding) -> dict[str, Any]:
     gap, fairness, quality = finding.gap, finding.fairness, finding.grouping
     headline = gap.units
     return {
@@ -222,7 +219,11 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "gain": headline.mean,
         "low": gap.low,
         "high": gap.high,
-        **{f"{end}_over_{name.replace(' ', '_')}": value for name, ends in _intervals(finding).items() for end, value in ends.items()},
+        **{
+            f"{end}_over_{name.replace(' ', '_')}": value
+            for name, ends in _interval_columns(finding).items()
+            for end, value in ends.items()
+        },
         "p": finding.corrected_p,
         "test": (findings.test or "none") if finding.role == "method" else "",
         "d": headline.d,
@@ -239,11 +240,11 @@ def _row(findings: Findings, finding: Finding) -> dict[str, Any]:
         "bytes": finding.spending.bytes_,
         "passes": finding.spending.passes,
         "server_seconds": finding.spending.server_seconds,
-        **_unseen(findings, finding.label),
+        **_unseen_columns(findings, finding.label),
     }
 
 
-def _unseen(findings: Findings, label: str) -> dict[str, Any]:
+def _unseen_columns(findings: Findings, label: str) -> dict[str, Any]:
     """How those fare who took no part; nothing where everybody did."""
     if findings.unseen is None:
         return {}
@@ -253,7 +254,7 @@ def _unseen(findings: Findings, label: str) -> dict[str, Any]:
     return told | {"unseen_gain": gap.units.mean, "unseen_low": gap.low, "unseen_high": gap.high}
 
 
-def _intervals(finding: Finding) -> dict[str, dict[str, float]]:
+def _interval_columns(finding: Finding) -> dict[str, dict[str, float]]:
     """By source of error, the ends of its interval; nan where it could not be estimated."""
     known = finding.gap.sources.estimated
     return {

@@ -1,19 +1,240 @@
-"""The draws of one study side by side: their records, what of each counts, and every score as a table over draws and seeds."""
+"""The draws and seeds of a study: scores of every run, per-sample scores of two methods, estimates and gaps.
+
+A gap is one method minus another over the repetitions of a study, with an interval for each source of error.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
+from typing import Literal
 
 import numpy as np
 
-from coterie.analysis.gaps import Gap, gap_of
-from coterie.analysis.records import Records
-from coterie.analysis.repetitions import Repetitions, repetitions_of
-from coterie.analysis.right_answers import hits_of
+from coterie._util.formatting import format_count
+from coterie.analysis import metrics
+from coterie.analysis.records import Records, is_evaluated
 from coterie.analysis.score_names import Score
-from coterie.analysis.scores import Scope, scope_of, scores_of
-from coterie.core.arrays import Bools, Doubles
-from coterie.statistics import Hits
+from coterie.analysis.scores import Scope, compute_scores, find_scope
+from coterie.core.arrays import Array, Bools, Doubles
+from coterie.data.redrawing import Redrawn, what_is_redrawn
+from coterie.statistics import (
+    Hits,
+    Interval,
+    PairedTest,
+    Sources,
+    VarianceComponents,
+    compare_pairs,
+    compute_interval,
+    compute_sources,
+    estimate_variance_components,
+)
+from coterie.statistics.clients import MANY_CLIENTS
+
+
+@dataclass(frozen=True)
+class Repetitions:
+    """B draws x S seeds, those of them that are compared."""
+
+    draws: tuple[int, ...]
+    seeds: tuple[int, ...]
+    compared: Bools  # (B, S) whose runs have come as far as the furthest
+    redrawn: Redrawn
+    own_seeds: bool  # every draw has seeds of its own
+    overlap: float  # the share of one draw's test samples that is expected in another's
+
+    @property
+    def runs(self) -> int:
+        return int(self.compared.sum())
+
+    @property
+    def several_draws(self) -> bool:
+        return len(self.draws) > 1
+
+    @property
+    def same_clients(self) -> bool:
+        """Whether a client of one draw is the same holder of data in the next."""
+        return not self.several_draws or self.redrawn == "split"
+
+    @property
+    def unit(self) -> str:
+        """What is counted in a test: independent repetitions, of which draws are the larger."""
+        return "draw" if self.several_draws else "seed"
+
+    def __str__(self) -> str:
+        """In words: 10 draws of 3 seeds."""
+        if not self.several_draws:
+            return format_count(self.runs, "seed")
+        seeds = self.compared.sum(axis=1)
+        few, many = int(seeds.min()), int(seeds.max())
+        return f"{len(self.draws)} draws of {format_count(many, 'seed') if few == many else f'{few} to {many} seeds'}"
+
+
+def average_by_unit(table: Doubles) -> Doubles:
+    """(units, ...) one number for each: of several draws (B, S, ...) the mean over its seeds, of one draw a seed's own."""
+    return table[0] if len(table) == 1 else metrics.mean(table, axis=1)
+
+
+def compute_overlap(draws: Sequence[Records]) -> float:
+    """The share of a draw's test samples expected in another's: none of synthetic data; of a pool, the share of it that is tested."""
+    if what_is_redrawn(draws[0].settings.data) == "everything":
+        return 0.0
+    tested = sum(float(records.test.sum()) for records in draws)
+    held = sum(float(records.train.sum()) for records in draws)
+    return tested / max(tested + held, 1.0)
+
+
+def get_repetitions(draws: Sequence[Records], compared: Bools) -> Repetitions:
+    """What these draws of one study repeat."""
+    settings = draws[0].settings
+    numbers = tuple(records.settings.draws[0] for records in draws)
+    redrawn = what_is_redrawn(settings.data)
+    return Repetitions(numbers, settings.seeds, np.asarray(compared), redrawn, settings.own_seeds, compute_overlap(draws))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number for each run, their mean and its 95 % interval: over draws where there are several, else over seeds."""
+
+    values: Doubles  # (runs,) nan for a run that did not reach the end
+    mean: float
+    sd: float  # of the runs
+    low: float
+    high: float
+
+
+def estimate(values: Array) -> Estimate:
+    """From numbers of the seeds of one draw, or a table (draws, seeds); of draws every one counts alike, however many seeds it has."""
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    runs, units = table.ravel(), average_by_unit(table)
+    units, known = units[np.isfinite(units)], runs[np.isfinite(runs)]
+    mean = float(units.mean()) if len(units) else float("nan")
+    sd = float(known.std(ddof=1)) if len(known) >= 2 else float("nan")
+    return Estimate(runs, mean, sd, *compute_interval(units))
+
+
+DecidingTest = Literal["signed-rank", "paired t"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """`units` are the draws of the data where there are several, else the seeds; `sources` say what else could have come out otherwise."""
+
+    units: PairedTest
+    sources: Sources
+    spread: VarianceComponents
+
+    @property
+    def n(self) -> int:
+        return self.units.n
+
+    @property
+    def mean(self) -> float:
+        return self.units.mean
+
+    @property
+    def testable(self) -> bool:
+        return self.units.testable
+
+    @property
+    def low(self) -> float:
+        """Of the widest interval that decides: what every one of them leaves out is left out."""
+        return min([self.units.low, *(own.low for own in self._others)])
+
+    @property
+    def high(self) -> float:
+        return max([self.units.high, *(own.high for own in self._others)])
+
+    @property
+    def p(self) -> float:
+        """One-sided, the first better: the largest over the sources that decide, by the signed-rank test over draws or seeds."""
+        return max([self.units.wilcoxon_p, *(own.p_above() for own in self._others)])
+
+    def get_p_value(self, test: DecidingTest | None) -> float:
+        """The same by the test that decides in the design; where differences are equal, so that t is undefined, by the signed-rank test."""
+        if test != "paired t" or isnan(self.units.t_p):
+            return self.p
+        return max([self.units.t_p, *(own.p_above() for own in self._others)])
+
+    @property
+    def _others(self) -> list[Interval]:
+        return [own for name, own in self.sources.deciding.items() if name != "seeds"]
+
+
+def compute_gap(differences: Doubles, hits: Sequence[Hits] | str, repetitions: Repetitions) -> Gap:
+    """From differences (B, S), nan for a pair that is missing, and the right answers of each draw."""
+    shared = not repetitions.own_seeds
+    found = compute_sources(differences, hits, shared=shared, overlap=repetitions.overlap)
+    return Gap(compare_pairs(average_by_unit(differences)), found, estimate_variance_components(differences, shared=shared))
+
+
+ROUND_MEANS: tuple[Score, ...] = ("final", "last10", "mean")  # scores that are means of rounds' right answers
+
+
+def select_rounds(scope: Scope, score: Score) -> slice:
+    """The evaluated rounds that a score is a mean of."""
+    return {"final": slice(scope.rows.stop - 1, scope.rows.stop), "last10": scope.tail}.get(score, scope.rows)
+
+
+def compute_mean_credits(records: Records, rows: slice, method: int) -> Doubles:
+    """(S, N) right answers of each client, averaged over some of the evaluated rounds; nan where any of them is missing."""
+    right = records.right[method, :, rows].astype(np.float64)
+    known = is_evaluated(records.right[method, :, rows])
+    whole = known.all(axis=1) | (records.tested[rows] == 0).all(axis=0)
+    return np.asarray(np.where(whole, np.where(known, right, 0.0).mean(axis=1), np.nan))
+
+
+def collect_hits(records: Records, scope: Scope, score: Score, one: int, two: int, runs: Bools) -> Hits | str:
+    """The right answers of two methods in these runs (S,) of one draw; a sentence where samples cannot be spoken of."""
+    if score not in ROUND_MEANS:
+        return "test clients: not known of this score, which is no mean of rounds"
+    if records.hostile is not None:
+        return "test clients: every seed has other hostile clients, whom no score counts"
+    rows = select_rounds(scope, score)
+    ours, theirs = (compute_mean_credits(records, rows, method)[runs] for method in (one, two))
+    whole = np.isfinite(ours).all(axis=1) & np.isfinite(theirs).all(axis=1)
+    samples = records.tested[rows].mean(axis=0)
+    differing = compute_sample_differences(records, one, two)
+    if differing is not None:
+        differing = differing[runs][whole]
+        differing = differing if (differing >= 0).all() else None
+    measure = records.measure
+    if not measure.whole and differing is None and (samples > 0).sum() < MANY_CLIENTS:
+        why = "is no mean over samples" if measure.alike else "was not kept of single samples"
+        return f"test samples: {measure.noun} {why}, and over other clients there are too few of them"
+    return Hits(ours[whole][..., None], theirs[whole][..., None], samples[:, None], differing, alike=measure.alike)
+
+
+def compute_sample_differences(records: Records, one: int, two: int) -> Doubles | None:
+    """(S, N) how far two methods are apart on single test samples after the last round: the squares of differences of what each is worth,
+    summed up. Of right and wrong answers that is the number of samples that exactly one got right. -1 where answers were not kept; None
+    where a sample is worth nothing by itself.
+    """
+    if records.answers is None or records.answered is None or records.measure.alike:
+        return None
+    kept = records.answered
+    if records.measure.name == "accuracy":
+        unlike: Array = np.bitwise_count(records.answers[one] ^ records.answers[two]).sum(axis=-1).astype(np.float64)
+    else:
+        unlike = ((compute_per_sample_scores(records, one) - compute_per_sample_scores(records, two)) ** 2).sum(axis=-1)
+    return np.where(kept[one] & kept[two], unlike, -1.0)
+
+
+def compute_per_sample_scores(records: Records, method: int) -> Doubles:
+    """(S, N, samples) what each test sample adds to its client's credit, less what it adds whatever the answer: from its error, or from
+    the number of its labels that are right."""
+    assert records.answers is not None
+    assert records.unit is not None
+    told = np.ascontiguousarray(records.answers[method]).view(np.float32).astype(np.float64)
+    unit = records.unit[:, None, None]
+    match records.measure.name:
+        case "r2":
+            return np.asarray(-(told**2) / unit)
+        case "mae":
+            return np.asarray(-np.abs(told) / unit)
+        case "exact":
+            return np.asarray(told == unit, dtype=np.float64)
+    return np.asarray(told / unit)
 
 
 @dataclass(frozen=True)
@@ -42,7 +263,7 @@ class StudyDraws:
         compared = np.zeros((len(self.each), seeds), dtype=np.bool_)
         for row, own in zip(compared, self.each, strict=True):
             row[own.scope.seeds] = True
-        return repetitions_of([own.records for own in self.each], compared)
+        return get_repetitions([own.records for own in self.each], compared)
 
     @cached_property
     def scores(self) -> dict[str, dict[Score, Doubles]]:
@@ -51,7 +272,7 @@ class StudyDraws:
         return {label: self._tables(place) for place, label in enumerate(labels)}
 
     def _tables(self, method: int) -> dict[Score, Doubles]:
-        found = [scores_of(own.records, own.scope, method) for own in self.each]
+        found = [compute_scores(own.records, own.scope, method) for own in self.each]
         tables: dict[Score, Doubles] = {}
         for score in found[0]:
             tables[score] = np.full(self.repetitions.compared.shape, np.nan)
@@ -74,13 +295,13 @@ class StudyDraws:
         """One method minus another, over the runs that both have, or those of them that are named."""
         counted = self.repetitions.compared if runs is None else runs
         table = np.where(counted, self.scores[one][score] - self.scores[two][score], np.nan)
-        return gap_of(self.in_scope(table), self._hits(one, two, score, np.isfinite(table)), self.repetitions)
+        return compute_gap(self.in_scope(table), self._hits(one, two, score, np.isfinite(table)), self.repetitions)
 
     def _hits(self, one: str, two: str, score: Score, runs: Bools) -> list[Hits] | str:
         found: list[Hits] = []
         for own, counted in zip(self.each, runs, strict=True):
             records = own.records
-            hits = hits_of(records, own.scope, score, records.place(one), records.place(two), counted)
+            hits = collect_hits(records, own.scope, score, records.place(one), records.place(two), counted)
             if isinstance(hits, str):
                 return hits
             if len(hits.ours):
@@ -88,8 +309,8 @@ class StudyDraws:
         return found
 
 
-def study_draws(draws: Sequence[Records]) -> StudyDraws:
+def collect_draws(draws: Sequence[Records]) -> StudyDraws:
     """The draws of a study that are compared: those that have come as far as any."""
-    each = [DrawRecords(records, scope_of(records)) for records in draws]
+    each = [DrawRecords(records, find_scope(records)) for records in draws]
     last = max(own.scope.last for own in each)
     return StudyDraws(tuple(own for own in each if own.scope.last == last), len(draws))

@@ -1,6 +1,6 @@
-"""A study's evidence as arrays over methods, seeds, rounds and clients: all that scores and findings are computed from.
+"""Records: a study's evidence as arrays over methods, seeds, rounds and clients. Scores and findings are computed from them.
 
-`reading` fills them from the files of a study.
+`record_reader` fills them from the files of a study.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,18 @@ from typing import get_args
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.analysis import metrics
-from coterie.analysis.measures import ACCURACY, Measure
+from coterie.analysis.metrics import ACCURACY, Measure
 from coterie.analysis.score_names import ByRound
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
-from coterie.core.errors import UserError
-from coterie.evidence.everybody import TENTHS
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import Cost, LaneEnd
+from coterie.evidence.records import DECILES, Cost, LaneEnd
 from coterie.evidence.settings import Settings
 
 COSTS = tuple(cost.name for cost in fields(Cost))
+
+
 Cluster = tuple[Ids, Ids]  # clients, and the label of each
 
 
@@ -81,7 +82,7 @@ class Records:
     def worst(self) -> Doubles:
         """(M, S, R) the lowest of the clients' values."""
         if self.everybody:
-            return self.everybody[TENTHS[0]]
+            return self.everybody[DECILES[0]]
         return self._over_clients(lambda right, tested: metrics.worst(metrics.ratio(right, tested)))
 
     @cached_property
@@ -96,11 +97,11 @@ class Records:
         found = {name: getattr(self, name) for name in get_args(ByRound)}
         return {name: values for name, values in found.items() if values is not None}
 
-    def by_client(self, method: int, rounds: slice) -> Doubles:
+    def compute_client_values(self, method: int, rounds: slice) -> Doubles:
         """(S, N) each client's value with one method, averaged over some of the evaluated rounds; nan without test samples, and where
         the client is hostile."""
         right = self.right[method, :, rounds].astype(np.float64)
-        right[~evaluated(self.right[method, :, rounds])] = np.nan
+        right[~is_evaluated(self.right[method, :, rounds])] = np.nan
         if self.hostile is not None:
             right[np.broadcast_to(self.hostile[:, None, :], right.shape)] = np.nan
         return np.asarray(
@@ -122,26 +123,18 @@ class Records:
             for row in range(right.shape[1]):
                 counted = self.tested[row] > 0
                 own, tested = right[:, row][:, counted], self.tested[row, counted]
-                whole = evaluated(own).all(axis=-1)
+                whole = is_evaluated(own).all(axis=-1)
                 if whole.any() and counted.any():
                     table[method, whole, row] = score(own[whole].astype(np.float64), tested)
         return table
 
 
-def evaluated(right: Array) -> Bools:
+def is_evaluated(right: Array) -> Bools:
     """Which credits are known: counts that were not made are -1, other credits no numbers."""
     return np.asarray(right >= 0 if right.dtype.kind == "i" else np.isfinite(right))
 
 
-def honest_only(records: Records) -> str | None:
-    """What to say of the scores of a study with hostile clients; None where nobody is."""
-    if records.hostile is None:
-        return None
-    count, everybody = int(records.hostile.sum(axis=1).max(initial=0)), len(records.ids)
-    return f"{count} of {everybody} clients are hostile ({records.settings.plan.attack}): every score is of the honest ones."
-
-
-def checked(records: Records) -> Records:
+def require_complete(records: Records) -> Records:
     """The records, unless part of the evidence could not be read."""
     if records.faults:
         raise UserError(records.faults[0])

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from coterie.core.counted import counted
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie._util.formatting import format_count
 from coterie.core.method import Method
 from coterie.core.specs import Spec, split_at
 from coterie.evidence.settings import MethodFacts
 from coterie.grouping.controls import Assign
-from coterie.methods.at_rate import AtRate
-from coterie.methods.catalogue import build, spec_of
+from coterie.methods.catalogue import build, get_spec
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
+from coterie.methods.rate_override import RateOverride
 
 MethodRole = Literal["baseline", "uniform", "local", "finetuned", "control", "method"]
 
@@ -42,7 +42,7 @@ class Roles:
         return [label for label, part in self.of.items() if part == "method"]
 
 
-def roles_of(labels: Sequence[str], baseline: str | None = None, facts: Mapping[str, MethodFacts] | None = None) -> Roles:
+def assign_roles(labels: Sequence[str], baseline: str | None = None, facts: Mapping[str, MethodFacts] | None = None) -> Roles:
     """The roles of a study's methods; a control is one only beside the method that it is a control of.
 
     Args:
@@ -52,9 +52,9 @@ def roles_of(labels: Sequence[str], baseline: str | None = None, facts: Mapping[
     """
     if baseline is not None and baseline not in labels:
         raise UserError(f"The baseline {baseline!r} is not in the study: choose from {', '.join(labels)}.")
-    plain = {label: facts_in(label, facts) for label in labels}
+    plain = {label: look_up_facts(label, facts) for label in labels}
     similar = {own.design: label for label, own in reversed(plain.items()) if own is not None and own.assign == "similar"}
-    averaged = facts_of(FedAvg())
+    averaged = extract_facts(FedAvg())
     base = baseline or next((label for label, own in plain.items() if own == averaged), labels[0])
     of: dict[str, MethodRole] = {}
     controls: dict[str, dict[Assign, str]] = {}
@@ -66,11 +66,11 @@ def roles_of(labels: Sequence[str], baseline: str | None = None, facts: Mapping[
             of[label] = "control"
             controls.setdefault(tested, {})[own.assign] = label
         else:
-            of[label] = _plain_role(label) if facts is None or label not in facts else "method"
+            of[label] = _role_from_label(label) if facts is None or label not in facts else "method"
     return Roles(of, base, controls, frozenset(label for label, own in plain.items() if own is not None and own.weighs_alike))
 
 
-def known(label: str) -> Method[Any] | None:
+def build_known(label: str) -> Method[Any] | None:
     """The method that a label names; None for one of the user's own, which only their program can make."""
     try:
         return build(label)
@@ -78,73 +78,73 @@ def known(label: str) -> Method[Any] | None:
         return None
 
 
-def facts_in(label: str, facts: Mapping[str, MethodFacts] | None) -> MethodFacts | None:
+def look_up_facts(label: str, facts: Mapping[str, MethodFacts] | None) -> MethodFacts | None:
     """What is known of a method: as stored, else as its label says; None for a user's own method in evidence that stores no facts."""
     if facts and label in facts:
         return facts[label]
-    method = known(label)
-    return None if method is None else facts_of(method)
+    method = build_known(label)
+    return None if method is None else extract_facts(method)
 
 
-def facts_of(method: Method[Any]) -> MethodFacts:
+def extract_facts(method: Method[Any]) -> MethodFacts:
     """What an analysis has to know of a method, whoever wrote it."""
-    plain = without_rate(method)
-    return MethodFacts(_design(plain), assigned(plain), plain.weighs_alike, groups_asked(plain))
+    plain = strip_rate(method)
+    return MethodFacts(_design_key(plain), get_assignment(plain), plain.weighs_alike, get_group_count(plain))
 
 
-def own_facts(labels: Sequence[str], methods: Sequence[Method[Any]]) -> dict[str, MethodFacts]:
+def collect_facts(labels: Sequence[str], methods: Sequence[Method[Any]]) -> dict[str, MethodFacts]:
     """The facts of the methods that a reader of the evidence cannot make from their labels: objects, ``module:Class``, entry points."""
     pairs = zip(labels, methods, strict=True)
-    return {label: facts_of(method) for label, method in pairs if not (_is_ours(method) and known(label) == method)}
+    return {label: extract_facts(method) for label, method in pairs if not (_is_builtin(method) and build_known(label) == method)}
 
 
-def _is_ours(method: Method[Any]) -> bool:
+def _is_builtin(method: Method[Any]) -> bool:
     inner = getattr(method, "method", None)
-    return type(method).__module__.startswith("coterie.") and (not isinstance(inner, Method) or _is_ours(inner))
+    return type(method).__module__.startswith("coterie.") and (not isinstance(inner, Method) or _is_builtin(inner))
 
 
-def _design(method: Method[Any]) -> str:
+def _design_key(method: Method[Any]) -> str:
     """Its classes and settings, inside out, but for what decides on groups: equal for a method and its controls, and for nothing else."""
     inner, kind = getattr(method, "method", None), type(method)
     values = {f.name: getattr(method, f.name) for f in fields(method) if f.name not in ("method", "assign")}
     own = str(Spec(f"{kind.__module__}:{kind.__qualname__}", (), values))
-    return f"{_design(inner)}+{own}" if isinstance(inner, Method) else own
+    return f"{_design_key(inner)}+{own}" if isinstance(inner, Method) else own
 
 
-def assigned(method: Method[Any] | None) -> Assign | None:
+def get_assignment(method: Method[Any] | None) -> Assign | None:
     """How a method assigns clients to groups, seen through its wrappers; None for one that does not group."""
     inner = getattr(method, "method", None)
-    return assigned(inner) if isinstance(inner, Method) else getattr(method, "assign", None)
+    return get_assignment(inner) if isinstance(inner, Method) else getattr(method, "assign", None)
 
 
-def variant(method: Method[Any], assign: Assign) -> Method[Any]:
+def make_variant(method: Method[Any], assign: Assign) -> Method[Any]:
     """The same method with groups assigned in another way; one that does not group stays what it is."""
     change: dict[str, Any] = {}
     inner = getattr(method, "method", None)
     if isinstance(inner, Method):
-        change["method"] = variant(inner, assign)
+        change["method"] = make_variant(inner, assign)
     elif hasattr(method, "assign"):
         change["assign"] = assign
     return replace(method, **change)
 
 
-def without_rate(method: Method[Any]) -> Method[Any]:
+def strip_rate(method: Method[Any]) -> Method[Any]:
     """The method without the learning rate that tuning gave it."""
-    return method.method if isinstance(method, AtRate) else method
+    return method.method if isinstance(method, RateOverride) else method
 
 
-def label_of(label: str) -> str:
+def strip_rate_label(label: str) -> str:
     """A label without the learning rate that tuning gave it: how a method is called in text."""
-    method = known(label)
+    method = build_known(label)
     if method is None:  # of the user's own: the rate is the last of its wrappers
         *rest, last = split_at(label, "+")
         return "+".join(rest) if rest and last.startswith("rate(") else label
-    return spec_of(method.method) if isinstance(method, AtRate) else label
+    return get_spec(method.method) if isinstance(method, RateOverride) else label
 
 
-def _plain_role(label: str) -> MethodRole:
-    made = known(label)
-    method = None if made is None else without_rate(made)
+def _role_from_label(label: str) -> MethodRole:
+    made = build_known(label)
+    method = None if made is None else strip_rate(made)
     if method == FedAvg(weighting="uniform"):
         return "uniform"
     if isinstance(method, LocalOnly):
@@ -154,11 +154,11 @@ def _plain_role(label: str) -> MethodRole:
     return "method"
 
 
-def groups_asked(method: Method[Any] | None) -> int | None:
+def get_group_count(method: Method[Any] | None) -> int | None:
     """The number of groups that a method was told to make, seen through its wrappers; None where it was told none."""
     inner = getattr(method, "method", None)
     if isinstance(inner, Method):
-        return groups_asked(inner)
+        return get_group_count(inner)
     number = getattr(method, "groups", getattr(method, "clusters", None))
     return number if isinstance(number, int) else None
 
@@ -173,20 +173,20 @@ def check_groups(labels: Sequence[str], methods: Sequence[Method[Any]], clients:
         cohort: How many take part in a round; None: all of them.
     """
     for label, method in zip(labels, methods, strict=True):
-        inner, number = method, groups_asked(method)
+        inner, number = method, get_group_count(method)
         while isinstance(wrapped := getattr(inner, "method", None), Method):
             inner = wrapped
         of_cohort = inner.groups_cohort and cohort is not None and cohort < clients
         most = min(clients, cohort) if of_cohort and cohort is not None else clients
         name = "groups" if hasattr(inner, "groups") else "clusters"
-        usual = any(f.name == name and f.default == number for f in fields(inner)) and not _says(label, name)
-        if number is not None and number > most and not usual and assigned(method) not in ("oracle", "one"):
+        usual = any(f.name == name and f.default == number for f in fields(inner)) and not _sets_option(label, name)
+        if number is not None and number > most and not usual and get_assignment(method) not in ("oracle", "one"):
             there = "a cohort has" if of_cohort else "there is" if most == 1 else "there are"
-            among = f"{there} {counted(most, 'client')}"
+            among = f"{there} {format_count(most, 'client')}"
             raise UserError(f"The method {label!r} makes {number} {name}, and {among}: give {name}={most} or fewer.")
 
 
-def _says(label: str, name: str) -> bool:
+def _sets_option(label: str, name: str) -> bool:
     """Whether a label gives a setting, rather than leaving it at its default."""
     first, *_ = split_at(label, "+")
     return "(" in first and (re.search(rf"\b{name}\s*=", first) is not None or "=" not in first)

@@ -1,21 +1,23 @@
-"""Scores of runs, and which runs count. What scores there are is in `score_names`, what is known of every round in `records`.
+"""Scores of runs and which runs count: from curves over rounds, on the server's test set, and as deciles over all clients.
 
-A run is a curve of accuracies over its evaluated rounds. One that did not reach the last round (it diverged, or failed) has no score: its
-last number is not "final", and a mean over its early rounds flatters or slanders it.
+The names of scores are in `score_names`, what is known of every round in `records`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.analysis import metrics
-from coterie.analysis.groups import agreement_with_truth
+from coterie.analysis.group_agreement import compute_truth_agreement
 from coterie.analysis.records import Records
 from coterie.analysis.score_names import Curve, Score
 from coterie.core.arrays import Bools, Doubles, Ints
-from coterie.core.errors import UserError
+from coterie.evidence.reader import Evidence
+from coterie.evidence.records import DECILES
 
-LAST = 10  # rounds in the "last 10" score
+TAIL_ROUNDS = 10  # rounds in the "last 10" score
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Scope:
     last: int  # the last round
 
 
-def scope_of(records: Records) -> Scope:
+def find_scope(records: Records) -> Scope:
     """The seeds that reached the last round that any reached: a wave advances together, so what is missing then has stopped early.
 
     A seed in which every run stopped early is complete, too: nothing more will come of it. Its runs have no scores.
@@ -46,16 +48,19 @@ def scope_of(records: Records) -> Scope:
     end = int(reached[~over].max(initial=-1)) if not over.all() else measured.shape[1] - 1
     first = int(np.argmax(records.rounds >= 1))
     return Scope(
-        np.flatnonzero((reached == end) | over), slice(first, end + 1), slice(max(first, end + 1 - LAST), end + 1), int(records.rounds[end])
+        np.flatnonzero((reached == end) | over),
+        slice(first, end + 1),
+        slice(max(first, end + 1 - TAIL_ROUNDS), end + 1),
+        int(records.rounds[end]),
     )
 
 
-def curve_scores(curves: Doubles) -> dict[Curve, Doubles]:
+def score_curves(curves: Doubles) -> dict[Curve, Doubles]:
     """The scores of curves (runs, R) over the evaluated rounds from 1; nan for a run that did not reach the last of them."""
     ended = np.isfinite(curves[:, -1])
     found: dict[Curve, Doubles] = {
         "final": curves[:, -1],
-        "last10": metrics.mean(curves[:, -LAST:], axis=1),
+        "last10": metrics.mean(curves[:, -TAIL_ROUNDS:], axis=1),
         "mean": metrics.mean(curves, axis=1),
         "max": np.where(np.isfinite(curves), curves, -np.inf).max(axis=1),
         "median": np.array([np.median(curve[np.isfinite(curve)]) if np.isfinite(curve).any() else np.nan for curve in curves]),
@@ -64,20 +69,53 @@ def curve_scores(curves: Doubles) -> dict[Curve, Doubles]:
     return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 
 
-def scores_of(records: Records, scope: Scope, method: int) -> dict[Score, Doubles]:
+def compute_scores(records: Records, scope: Scope, method: int) -> dict[Score, Doubles]:
     """Each score of one method, (S',) over the seeds; nan where the run did not reach the last round."""
     curve, end = records.accuracy[method, scope.seeds, scope.rows], scope.rows.stop - 1
     ended = np.isfinite(curve[:, -1])
-    found: dict[Score, Doubles] = {name: values for name, values in curve_scores(curve).items()}  # noqa: C416  keys of a narrower type
-    found["validated"] = _validated(curve, records.validation[method, scope.seeds, scope.rows])
+    found: dict[Score, Doubles] = {name: values for name, values in score_curves(curve).items()}  # noqa: C416  keys of a narrower type
+    found["validated"] = _score_at_best_validation(curve, records.validation[method, scope.seeds, scope.rows])
     found |= {name: values[method, scope.seeds, end] for name, values in records.by_round().items()}
     if records.unseen is not None:
         found["unseen"] = records.unseen.accuracy[method, scope.seeds, end]
-    found["ari"] = agreement_with_truth(records, scope.seeds, scope.last, records.settings.methods[method])
+    found["ari"] = compute_truth_agreement(records, scope.seeds, scope.last, records.settings.methods[method])
     return {name: np.where(ended, values, np.nan) for name, values in found.items()}
 
 
-def _validated(curve: Doubles, validation: Doubles) -> Doubles:
+def _score_at_best_validation(curve: Doubles, validation: Doubles) -> Doubles:
     """The accuracy of the round in which validation accuracy is highest, the first of equals."""
     chosen = np.argmax(np.where(np.isfinite(validation), validation, -np.inf), axis=1)
     return np.where(np.isfinite(validation).any(axis=1), curve[np.arange(len(curve)), chosen], np.nan)
+
+
+DECILE_TITLES = ("lowest", *(f"{10 * i} %" for i in range(1, 5)), "median", *(f"{10 * i} %" for i in range(6, 10)), "highest")
+
+
+def compute_deciles(draws: Iterable[tuple[Records, Scope]], method: int) -> Doubles | None:
+    """(11,) the quantiles of one method after the last round, the mean over runs that reached it; None where rows of all are kept."""
+    runs = []
+    for records, scope in draws:
+        if not records.everybody:
+            return None
+        runs.append(np.stack([records.everybody[name][method, scope.seeds, scope.rows.stop - 1] for name in DECILES], axis=1))
+    return metrics.mean(np.concatenate(runs), axis=0)
+
+
+def read_central_curves(evidence: Evidence, last: int) -> dict[tuple[str, str, int], Doubles]:
+    """By method, named model and seed: accuracy after each evaluated round from 1 to the last in which the model was there.
+
+    Only of lanes that reached the last round: a curve of the others would end with a number that is not final.
+    """
+    actual = evidence.actual_central
+    if actual is None or evidence.task != "classification":
+        return {}
+    hits = [f"hits_{c}" for c in range(evidence.classes)]
+    frame = evidence.frame("central", ["model", *hits])
+    frame = frame[(frame["round"] >= 1) & (frame["round"] <= last)]
+    ended = frame.groupby(["method", "seed"], observed=True)["round"].transform("max") == last
+    frame = frame[ended].sort_values("round", kind="stable")
+    right = frame[hits].sum(axis=1) / int(actual.sum())
+    curves: dict[tuple[str, str, int], list[float]] = {}
+    for method, model, seed, share in zip(frame["method"].astype(str), frame["model"], frame["seed"], right, strict=True):
+        curves.setdefault((method, model, int(seed)), []).append(float(share))
+    return {key: np.array(curve) for key, curve in curves.items()}

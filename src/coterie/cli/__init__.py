@@ -3,14 +3,14 @@
 import io
 import sys
 
-from coterie.cli.endings import check_address_space, ending_of
-from coterie.core.errors import ON_COMMAND_LINE
-from coterie.core.showing import shown
+from coterie._util.errors import ON_COMMAND_LINE
+from coterie._util.formatting import escape_controls
+from coterie.cli.exit_errors import check_address_space, describe_exit
 
 
 def main() -> None:
     """Entry point of the `coterie` command."""
-    _print_on_any_terminal()
+    _replace_unprintable_characters()
     spoken = ON_COMMAND_LINE.set(True)
     try:
         check_address_space()
@@ -18,16 +18,16 @@ def main() -> None:
 
         app()
     except (Exception, KeyboardInterrupt) as error:
-        ending = ending_of(error)
+        ending = describe_exit(error)
         if ending is None:
             raise
-        print(f"coterie: {shown(ending.sentence)}", file=sys.stderr)
+        print(f"coterie: {escape_controls(ending.sentence)}", file=sys.stderr)
         sys.exit(ending.code)
     finally:
         ON_COMMAND_LINE.reset(spoken)
 
 
-def _print_on_any_terminal() -> None:
+def _replace_unprintable_characters() -> None:
     """A sign that the terminal's encoding lacks is shown as a question mark: a run must not end because of an interval's dash."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

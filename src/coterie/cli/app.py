@@ -29,10 +29,10 @@ from coterie.cli import (
     show,
     verify,
 )
-from coterie.cli.stopping import StoppableCommands
+from coterie.cli.terminal import InterruptibleGroup
 
 app = typer.Typer(
-    cls=StoppableCommands,
+    cls=InterruptibleGroup,
     help="Federated learning for clients that resemble each other.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -40,15 +40,15 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"coterie {coterie.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def options_of_all(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)] = False,
+def set_global_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
 ) -> None:
     """Federated learning for clients that resemble each other."""
 

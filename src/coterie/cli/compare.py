@@ -8,19 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie._util.formatting import escape_controls
 from coterie.cli import options
-from coterie.cli.stopping import stop_on_terminate
-from coterie.cli.trusting import with_trust
+from coterie.cli.terminal import run_with_trust, stop_on_terminate
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.showing import shown
-from coterie.run.execution import Execution
-from coterie.run.options import LOCAL, PLAN, execution_with
+from coterie.run.execution import LOCAL_SETTINGS, PLAN_SETTINGS, Execution, override_execution
 
 GRID = "0.003,0.01,0.03,0.1,0.3"
 
 
-@options.settings(Plan, Local, Execution)
+@options.add_settings(Plan, Local, Execution)
 def compare(
     methods: Annotated[
         list[str], typer.Argument(help="Methods such as 'fedsim(clusters=5)', whose controls are added, or one study file (.toml).")
@@ -49,18 +47,18 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare methods with their controls, paired over draws of the data and seeds, tested and told in words."""
-    from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
+    from coterie.cli.tables import print_comparison
     from coterie.evidence.settings import parse_seeds
-    from coterie.run.chosen import compared_file
+    from coterie.run.callbacks import make_tracker
     from coterie.run.compare import compare as compare_methods
-    from coterie.run.finishing import NothingFinishedError
+    from coterie.run.comparison_request import find_study_file
     from coterie.run.progress import ProgressBar
-    from coterie.run.trackers import tracker_of
+    from coterie.run.result import NothingFinishedError
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    file = with_trust(lambda trusted: compared_file(methods, trusted, "ray" in said), trust)
+    file = run_with_trust(lambda trusted: find_study_file(methods, trusted, "ray" in said), trust)
     out = out or (file.out if file is not None else None)
     carry_out = partial(
         compare_methods,
@@ -69,20 +67,20 @@ def compare(
         out=out,
         seeds=parse_seeds(seeds) if seeds is not None else None,
         draws=draws,
-        execution=execution_with(said, file.execution if file is not None else None),
+        execution=override_execution(said, file.execution if file is not None else None),
         budget=budget,
         resume=resume,
         data_dir=data_dir,
-        callbacks=[ProgressBar(console), *(tracker_of(name, out) for name in track or [])],
+        callbacks=[ProgressBar(console), *(make_tracker(name, out) for name in track or [])],
         controls=controls,
         finetune=finetune,
-        rates=options.rates(grid) if tune else (),
+        rates=options.parse_rates(grid) if tune else (),
         tuning_seeds=tuning_seeds,
         extensions=extensions,
         metric=metric,
         accept=accept,
-        **{name: value for name, value in said.items() if name in (*PLAN, *LOCAL)},
-        **options.given(model=model, data_seed=data_seed, unseen=unseen),
+        **{name: value for name, value in said.items() if name in (*PLAN_SETTINGS, *LOCAL_SETTINGS)},
+        **options.drop_unset(model=model, data_seed=data_seed, unseen=unseen),
     )
     failed = None
     try:
@@ -96,5 +94,5 @@ def compare(
     if as_json:
         print(json.dumps({"folder": str(out), **comparison.as_json()}))
     if failed is not None:
-        print(f"coterie: {shown(str(failed))}", file=sys.stderr)
+        print(f"coterie: {escape_controls(str(failed))}", file=sys.stderr)
         raise typer.Exit(1)

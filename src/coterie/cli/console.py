@@ -1,7 +1,7 @@
 """The only console: what it is given to print is text, whatever brackets, colons or control signs are in it.
 
 Names of clients and classes, titles of studies and answers of sites come from data. With Rich's own console a client called ``[/bold]``
-ends the program, and one called ``[red]`` vanishes; here nothing has a meaning but what is made by `bold`.
+ends the program, and one called ``[red]`` vanishes; here nothing has a meaning but what is made by `make_bold`.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from coterie.core.showing import shown
+from coterie._util.formatting import escape_controls
 
 
 class PlainConsole(Console):
@@ -19,9 +19,9 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, highlight=False, emoji=False)
 
     def render_str(self, text: str, **ways: Any) -> Text:
-        return super().render_str(shown(text), **{**ways, "markup": False, "emoji": False})
+        return super().render_str(escape_controls(text), **{**ways, "markup": False, "emoji": False})
 
 
-def bold(text: str) -> Text:
+def make_bold(text: str) -> Text:
     """A text in bold type: ``console.print(bold(name), ", 3 seeds", sep="")``."""
-    return Text(shown(text), style="bold")
+    return Text(escape_controls(text), style="bold")

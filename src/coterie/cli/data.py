@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie._util.errors import UserError
 from coterie.cli import options
-from coterie.cli.listing import listing
-from coterie.core.errors import UserError
+from coterie.cli.terminal import make_listing
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
     from coterie.data.federation import Federation
 
-LISTED = 20  # clients up to which each has its own row
+MAX_LISTED_CLIENTS = 20  # clients up to which each has its own row
 STYLES = {"severe": "bold red", "warning": "yellow", "note": ""}
-ROWS = 5  # that are listed of a finding
-HIDDEN = ("rows", "sites")  # what provenance holds for programs
-SAID_OF = {"scaling": "each client's own means and deviations", "preparation": "columns, means and deviations, kept for prediction"}
-SAID_OF |= {"schema": "columns, their kinds and words, classes and preparation"}
+MAX_LISTED_ROWS = 5  # that are listed of a finding
+HIDDEN_PROVENANCE = ("rows", "sites")  # what provenance holds for programs
+PROVENANCE_TEXTS = {
+    "scaling": "each client's own means and deviations",
+    "preparation": "columns, means and deviations, kept for prediction",
+}
+PROVENANCE_TEXTS |= {"schema": "columns, their kinds and words, classes and preparation"}
 
 
 def data(
@@ -47,23 +50,23 @@ def data(
     if (as_json or accept) and not check:
         raise UserError(f"{'--json' if as_json else '--accept'} goes with --check.")
     if name == "get":
-        _get(wanted, console)
+        _fetch_data(wanted, console)
     elif wanted is not None:
         raise UserError(f"Give one spec: {wanted!r} is one too many (join steps with a slash, not a blank).")
     elif name is None:
-        _list(console)
+        _list_data(console)
     else:
         federation = load(name, data_seed or 0, data_dir)
         if check:
-            _check(federation, console, accept=accept, as_json=as_json)
+            _check_federation(federation, console, accept=accept, as_json=as_json)
             return
-        _describe(federation, console)
+        _describe_federation(federation, console)
         if figure is not None:
             draw_partition(federation, figure)
             console.print(f"Figure in {figure}.")
 
 
-def _get(wanted: str | None, console: "PlainConsole") -> None:
+def _fetch_data(wanted: str | None, console: "PlainConsole") -> None:
     from coterie.data.catalogue import SETS, fetch
 
     if wanted is None:
@@ -72,17 +75,17 @@ def _get(wanted: str | None, console: "PlainConsole") -> None:
     console.print(f"Licence: {SETS[wanted].licence}. Cite: {SETS[wanted].citation}.")
 
 
-def _list(console: "PlainConsole") -> None:
+def _list_data(console: "PlainConsole") -> None:
     from coterie.data.catalogue import describe_data
 
     rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe_data()]
-    console.print(listing(("name", "kind", "settings", "what it is"), rows))
+    console.print(make_listing(("name", "kind", "settings", "what it is"), rows))
     console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)")
 
 
-def _check(federation: "Federation", console: "PlainConsole", *, accept: bool, as_json: bool) -> None:
+def _check_federation(federation: "Federation", console: "PlainConsole", *, accept: bool, as_json: bool) -> None:
     """Print what is found, the severe first; end with exit code 2 where it is severe and not accepted."""
-    from coterie.core.showing import shown
+    from coterie._util.formatting import escape_controls
     from coterie.data.checks import SEVERITIES, check_data
 
     findings = check_data(federation)
@@ -90,20 +93,20 @@ def _check(federation: "Federation", console: "PlainConsole", *, accept: bool, a
     for finding in findings:
         console.print(f"{finding.severity.upper()} ({finding.kind}): {finding}", style=STYLES[finding.severity], soft_wrap=True)
         if len(finding.rows) > 1:
-            more = " ..." if len(finding.rows) > ROWS else ""
-            console.print(f"  rows: {', '.join(map(str, finding.rows[:ROWS]))}{more}", soft_wrap=True)
+            more = " ..." if len(finding.rows) > MAX_LISTED_ROWS else ""
+            console.print(f"  rows: {', '.join(map(str, finding.rows[:MAX_LISTED_ROWS]))}{more}", soft_wrap=True)
     told = ", ".join(f"{count} {severity if severity == 'severe' else f'{severity}s'}" for severity, count in counts.items())
     console.print(f"{federation.name}: {len(federation)} clients, {len(federation.y)} rows; findings: {told}.", soft_wrap=True)
     if as_json:
         print(json.dumps({"data": federation.name, **counts, "findings": [finding.as_json() for finding in findings]}))
     if counts["severe"] and not accept:
         names = ", ".join(dict.fromkeys(finding.kind for finding in findings if finding.severity == "severe"))
-        print(f"coterie: {shown(f'Severe findings ({names}): fix them, or accept them with --accept.')}", file=sys.stderr)
+        print(f"coterie: {escape_controls(f'Severe findings ({names}): fix them, or accept them with --accept.')}", file=sys.stderr)
         raise typer.Exit(2)
 
 
-def _describe(federation: "Federation", console: "PlainConsole") -> None:
-    from coterie.cli.console import bold
+def _describe_federation(federation: "Federation", console: "PlainConsole") -> None:
+    from coterie.cli.console import make_bold
     from coterie.data.preparing.scales import scale_warning
     from coterie.data.summary import Summary
 
@@ -113,23 +116,25 @@ def _describe(federation: "Federation", console: "PlainConsole") -> None:
     facts = [
         ("clients", str(len(federation))),
         ("input", "x".join(map(str, federation.input_shape))),
-        _predicted(federation),
+        _describe_target(federation),
         ("samples", f"{summary.train.sum()} train, {summary.validation.sum()} validation, {summary.test.sum()} test"),
         ("central test set", str(len(federation.central[1])) if federation.central else "none"),
-        *([("sites", _sites(federation.sites))] if federation.sites is not None else []),
+        *([("sites", _describe_sites(federation.sites))] if federation.sites is not None else []),
         ("true groups", f"{len(set(groups.tolist()))} (of {sizes} clients)" if groups is not None else "not known"),
-        *((key, SAID_OF.get(key, str(value))) for key, value in federation.provenance.items() if key not in HIDDEN),
+        *((key, PROVENANCE_TEXTS.get(key, str(value))) for key, value in federation.provenance.items() if key not in HIDDEN_PROVENANCE),
     ]
-    console.print(bold(federation.name))
-    console.print(listing(("", ""), facts))
+    console.print(make_bold(federation.name))
+    console.print(make_listing(("", ""), facts))
     if (warning := scale_warning(federation)) is not None:
         console.print(warning, style="yellow")
-    frame = summary.clients() if len(federation) <= LISTED else summary.spread().reset_index(names="clients")
+    frame = summary.clients() if len(federation) <= MAX_LISTED_CLIENTS else summary.spread().reset_index(names="clients")
     console.print()
-    console.print(listing([str(c) for c in frame.columns], [[_cell(value) for value in row] for row in frame.to_numpy().tolist()]))
+    console.print(
+        make_listing([str(c) for c in frame.columns], [[_format_cell(value) for value in row] for row in frame.to_numpy().tolist()])
+    )
 
 
-def _predicted(federation: "Federation") -> tuple[str, str]:
+def _describe_target(federation: "Federation") -> tuple[str, str]:
     """What is predicted, by name."""
     task = federation.task
     if task.name == "regression":
@@ -143,11 +148,11 @@ def _predicted(federation: "Federation") -> tuple[str, str]:
     return ("classes", named) if task.counts_classes else ("labels", f"{named}: each is set or not")
 
 
-def _sites(sites: tuple[str, ...]) -> str:
+def _describe_sites(sites: tuple[str, ...]) -> str:
     """How many there are, and the clients of the largest."""
     (largest, clients), *rest = Counter(sites).most_common()
     return f"{1 + len(rest)}, of which {largest} has {clients} clients"
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -14,12 +14,12 @@ def digest(
 
     Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
-    from coterie.evidence.together import digest_of_all, digests_in
+    from coterie.evidence.digest import combine_digests, compute_digests
 
-    found = digests_in(folder, counts=counts)
+    found = compute_digests(folder, counts=counts)
     if list(found) == ["."]:
         print(found["."])
         return
     for name, one in found.items():
         print(f"{one}  {name}")
-    print(f"{digest_of_all(found)}  all")
+    print(f"{combine_digests(found)}  all")

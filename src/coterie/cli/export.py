@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import typer
 
+from coterie._util.errors import UserError, check_names
 from coterie.cli import options
-from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError, check_names
+from coterie.cli.terminal import run_with_trust
 
 
 def export(
@@ -33,11 +33,18 @@ def export(
     """Write what clients are served at the end of a study, usable without study or server."""
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
-    from coterie.deploy.bundle_files import write_bundle
-    from coterie.deploy.export import recommended, served
+    from coterie.deploy.bundle.export import (
+        ADAPTER_FOLDER,
+        ONNX_FILE,
+        check_adapter,
+        check_onnx,
+        find_recommendation,
+        load_served_models,
+        write_adapter,
+        write_onnx,
+    )
+    from coterie.deploy.bundle.files import write_bundle
     from coterie.deploy.files import keep_private
-    from coterie.deploy.to_onnx import ONNX, check_onnx, write_onnx
-    from coterie.deploy.to_peft import ADAPTER, check_adapter, write_adapter
 
     if bool(client) == everybody and newcomers is None:
         raise UserError("Say whose bundle to export: --client NAME, or --all for one each.")
@@ -45,16 +52,16 @@ def export(
         raise UserError(f"{out} is there already: choose another --out.")
     if onnx:
         check_onnx()
-    chosen = recommended(folder, method)
+    chosen = find_recommendation(folder, method)
     new = load(newcomers, data_seed or 0, data_dir) if newcomers is not None else None
-    found = with_trust(
-        lambda trusted: served(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted),
+    found = run_with_trust(
+        lambda trusted: load_served_models(folder, method, seed=seed, draw=data_seed, data_dir=data_dir, newcomers=new, trust=trusted),
         trust,
     )
     names = client or list(new.ids if new is not None else found.federation.ids)
     if new is not None:
         check_names(names, new.ids, "newcomer")
-    wanted = {out / _folder_name(name): [name] for name in names} if everybody else {out: names}
+    wanted = {out / _make_folder_name(name): [name] for name in names} if everybody else {out: names}
     for place, own in wanted.items():
         bundle = found.bundle(own)
         if onnx:
@@ -63,9 +70,9 @@ def export(
             check_adapter(bundle)
         write_bundle(bundle, place)
         if onnx:
-            write_onnx(bundle, place / ONNX)
+            write_onnx(bundle, place / ONNX_FILE)
         if peft:
-            write_adapter(bundle, place / ADAPTER)
+            write_adapter(bundle, place / ADAPTER_FOLDER)
         keep_private(place)
     console, key = PlainConsole(), found.lane.key
     what = f"{len(wanted)} bundles" if everybody else f"The bundle of {', '.join(bundle.clients)} ({', '.join(bundle.names)})"
@@ -75,7 +82,7 @@ def export(
     console.print(f"Ask it with: coterie predict {next(iter(wanted))} --data FILE", soft_wrap=True)
 
 
-def _folder_name(client: str) -> str:
+def _make_folder_name(client: str) -> str:
     """A client's id as the name of a folder, whatever signs are in it."""
     name = quote(client, safe=" ")
     return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -1,31 +1,130 @@
-"""`coterie federation`: certificates, kits and who takes part."""
+"""`coterie federation`: certificates, kits, sites and runs of a real federation, and a demonstration of one on this machine."""
 
 import json
+import socket
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli import demo, options
+from coterie._util.errors import UserError
+from coterie.cli import options
+from coterie.cli.terminal import stop_on_terminate
+
+if TYPE_CHECKING:
+    from coterie.deploy.server.federation import FederationFolder
+
+
+HOSPITALS = ("cleveland", "hungary", "switzerland", "va")
+
+
+GROUPED_METHOD = "fedgroup(groups=2,alpha=2)"
+
+
+METHODS = ("fedavg", "local", GROUPED_METHOD, GROUPED_METHOD[:-1] + ",assign=random)")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the federation.")] = Path("runs/federation-demo"),
+    rounds: Annotated[int, typer.Option(help="Rounds.", min=1)] = 8,
+    seeds: Annotated[int, typer.Option(help="Seeds.", min=1)] = 2,
+) -> None:
+    """Four hospitals and a server on this machine: certificates, TLS, a comparison, its report. Takes one to two minutes on two cores."""
+    from coterie.cli.console import PlainConsole
+    from coterie.deploy.flare.provision import create_federation
+
+    stop_on_terminate()
+    began, console = monotonic(), PlainConsole()
+    federation = create_federation(out, "127.0.0.1", _find_free_port(), HOSPITALS)
+    console.print(f"A federation in {out}: an authority, a server, {len(HOSPITALS)} kits.")
+    try:
+        page = _run_demo(federation, rounds, seeds, console)
+    except KeyboardInterrupt:
+        raise UserError(f"Stopped; everything that was started has ended. {out} may be deleted.") from None
+    console.print(f"Everything is stopped, after {monotonic() - began:.0f} s. The page: {page}", soft_wrap=True)
+
+
+def _run_demo(federation: "FederationFolder", rounds: int, seeds: int, console: "object") -> Path:
+    from coterie.cli.console import PlainConsole
+    from coterie.cli.federation_status import follow_run
+    from coterie.cli.launch import set_default_share
+    from coterie.cli.tables import print_result
+    from coterie.core.local import Local
+    from coterie.core.plan import Plan
+    from coterie.deploy.flare.processes import run_server, run_sites
+    from coterie.deploy.flare.supervisor import supervise
+    from coterie.deploy.server.runs import Order, make_run
+    from coterie.deploy.site.policy import approve_orders
+    from coterie.deploy.site.process import SiteSettings
+    from coterie.evidence.reader import Evidence
+    from coterie.evidence.settings import Settings
+    from coterie.report import write_report
+    from coterie.run.result import Result
+
+    assert isinstance(console, PlainConsole)
+    plan = Plan(rounds=rounds, local=Local(epochs=2, lr=0.05))
+    settings = set_default_share(Settings(methods=METHODS, data="heart", plan=plan, seeds=tuple(range(seeds))), len(HOSPITALS))
+    run = make_run(federation, "demo")
+    with ExitStack() as running:
+        process = running.enter_context(run_server(federation))
+        console.print(f"The server listens on {federation.host}:{federation.port}, with TLS.")
+        for site in HOSPITALS:
+            SiteSettings("heart", (site,), engine="loop", threads=1).write(federation.kit(site))
+            policy = federation.kit(site) / "policy.toml"  # the data are public, and one hospital has 9 patients to test on
+            policy.write_text(policy.read_text().replace("\nrounding = 3\n", "\nrounding = 1\n").replace("samples = 10", "samples = 5"))
+            approve_orders(federation.kit(site) / "policy.toml", methods=METHODS, models=[settings.model], maximum_rounds=rounds)
+        console.print(f"Each hospital's policy.toml approves this order by itself: its methods, {settings.model}, {rounds} rounds.")
+        kits = {site: federation.kit(site) for site in HOSPITALS}
+        running.enter_context(run_sites(kits, f"{federation.host}:{federation.port}", 90.0))
+        console.print(f"{', '.join(HOSPITALS)} have joined, each with its own patients.")
+        run.place(Order("demo", "study", settings.as_json(), HOSPITALS, len(HOSPITALS), operator="coterie federation demo"), 120.0)
+        over = Event()
+        attending = Thread(target=supervise, args=(federation, lambda: over.is_set() or process.poll() is not None, console.print))
+        attending.start()
+        try:
+            status = follow_run(federation, run, console)
+        finally:
+            over.set()
+            attending.join()
+    if status != "complete":
+        raise UserError(f"The study ended early ({status}): {run.told.get('reason', '')}")
+    print_result(Result(Evidence.open(run.study)), console)
+    return write_report(run.study).page
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
 
 app = typer.Typer(help="A real federation: certificates, kits, who is there.", no_args_is_help=True)
-app.command("demo")(demo.demo)
+
+
+app.command("demo")(demo)
+
+
 Folder = Annotated[Path, typer.Argument(help="The federation's folder, on the server's machine.", metavar="DIR")]
+
+
 Name = Annotated[str, typer.Argument(help="The site's name.", metavar="SITE")]
 
 
 @app.command("init")
-def init(
+def init_federation(
     folder: Folder,
     server: Annotated[str, typer.Option(help="Where sites reach the server: HOST:PORT.")],
     sites: Annotated[str, typer.Option(help="The sites' names: a,b,c.")],
 ) -> None:
     """Make a federation: an authority, the server's certificate, and a kit for every site."""
-    from coterie.deploy.federation import server_address
-    from coterie.deploy.flare.provision import create
+    from coterie.deploy.flare.provision import create_federation
+    from coterie.deploy.server.federation import parse_address
 
-    host, port = server_address(server)
-    made = create(folder, host, port, [name.strip() for name in sites.split(",") if name.strip()])
+    host, port = parse_address(server)
+    made = create_federation(folder, host, port, [name.strip() for name in sites.split(",") if name.strip()])
     for site in made.sites:
         print(f"Hand {made.kit(site)} to {site}: there, 'coterie join {site} --data ...'.")
     print(f"Then, on {host}: coterie serve {folder}")
@@ -38,31 +137,31 @@ def add_site(
     again: Annotated[bool, typer.Option("--again", help="Take back a site that was removed, with the certificate it had.")] = False,
 ) -> None:
     """One site more. The server need not be stopped."""
-    from coterie.core.errors import UserError
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.flare.provision import add
-    from coterie.deploy.flare.sessions import tell_server
-    from coterie.deploy.removal import take_back
+    from coterie._util.errors import UserError
+    from coterie.deploy.certificates import restore_site
+    from coterie.deploy.flare.provision import add_site
+    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.server.federation import FederationFolder
 
     federation = FederationFolder.open(folder)
     if not again:
-        print(f"Hand {add(federation, site).kit(site)} to {site}.")
+        print(f"Hand {add_site(federation, site).kit(site)} to {site}.")
         return
     if site not in federation.removed:
         raise UserError(f"The site {site!r} was not removed: leave --again away.")
-    tell_server(take_back(federation, site), "enable", site)
+    send_site_command(restore_site(federation, site), "enable", site)
     print(f"{site} may join again.")
 
 
 @app.command("remove")
-def remove(folder: Folder, site: Name) -> None:
+def remove_site(folder: Folder, site: Name) -> None:
     """Take a site out: it is not asked any more, at once, and cannot come in again."""
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.flare.sessions import tell_server
-    from coterie.deploy.removal import remove_site
+    from coterie.deploy.certificates import revoke_site
+    from coterie.deploy.flare.supervisor import send_site_command
+    from coterie.deploy.server.federation import FederationFolder
 
-    federation = remove_site(FederationFolder.open(folder), site)
-    told = tell_server(federation, "disable", site)
+    federation = revoke_site(FederationFolder.open(folder), site)
+    told = send_site_command(federation, "disable", site)
     print(
         f"{site} is removed{'' if told else ' (no server runs; it will know when it starts)'}. What it has answered stays in the evidence."
     )
@@ -78,8 +177,8 @@ def set_roster(
     clear: Annotated[bool, typer.Option("--clear", help="Forget what was set for the site.")] = False,
 ) -> None:
     """What a site may claim to have. Without an entry it may claim what it first says in a run. It counts from the next job on."""
-    from coterie.core.errors import UserError, suggestion
-    from coterie.deploy.federation import Claim, FederationFolder, read_roster, write_roster
+    from coterie._util.errors import UserError, suggest_names
+    from coterie.deploy.server.federation import Claim, FederationFolder, read_roster, write_roster
 
     federation = FederationFolder.open(folder)
     roster = read_roster(folder)
@@ -88,7 +187,7 @@ def set_roster(
             print(f"{name}: {own}")
         return
     if site not in federation.sites:
-        raise UserError(f"The federation {folder} has no site {site!r}: {suggestion(site, federation.sites)}")
+        raise UserError(f"The federation {folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
     if not clear and clients is None and samples is None and ids is None:
         raise UserError("Say what the site may claim: --clients N, --samples N or --ids a,b,c; or --clear to forget what was set.")
     roster.pop(site, None)
@@ -102,9 +201,9 @@ def set_roster(
 @app.command("request")
 def make_request(site: Name, out: Annotated[Path, typer.Option(help="Folder for the key and the request.")]) -> None:
     """At a site: make a key, which stays there, and a request that the operator signs."""
-    from coterie.deploy.flare.provision import request
+    from coterie.deploy.flare.provision import request_certificate
 
-    path = request(site, out)
+    path = request_certificate(site, out)
     print(f"Send {path} to the operator. The key {out / 'client.key'} stays here; put it into the kit's startup/ folder.")
 
 
@@ -113,10 +212,10 @@ def sign_request(
     folder: Folder, site: Name, file: Annotated[Path, typer.Argument(help="The site's request (.csr).", metavar="FILE")]
 ) -> None:
     """At the operator's: a kit, without a key, for a site that made its key itself."""
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.flare.provision import sign
+    from coterie.deploy.flare.provision import sign_request
+    from coterie.deploy.server.federation import FederationFolder
 
-    federation = sign(FederationFolder.open(folder), site, file)
+    federation = sign_request(FederationFolder.open(folder), site, file)
     print(f"Hand {federation.kit(site)} to {site}: it puts its client.key into startup/ there.")
 
 
@@ -126,11 +225,11 @@ def renew_certificates(
     names: Annotated[list[str] | None, typer.Argument(help="Sites, server or operator; all unless given.", metavar="[NAME]...")] = None,
 ) -> None:
     """New certificates for the keys there are. Nothing secret travels: a site puts the new one into its kit, beside its key."""
-    from coterie.deploy.certificates import renew
-    from coterie.deploy.federation import FederationFolder
+    from coterie.deploy.certificates import renew_certificates
+    from coterie.deploy.server.federation import FederationFolder
 
     federation = FederationFolder.open(folder)
-    for name, path, ends in renew(federation, names or ()):
+    for name, path, ends in renew_certificates(federation, names or ()):
         use = (
             f"send {path} to {name}, for startup/ of its kit; it joins anew" if name in federation.sites else "used from its next start on"
         )
@@ -140,26 +239,26 @@ def renew_certificates(
 @app.command("stop")
 def stop_run(folder: Folder, run: Annotated[str, typer.Argument(help="The run's name.", metavar="RUN")]) -> None:
     """Stop a run. Its rounds so far are kept: 'coterie launch --resume --name RUN' goes on."""
-    from coterie.core.errors import UserError
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.runs import ENDS, known_run
+    from coterie._util.errors import UserError
+    from coterie.deploy.server.federation import FederationFolder
+    from coterie.deploy.server.runs import END_STATES, find_run
 
-    found = known_run(FederationFolder.open(folder), run)
-    if found.status in ENDS:
+    found = find_run(FederationFolder.open(folder), run)
+    if found.status in END_STATES:
         raise UserError(f"The run {run!r} has ended already ({found.status}).")
-    found.want_stop()
+    found.request_stop()
     print(f"The server stops {run} in a moment.")
 
 
 @app.command("status")
-def status(folder: Folder, as_json: options.AsJson = False) -> None:
+def show_status(folder: Folder, as_json: options.AsJson = False) -> None:
     """Who is there, which runs there are, how far they are, and which group each client is in."""
     from coterie.cli.console import PlainConsole
-    from coterie.cli.standing import print_standing
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.overview import overview
+    from coterie.cli.federation_status import print_status
+    from coterie.deploy.server.federation import FederationFolder
+    from coterie.deploy.server.runs import summarize_federation
 
-    found = overview(FederationFolder.open(folder))
-    print_standing(found, PlainConsole(stderr=as_json))
+    found = summarize_federation(FederationFolder.open(folder))
+    print_status(found, PlainConsole(stderr=as_json))
     if as_json:
         print(json.dumps(found))

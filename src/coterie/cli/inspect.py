@@ -1,4 +1,4 @@
-"""`coterie inspect`: are there groups here at all?"""
+"""`coterie inspect`: do clients form groups? Answered from data here, or by the sites of a real federation (`--federation`)."""
 
 import json
 from collections.abc import Mapping
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
 from coterie.cli import options
-from coterie.cli.listing import listing
-from coterie.core.errors import UserError
+from coterie.cli.federation_status import follow_run
+from coterie.cli.terminal import make_listing, stop_on_terminate
 from coterie.core.local import Local
-from coterie.run.execution import Execution
-from coterie.run.options import LOCAL, execution_with
+from coterie.run.execution import LOCAL_SETTINGS, Execution, override_execution
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
+    from coterie.deploy.server.runs import InspectOrder
     from coterie.inspect import Inspection
 
 
-@options.settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
+@options.add_settings(Local, Execution, only=("epochs", "batch_size", "lr", "engine", "device", "threads"), epochs=3)
 def inspect(
     said: dict[str, Any],
     data: Annotated[str | None, typer.Option(help="The federation, such as 'digits/rotated(clients=40,groups=4)'.")] = None,
@@ -45,33 +47,32 @@ def inspect(
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
     from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
-    from coterie.run.steps_bar import StepsBar
+    from coterie.run.progress import StepsBar
 
     usual = PilotPlan()
-    local = replace(usual.local, **{name: said[name] for name in LOCAL if name in said})
+    local = replace(usual.local, **{name: said[name] for name in LOCAL_SETTINGS if name in said})
     tried = PilotPlan(rounds, local, randoms, rates=(local.lr,) if "lr" in said else usual.rates) if pilot else None
-    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.given(references=references, most=most))
+    plan = InspectPlan(labels=labels, sketch=sketch, pilot=tried, **options.drop_unset(references=references, most=most))
     if (data is None) == (federation is None):
         raise UserError("Say what to inspect: --data SPEC, or --federation DIR for the sites of a real federation.")
     if federation is not None:
-        from coterie.cli.inspect_sites import inspect_sites
-        from coterie.deploy.inspecting import InspectOrder
+        from coterie.deploy.server.runs import InspectOrder
 
         inspect_sites(federation, InspectOrder("sites", model or "mclr", seed, plan), name, as_json)
         return
     assert data is not None
-    known = options.given(model=model, data_seed=data_seed)
+    known = options.drop_unset(model=model, data_seed=data_seed)
     console = PlainConsole(stderr=as_json)
     with StepsBar(console) as bar:
-        found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=execution_with(said), watch=bar, **known)
-    _tell(found, console)
+        found = inspect_data(data, seed=seed, data_dir=data_dir, plan=plan, execution=override_execution(said), watch=bar, **known)
+    _print_inspection(found, console)
     if out is not None:
-        console.print(f"\nPage: {_write(found, out)}")
+        console.print(f"\nPage: {_write_inspection(found, out)}")
     if as_json:
-        print(json.dumps(as_tree(found)))
+        print(json.dumps(make_json(found)))
 
 
-def as_tree(found: "Inspection") -> dict[str, Any]:
+def make_json(found: "Inspection") -> dict[str, Any]:
     """What --json prints and inspection.json holds: the numbers, and the recommendation."""
     from coterie.inspect.recommendation import recommend
 
@@ -79,47 +80,81 @@ def as_tree(found: "Inspection") -> dict[str, Any]:
     return found.as_json() | {"recommended": None if advised is None else asdict(advised)}
 
 
-def _tell(found: "Inspection", console: "PlainConsole") -> None:
+def _print_inspection(found: "Inspection", console: "PlainConsole") -> None:
     from rich.padding import Padding
 
-    from coterie.cli.console import bold
-    from coterie.heterogeneity.indices import INDICES
-    from coterie.inspect.answers import answers
+    from coterie.cli.console import make_bold
+    from coterie.grouping.heterogeneity import INDICES
+    from coterie.inspect.answers import write_answers
     from coterie.inspect.recommendation import recommend
 
-    console.print(bold(found.data), f", {found.model}, {len(found.ids)} clients", sep="")
+    console.print(make_bold(found.data), f", {found.model}, {len(found.ids)} clients", sep="")
     if found.sampled:
         console.print(found.sampled, style="yellow")
     if found.left_out:
         console.print(f"{len(found.left_out)} clients left out: too few samples, or no answer.", style="yellow")
-    for answer in answers(found):
-        console.print(f"\n{answer.question}", bold(answer.short))
+    for answer in write_answers(found):
+        console.print(f"\n{answer.question}", make_bold(answer.short))
         console.print(Padding(answer.evidence, (0, 0, 0, 2)))
     rows = [(name, f"{value:.3g}", INDICES[name].leaves) for name, value in found.indices.items()]
     console.print()
-    console.print(listing(("index", "value", "what leaves the client"), rows))
-    tell_recommendation(console, None if (advised := recommend(found)) is None else asdict(advised))
+    console.print(make_listing(("index", "value", "what leaves the client"), rows))
+    print_recommendation(console, None if (advised := recommend(found)) is None else asdict(advised))
 
 
-def tell_recommendation(console: "PlainConsole", advised: Mapping[str, str] | None) -> None:
+def print_recommendation(console: "PlainConsole", advised: Mapping[str, str] | None) -> None:
     """The last lines of an inspection: what to do, why, and the next command."""
-    from coterie.cli.console import bold
+    from coterie.cli.console import make_bold
 
     if advised is None:
         console.print("\nNo recommendation without a pilot: omit --no-pilot.")
         return
-    console.print("\n", bold(f"Recommended: {advised['title']}."), f" {advised['reason']}", sep="", soft_wrap=True)
+    console.print("\n", make_bold(f"Recommended: {advised['title']}."), f" {advised['reason']}", sep="", soft_wrap=True)
     console.print(f"Next: {advised['command']}", soft_wrap=True)
 
 
-def _write(found: "Inspection", out: Path) -> Path:
-    from coterie.inspect.page import inspection_page
+def _write_inspection(found: "Inspection", out: Path) -> Path:
+    from coterie.inspect.page import render_inspection
 
-    text = inspection_page(found)
+    text = render_inspection(found)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "inspection.json").write_text(json.dumps(as_tree(found), indent=1), encoding="utf-8")
+        (out / "inspection.json").write_text(json.dumps(make_json(found), indent=1), encoding="utf-8")
         (out / "inspection.html").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"Cannot write the inspection to {out}: {error.strerror or error}.") from error
     return out / "inspection.html"
+
+
+SITE_TIMEOUT = 600.0  # seconds a site has to answer
+
+
+def inspect_sites(folder: Path, wanted: "InspectOrder", name: str | None, as_json: bool) -> None:
+    """Order the inspection, wait for it, tell what it found."""
+    from rich.padding import Padding
+
+    from coterie.cli.console import PlainConsole, make_bold
+    from coterie.deploy.server.federation import FederationFolder, require_server
+    from coterie.deploy.server.runner import ANSWERS_FILE
+    from coterie.deploy.server.runs import Order, find_free_name, get_operator_name, make_run
+
+    stop_on_terminate()
+    federation, console = FederationFolder.open(folder), PlainConsole(stderr=as_json)
+    require_server(folder, federation.server)
+    run = make_run(federation, name or find_free_name(federation, "inspect"))
+    sites = federation.sites
+    run.place(Order(run.name, "inspect", wanted.as_json(), sites, len(sites), operator=get_operator_name()), SITE_TIMEOUT)
+    status = follow_run(federation, run, console)
+    if status != "complete":
+        raise UserError(f"{run.told.get('reason', f'The inspection ended early ({status}).')}")
+    told = read_json(run.folder / ANSWERS_FILE)
+    console.print(make_bold(f"{told['clients']} clients"), f", {wanted.model}", sep="")
+    if told["left_out"]:
+        console.print(f"{len(told['left_out'])} clients left out: too few samples, or no answer.", style="yellow")
+    for answer in told["answers"]:
+        console.print(f"\n{answer['question']}", make_bold(answer["short"]))
+        console.print(Padding(answer["evidence"], (0, 0, 0, 2)))
+    print_recommendation(console, told["recommended"])
+    console.print(f"\nPage: {run.folder / 'inspection.html'}", soft_wrap=True)
+    if as_json:
+        print((run.folder / "inspection.json").read_text(encoding="utf-8").replace("\n", ""))

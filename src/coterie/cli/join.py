@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli import options
-from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.terminal import stop_on_terminate
 
 
 def join(
@@ -23,16 +23,15 @@ def join(
     """Answer the server's questions from this site's data, as far as the kit's policy.toml allows, until Ctrl-C.
 
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
-    from coterie.core.errors import check_names
+    from coterie._util.errors import check_names
     from coterie.data.checks import check_before
-    from coterie.deploy.audit import Audit
+    from coterie.deploy.certificates import check_kit
     from coterie.deploy.files import keep_private
-    from coterie.deploy.flare.site_client import check_running, running_sites
-    from coterie.deploy.held import site_data
-    from coterie.deploy.kits import check_kit
-    from coterie.deploy.policy import read_policy
-    from coterie.deploy.site_news import SiteNews
-    from coterie.deploy.site_process import SiteSettings
+    from coterie.deploy.flare.processes import check_site_running, run_sites
+    from coterie.deploy.site.approvals import SiteMonitor
+    from coterie.deploy.site.audit import Audit
+    from coterie.deploy.site.policy import read_policy
+    from coterie.deploy.site.process import SiteSettings, load_site_data
 
     stop_on_terminate()
     check_names([engine], ("auto", "batched", "loop"), "engine")
@@ -40,23 +39,23 @@ def join(
     keep_private(kit)
     policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
-    held = site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
+    held = load_site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
     for line in check_before(held, accept=accept):
         print(line, flush=True)
     folder = str(data_dir.absolute()) if data_dir else None
     settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))
     print(f"{site}: {len(held)} clients with {int(held.train.sizes.sum())} training samples. Looking for {server} ...", flush=True)
     del held
-    news, audit = SiteNews(kit), Audit(kit / "audit.jsonl")
+    news, audit = SiteMonitor(kit), Audit(kit / "audit.jsonl")
     audit.chain_flare_log()
     try:
-        with running_sites({site: kit}, server, wait, {site: settings}) as (process,):
+        with run_sites({site: kit}, server, wait, {site: settings}) as (process,):
             print(f"{site} takes part. What leaves is in {kit / 'audit.jsonl'}; Ctrl-C ends it.", flush=True)
             print("Every order is approved by policy.toml." if policy.approve.any else f"Orders: coterie policy orders {kit}.", flush=True)
             for line in news.waiting_orders():
                 print(line, flush=True)
             while True:
-                check_running(kit, site, server, process)
+                check_site_running(kit, site, server, process)
                 for line in news.wait(1.0):
                     print(line, flush=True)
     except KeyboardInterrupt:

@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie._util.errors import UserError
 from coterie.cli import options
-from coterie.cli.stopping import stop_on_terminate
-from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError
+from coterie.cli.terminal import run_with_trust, stop_on_terminate
 from coterie.core.local import Local
+from coterie.core.mixing import get_default_share
 from coterie.core.plan import Plan
-from coterie.core.site_shares import usual_share
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.runs import RunFolder
+    from coterie.deploy.server.federation import FederationFolder
+    from coterie.deploy.server.runs import RunFolder
     from coterie.evidence.settings import Settings
 
-SITES = "sites"  # what the data are called where nothing else is said: every site names its own
+DATA_NAME = "sites"  # what the data are called where nothing else is said: every site names its own
 
 
-@options.settings(Plan, Local)
+@options.add_settings(Plan, Local)
 def launch(
     federation: Annotated[Path, typer.Option(help="The folder that 'coterie federation init' made.")],
     said: dict[str, Any],
@@ -47,35 +46,34 @@ def launch(
 ) -> None:
     """Run methods on the sites of a federation: the rounds of 'coterie run', with clients that are elsewhere."""
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.federation import FederationFolder
-    from coterie.deploy.presence import require_server
+    from coterie.deploy.server.federation import FederationFolder, require_server
     from coterie.evidence.settings import parse_seeds
 
     stop_on_terminate()
     folder, console = FederationFolder.open(federation), PlainConsole(stderr=as_json)
-    said |= options.given(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
+    said |= options.drop_unset(data=data, model=model, seeds=parse_seeds(seeds) if seeds is not None else None)
     require_server(federation, folder.server)
     if resume:
-        runs = [_resumed(folder, name, methods or [], said, trust)]
+        runs = [_resume_run(folder, name, methods or [], said, trust)]
     else:
-        wanted = _studies(folder, methods or [], said, name, trust)
-        runs = [_ordered(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
+        wanted = _read_studies(folder, methods or [], said, name, trust)
+        runs = [_place_order(folder, run, settings, minimum, timeout, purpose) for run, settings in wanted]
     for run, seen in runs:
         if detach:
-            told = f"is ordered. {_again(folder, run)}" if run.status != "complete" else "is complete already."
+            told = f"is ordered. {_describe_next_commands(folder, run)}" if run.status != "complete" else "is complete already."
             console.print(f"Run {run.name} {told}", soft_wrap=True)
         else:
-            _to_the_end(folder, run, seen, console, as_json)
+            _wait_for_result(folder, run, seen, console, as_json)
 
 
-def _studies(
+def _read_studies(
     folder: "FederationFolder", methods: list[str], said: dict[str, Any], name: str | None, trust: bool
 ) -> list[tuple[str, "Settings"]]:
     """By the name of its run, what is to be studied."""
-    from coterie.deploy.runs import free_name
+    from coterie.deploy.server.runs import find_free_name
     from coterie.evidence.settings import Settings
     from coterie.methods.catalogue import build
-    from coterie.run.asynchrony import check_methods
+    from coterie.run.async_rounds import check_async_methods
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy, read_study_file
 
@@ -85,62 +83,60 @@ def _studies(
         if len(methods) > 1:
             raise UserError("Give either methods or one study file, not both.")
         other = {"other_model": "model" in said, "other_ray": True}  # sites carry it out, no cluster
-        entries = with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
+        entries = run_with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
         stem = Path(methods[0]).stem
     else:
-        entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=SITES), Execution(), None)], "run"
-    found = [(entry.name, with_usual_share(entry.but(said).settings, len(folder.sites))) for entry in entries]
+        entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=DATA_NAME), Execution(), None)], "run"
+    found = [(entry.name, set_default_share(entry.but(said).settings, len(folder.sites))) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()
         made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
-        check_methods(settings.plan, settings.methods, made)
+        check_async_methods(settings.plan, settings.methods, made)
     if len(found) == 1:
-        return [(name or free_name(folder, stem), found[0][1])]
+        return [(name or find_free_name(folder, stem), found[0][1])]
     return [(f"{name or stem}-{point}", settings) for point, settings in found]
 
 
-def with_usual_share(settings: "Settings", sites: int) -> "Settings":
+def set_default_share(settings: "Settings", sites: int) -> "Settings":
     """The settings with the bound on a site's share that a federation of so many sites has, where none is named."""
     if settings.plan.most_share is not None:
         return settings
-    return replace(settings, plan=replace(settings.plan, most_share=usual_share(sites)))
+    return replace(settings, plan=replace(settings.plan, most_share=get_default_share(sites)))
 
 
-def _ordered(
+def _place_order(
     folder: "FederationFolder", name: str, settings: "Settings", minimum: int | None, timeout: float, purpose: str
 ) -> "tuple[RunFolder, int]":
-    from coterie.core.trust import names_code
-    from coterie.deploy.runs import new_run, operator_name
-    from coterie.deploy.server_run import Order
+    from coterie.core.specs import is_external_code
+    from coterie.deploy.server.runs import Order, get_operator_name, make_run
 
     if minimum is not None and minimum > len(folder.sites):
         raise UserError(f"--minimum {minimum} can never be there: the federation has {len(folder.sites)} sites.")
-    run = new_run(folder, name)
-    trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if names_code(spec))
-    who: dict[str, Any] = {"operator": operator_name(), "purpose": purpose}
+    run = make_run(folder, name)
+    trusted = tuple(spec for spec in (*settings.methods, settings.plan.selection) if is_external_code(spec))
+    who: dict[str, Any] = {"operator": get_operator_name(), "purpose": purpose}
     run.place(Order(name, "study", settings.as_json(), folder.sites, minimum or len(folder.sites), trusted=trusted, **who), timeout)
     return run, 0
 
 
-def _resumed(
+def _resume_run(
     folder: "FederationFolder", name: str | None, methods: list[str], said: dict[str, Any], trust: bool
 ) -> "tuple[RunFolder, int]":
     """The run to go on with, and how much of its journal is history."""
-    from coterie.deploy.journal import journal_lines
-    from coterie.deploy.runs import ENDS, WAITING, known_run
+    from coterie.deploy.server.runs import END_STATES, WAITING, find_run, read_journal
     from coterie.evidence.settings import Settings
     from coterie.run.execution import Execution
     from coterie.run.study_file import FileStudy
 
     if name is None:
         raise UserError("--resume needs --name: name the run to go on with.")
-    run = known_run(folder, name)
+    run = find_run(folder, name)
     status, (order, timeout) = run.status, run.order()
     if (methods or said) and order.kind == "study":
         stored = Settings.from_json(order.settings)
         usual = {} if stored.plan.most_share is None else {"most_share": stored.plan.most_share}  # sites may have been added since
         given = (
-            _studies(folder, methods, usual | said, name, trust)[0][1]
+            _read_studies(folder, methods, usual | said, name, trust)[0][1]
             if methods
             else FileStudy("", stored, Execution(), None).but(said).settings
         )
@@ -149,30 +145,30 @@ def _resumed(
             differ = ", ".join(stored.differences(given))
             raise UserError(f"The run {name!r} is another study (it differs in {differ}): choose another --name, or leave the study away.")
         if more != stored:
-            if status not in ENDS:
+            if status not in END_STATES:
                 raise UserError(f"The run {name!r} has not ended: stop it with 'coterie federation stop' before it gets more rounds.")
-            seen = len(journal_lines(run.folder))
+            seen = len(read_journal(run.folder))
             run.place(replace(order, settings=more.as_json()), timeout)  # a new order: every site approves it again
             return run, seen
-    if status in ENDS and status != "complete":
-        run.say_status(WAITING)
-    return run, 0 if status not in ENDS else len(journal_lines(run.folder))
+    if status in END_STATES and status != "complete":
+        run.set_status(WAITING)
+    return run, 0 if status not in END_STATES else len(read_journal(run.folder))
 
 
-def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console: "PlainConsole", as_json: bool) -> None:
-    from coterie.cli.console import bold
-    from coterie.cli.following import follow
-    from coterie.cli.results import print_result
-    from coterie.core.plain import read_json
-    from coterie.deploy.server_run import UNDELIVERED
+def _wait_for_result(folder: "FederationFolder", run: "RunFolder", seen: int, console: "PlainConsole", as_json: bool) -> None:
+    from coterie._util.json_io import read_json
+    from coterie.cli.console import make_bold
+    from coterie.cli.federation_status import follow_run
+    from coterie.cli.tables import print_result
+    from coterie.deploy.server.runner import UNDELIVERED_FILE
     from coterie.evidence.reader import Evidence
     from coterie.run.result import Result
 
-    console.print("Run", bold(run.name))
+    console.print("Run", make_bold(run.name))
     try:
-        status = follow(folder, run, console, seen)
+        status = follow_run(folder, run, console, seen)
     except KeyboardInterrupt:
-        console.print(f"The run goes on without you. {_again(folder, run)}", soft_wrap=True)
+        console.print(f"The run goes on without you. {_describe_next_commands(folder, run)}", soft_wrap=True)
         raise typer.Exit(130) from None
     if status != "complete":
         reason = run.told.get("reason", "no reason was given")
@@ -180,13 +176,13 @@ def _to_the_end(folder: "FederationFolder", run: "RunFolder", seen: int, console
     result = Result(Evidence.open(run.study))
     print_result(result, console)
     console.print(f"Evidence in {run.study}: coterie show {run.study}, coterie report {run.study}.", soft_wrap=True)
-    without = read_json(run.folder / UNDELIVERED)
+    without = read_json(run.folder / UNDELIVERED_FILE)
     told = f"Sites have their models in their own kits, in bundles/{run.name}" + (f"; not {', '.join(without)}" if without else "")
     console.print(f"{told}.", soft_wrap=True)
     if as_json:
         print(json.dumps(result.as_json(str(run.study))))
 
 
-def _again(folder: "FederationFolder", run: "RunFolder") -> str:
+def _describe_next_commands(folder: "FederationFolder", run: "RunFolder") -> str:
     root = folder.folder
     return f"Look again: coterie launch --federation {root} --resume --name {run.name}; stop it: coterie federation stop {root} {run.name}."

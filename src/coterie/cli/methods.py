@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.listing import listing
-from coterie.core.settings import help_of
+from coterie.cli.terminal import make_listing
+from coterie.core.settings import get_help
 
 if TYPE_CHECKING:
     from coterie.core.specs import Registry
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 def methods(name: Annotated[str | None, typer.Argument(help="One method, for its settings.")] = None) -> None:
     """List the methods, or the settings of one."""
-    from coterie.cli.console import PlainConsole, bold
+    from coterie.cli.console import PlainConsole, make_bold
     from coterie.methods.catalogue import methods as known
     from coterie.methods.catalogue import wrappers
 
     console = PlainConsole()
     if name is None:
-        console.print(listing(("method", "what it does"), ((entry, _first_line(known, entry)) for entry in known)))
+        console.print(make_listing(("method", "what it does"), ((entry, _get_summary(known, entry)) for entry in known)))
         console.print("\nbehind a plus sign, around any method, such as 'fedavg+finetune(epochs=5)':")
-        console.print(listing(("wrapper", "what it does"), ((entry, _first_line(wrappers, entry)) for entry in wrappers)))
+        console.print(make_listing(("wrapper", "what it does"), ((entry, _get_summary(wrappers, entry)) for entry in wrappers)))
         return
     kind: Any = (wrappers if name in wrappers else known)[name]
-    console.print(bold(name), f"\n{inspect.getdoc(kind)}\n", sep="")
+    console.print(make_bold(name), f"\n{inspect.getdoc(kind)}\n", sep="")
     if is_dataclass(kind):
-        rows = [_row(f) for f in fields(kind) if f.name != "method"]
-        console.print(listing(("setting", "default", "kind", "what it is"), rows))
+        rows = [_format_setting(f) for f in fields(kind) if f.name != "method"]
+        console.print(make_listing(("setting", "default", "kind", "what it is"), rows))
 
 
-def _row(f: Field[Any]) -> tuple[str, str, str, str]:
+def _format_setting(f: Field[Any]) -> tuple[str, str, str, str]:
     kind = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
-    return f.name, "" if f.default is MISSING else str(f.default), str(kind).replace("typing.", ""), help_of(f)
+    return f.name, "" if f.default is MISSING else str(f.default), str(kind).replace("typing.", ""), get_help(f)
 
 
-def _first_line(registry: "Registry[Any]", name: str) -> str:
+def _get_summary(registry: "Registry[Any]", name: str) -> str:
     return (inspect.getdoc(registry[name]) or "").splitlines()[0]

@@ -5,20 +5,20 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.listing import listing
+from coterie.cli.terminal import make_listing
 
 
 def models(name: Annotated[str | None, typer.Argument(help="One model, for its settings.")] = None) -> None:
     """List the models, or the settings of one."""
-    from coterie.cli.console import PlainConsole, bold
+    from coterie.cli.console import PlainConsole, make_bold
     from coterie.models.catalogue import describe_model
     from coterie.models.catalogue import models as known
     from coterie.models.explained import explain_model
 
     console = PlainConsole()
     if name is not None:
-        console.print(bold(name), f"\n{inspect.getdoc(known[name])}\n", sep="")
-        console.print(listing(("setting", "default", "what it is"), explain_model(name)))
+        console.print(make_bold(name), f"\n{inspect.getdoc(known[name])}\n", sep="")
+        console.print(make_listing(("setting", "default", "what it is"), explain_model(name)))
         return
-    console.print(listing(("model", "settings", "what it is"), describe_model()))
+    console.print(make_listing(("model", "settings", "what it is"), describe_model()))
     console.print("\nYour own: package.module:factory(setting=1), called with input_shape and outputs.")

@@ -9,12 +9,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.settings import help_of, kinds_of
-from coterie.run.execution import Execution
-from coterie.run.options import without_zero
+from coterie.core.settings import get_help, get_setting_types
+from coterie.run.execution import Execution, replace_zeros
 
 SettingsClass = type[Plan] | type[Local] | type[Execution]
 Command = Callable[..., None]
@@ -43,14 +42,14 @@ Accept = Annotated[bool, typer.Option("--accept", help="Go on in spite of severe
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 
 
-def settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: Any) -> Callable[[Command], Command]:
+def add_settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: Any) -> Callable[[Command], Command]:
     """Give a command an option for each setting of these tables; its argument `said` is a dictionary of those that the user gave.
 
     `only` confines the tables to some settings, `defaults` are other defaults than the tables', for the help.
     """
 
     def decorate(command: Command) -> Command:
-        options = [_option(table, name, defaults) for table in tables for name in kinds_of(table) if not only or name in only]
+        options = [_make_option(table, name, defaults) for table in tables for name in get_setting_types(table) if not only or name in only]
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "said"]
 
         @wraps(command)
@@ -58,7 +57,7 @@ def settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: Any) 
             said = {option.name: given.pop(option.name) for option in options}
             said = {name: value for name, value in said.items() if value is not None}
             for table in tables:
-                said |= without_zero(table, {name: said[name] for name in kinds_of(table) if name in said})
+                said |= replace_zeros(table, {name: said[name] for name in get_setting_types(table) if name in said})
             command(said=said, **given)
 
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]
@@ -69,21 +68,21 @@ def settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: Any) 
     return decorate
 
 
-def _option(table: SettingsClass, name: str, defaults: dict[str, Any]) -> inspect.Parameter:
+def _make_option(table: SettingsClass, name: str, defaults: dict[str, Any]) -> inspect.Parameter:
     f = next(f for f in fields(table) if f.name == name)
     flag = f.metadata["flag"] or f"--{name.replace('_', '-')}"
     default = defaults.get(name, f.default)
-    told = help_of(f) if default is None else f"{help_of(f)} [default: {default}]"
+    told = get_help(f) if default is None else f"{get_help(f)} [default: {default}]"
     kind: Any = Annotated[get_type_hints(table)[name] | None, typer.Option(flag, help=told)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
-def given(**options: Any) -> dict[str, Any]:
+def drop_unset(**options: Any) -> dict[str, Any]:
     """Those of some options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def rates(grid: str) -> tuple[float, ...]:
+def parse_rates(grid: str) -> tuple[float, ...]:
     """Learning rates as a user writes them: 0.01,0.03,0.1."""
     try:
         found = tuple(float(piece) for piece in grid.split(","))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli import options
-from coterie.cli.trusting import with_trust
+from coterie.cli.terminal import run_with_trust
 
 if TYPE_CHECKING:
-    from coterie.deploy.placing import Placing
+    from coterie.deploy.bundle.placement import Placement
 
-SURE = 0.8  # the share of halves from which on a place is not called unsure
+MIN_AGREEMENT = 0.8  # the share of halves from which on a place is not called unsure
 
 
 def place(
@@ -32,52 +32,58 @@ def place(
     """Place a new client: the model that the method gives it, how well it does, and how sure the place is."""
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
-    from coterie.deploy.bundle_files import write_bundle
-    from coterie.deploy.export import find_study, recommended, served
-    from coterie.deploy.newcomer_file import newcomer_from
-    from coterie.deploy.placing import place as placed
+    from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
+    from coterie.deploy.bundle.files import write_bundle
+    from coterie.deploy.bundle.placement import load_newcomer
+    from coterie.deploy.bundle.placement import place_newcomer as placed
     from coterie.evidence.reader import Evidence
 
     folder = find_study(folder)
-    chosen = recommended(folder, method)
+    chosen = find_recommendation(folder, method)
     method = method if chosen is None else chosen.label
     settings = Evidence.open(folder).settings
     name = client or data.stem
     known = load(settings.data, settings.draws[0], data_dir).at(settings.plan.rounds)
-    new = newcomer_from(data, known, name, label, test)
-    found = with_trust(
-        lambda trusted: placed(new, lambda several: served(folder, method, seed=seed, federation=known, newcomers=several, trust=trusted)),
+    new = load_newcomer(data, known, name, label, test)
+    found = run_with_trust(
+        lambda trusted: placed(
+            new, lambda several: load_served_models(folder, method, seed=seed, federation=known, newcomers=several, trust=trusted)
+        ),
         trust,
     )
     console = PlainConsole(stderr=as_json)
     if chosen is not None:
         console.print(str(chosen), soft_wrap=True)
-    for sentence in sentences(name, found):
+    for sentence in describe_placement(name, found):
         console.print(sentence, soft_wrap=True)
     if out is not None:
         write_bundle(found.bundle, out)
         console.print(f"Its bundle is in {out}: coterie predict {out} --data FILE", soft_wrap=True)
     if as_json:
         why = {} if chosen is None else {"recommended": chosen.label, "reason": chosen.reason}
-        print(json.dumps(as_tree(name, found) | why))
+        print(json.dumps(make_json(name, found) | why))
 
 
-def sentences(name: str, found: "Placing") -> list[str]:
+def describe_placement(name: str, found: "Placement") -> list[str]:
     """What is told of a placing."""
     origin, what = found.bundle.origin, "blocks of tokens" if found.bundle.task.name == "next-token" else "rows"
     told = [f"{name} gets {found.model} ({origin.method}, seed {origin.seed}, round {origin.round_}), by {found.placed_by} of its {what}."]
     if found.same is None:
         told.append("There was no choice to make: the method has one model for everybody, or makes each client its own.")
     else:
-        unsure = f": the place is not sure, other {what} of its own might well lead elsewhere" if found.same < SURE * found.halves else ""
+        unsure = (
+            f": the place is not sure, other {what} of its own might well lead elsewhere"
+            if found.same < MIN_AGREEMENT * found.halves
+            else ""
+        )
         told.append(f"{found.same} of {found.halves} random halves of these {what} place it there too{unsure}.")
     if not found.judged:
         lacking, give = ("No row", "--test 0.3") if what == "rows" else ("No block", "more texts, or a larger --test")
         return [*told, f"{lacking} was kept aside, so nothing is said of how well it does: give {give}."]
-    return [*told, _expected(found)]
+    return [*told, _describe_expected_score(found)]
 
 
-def _expected(found: "Placing") -> str:
+def _describe_expected_score(found: "Placement") -> str:
     """How well it does on the rows that were kept aside, beside what is usual."""
     task = found.bundle.task.name
     if task == "regression":
@@ -100,7 +106,7 @@ def _expected(found: "Placing") -> str:
     return f"Expected accuracy {share} ({found.hits} of {kept}); always saying its usual class is right in {100 * found.usual:.1f} %."
 
 
-def as_tree(name: str, found: "Placing") -> dict[str, Any]:
+def make_json(name: str, found: "Placement") -> dict[str, Any]:
     """The same as one object."""
     task = found.bundle.task
     named = {"classification": "accuracy", "multilabel": "labels", "regression": "mae", "next-token": "log_likelihood"}[task.name]

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie._util.formatting import format_bytes, format_count
 from coterie.cli import options
-from coterie.cli.run import wanted_studies
-from coterie.cli.stopping import stop_on_terminate
-from coterie.core.counted import counted, sized
+from coterie.cli.run import read_studies
+from coterie.cli.terminal import stop_on_terminate
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.run.execution import Execution
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.run.forecast import Forecast
 
 
-@options.settings(Plan, Local, Execution)
+@options.add_settings(Plan, Local, Execution)
 def plan(
     methods: Annotated[list[str], typer.Argument(help="Methods, or one study file (.toml), as for 'coterie run'.")],
     said: dict[str, Any],
@@ -33,24 +33,24 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what a study would take: client steps, seconds, memory and disk, and the messages of the real federation that it would be."""
-    from coterie.cli.console import PlainConsole, bold
+    from coterie.cli.console import PlainConsole, make_bold
     from coterie.methods.catalogue import build
     from coterie.run.forecast import forecast
     from coterie.run.study import Study
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
-    said |= options.given(data=data, model=model, seeds=seeds, data_seed=data_seed)
+    said |= options.drop_unset(data=data, model=model, seeds=seeds, data_seed=data_seed)
     found = []
-    for entry in wanted_studies(methods, said, trust, unseen):
+    for entry in read_studies(methods, said, trust, unseen):
         made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
         expected = forecast(study, entry.execution)
         found.append({"study": entry.name or None, **expected.as_json()})
-        console.print(bold(entry.settings.data), f", {entry.settings.model}, {_shape(expected)}", sep="")
-        console.print(_table(expected))
+        console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {_describe_size(expected)}", sep="")
+        console.print(_make_forecast_table(expected))
         console.print(
-            f"Memory about {sized(expected.memory)}, in {counted(expected.waves, 'wave')}. Measured over a few rounds of one seed of each "
+            f"Memory about {format_bytes(expected.memory)}, in {format_count(expected.waves, 'wave')}. Measured over a few rounds of one seed of each "
             "method and multiplied: lanes that run together take less than this many seconds, and what a method does only later (a "
             "clustering after its warm-up) is not in it.",
             soft_wrap=True,
@@ -59,13 +59,13 @@ def plan(
         print(json.dumps({"studies": found}))
 
 
-def _shape(expected: "Forecast") -> str:
+def _describe_size(expected: "Forecast") -> str:
     judged = "" if expected.evaluated == expected.clients else f", {expected.evaluated:,} of them evaluated"
-    rounds, lanes = counted(expected.rounds, "round"), counted(expected.lanes, "lane")
-    return f"{counted(expected.clients, 'client')}{judged}, {expected.parameters:,} parameters, {rounds}, {lanes}"
+    rounds, lanes = format_count(expected.rounds, "round"), format_count(expected.lanes, "lane")
+    return f"{format_count(expected.clients, 'client')}{judged}, {expected.parameters:,} parameters, {rounds}, {lanes}"
 
 
-def _table(expected: "Forecast") -> "Table":
+def _make_forecast_table(expected: "Forecast") -> "Table":
     from rich.table import Table
 
     table = Table(header_style="bold", box=None, pad_edge=False)
@@ -74,6 +74,12 @@ def _table(expected: "Forecast") -> "Table":
         table.add_column(name, justify="right", no_wrap=True)
     for each in (*expected.methods, *([expected.total] if len(expected.methods) > 1 else [])):
         cost = each.cost
-        cells = (f"{cost.steps:,}", f"{each.seconds:,.3g}", f"{cost.messages:,}", sized(cost.bytes_up + cost.bytes_down), sized(each.disk))
+        cells = (
+            f"{cost.steps:,}",
+            f"{each.seconds:,.3g}",
+            f"{cost.messages:,}",
+            format_bytes(cost.bytes_up + cost.bytes_down),
+            format_bytes(each.disk),
+        )
         table.add_row(each.method, *cells)
     return table

@@ -10,7 +10,7 @@ import typer
 from coterie.cli import options
 
 app = typer.Typer(help="What a site answers, which orders it approves, and what may leave it.", no_args_is_help=True)
-ENTRIES = 20  # of the log that are printed
+PRINTED_ENTRIES = 20  # of the log that are printed
 Order = Annotated[str, typer.Argument(help="The order: its run's name, or the beginning of its hash.", metavar="ORDER")]
 Kit = Annotated[Path, typer.Argument(help="The site's kit folder, or its policy file.", metavar="KIT")]
 
@@ -23,15 +23,15 @@ def explain_policy(
     classes: Annotated[int, typer.Option(help="Classes, for --model.")] = 10,
 ) -> None:
     """Say in words what may leave this site, what is guaranteed and spent, and what is refused."""
-    from coterie.deploy.explain import explain
-    from coterie.deploy.files import kit_files
-    from coterie.deploy.ledger import Ledger
-    from coterie.deploy.policy import read_policy
+    from coterie.deploy.files import get_kit_files
+    from coterie.deploy.site.explain import explain_policy
+    from coterie.deploy.site.ledger import Ledger
+    from coterie.deploy.site.policy import read_policy
 
-    files = kit_files(kit)
-    numbers = {} if model is None else {"numbers": _numbers(model, features, classes)}
+    files = get_kit_files(kit)
+    numbers = {} if model is None else {"numbers": _describe_model_size(model, features, classes)}
     print(f"The policy {files.policy}")
-    for part in explain(read_policy(files.policy), Ledger(files.ledger), **numbers):
+    for part in explain_policy(read_policy(files.policy), Ledger(files.ledger), **numbers):
         print(f"\n{part.heading}")
         for line in part.lines:
             print(f"  {line}")
@@ -40,18 +40,18 @@ def explain_policy(
 @app.command("check")
 def check_policy(file: Annotated[Path, typer.Argument(help="A policy file.")]) -> None:
     """Check that a policy file can be read."""
-    from coterie.deploy.files import kit_files
-    from coterie.deploy.policy import read_policy
+    from coterie.deploy.files import get_kit_files
+    from coterie.deploy.site.policy import read_policy
 
-    path = kit_files(file).policy
+    path = get_kit_files(file).policy
     policy = read_policy(path)
     print(f"{path} is a policy: it answers {', '.join(policy.asks) or 'nothing'}; privacy: {policy.privacy.mechanism}.")
 
 
 @app.command("default")
-def default_policy() -> None:
+def print_default_policy() -> None:
     """Print the policy file to begin with."""
-    from coterie.deploy.default_policy import DEFAULT_POLICY
+    from coterie.deploy.site.policy import DEFAULT_POLICY
 
     print(DEFAULT_POLICY, end="")
 
@@ -59,8 +59,7 @@ def default_policy() -> None:
 @app.command("orders")
 def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
     """List the orders that have come, in words: which wait, which are approved, which are refused."""
-    from coterie.deploy.approvals import Approvals
-    from coterie.deploy.site_news import order_lines
+    from coterie.deploy.site.approvals import Approvals, format_order
 
     found = Approvals(kit).records()
     if as_json:
@@ -69,7 +68,7 @@ def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
         print(json.dumps([row | told for row, told in zip(rows, terms, strict=True)]))
         return
     for order, record in found.items():
-        print("\n".join(order_lines(order, record, kit)))
+        print("\n".join(format_order(order, record, kit)))
         if record.state == "pending":
             print(f"  Approve it:  coterie policy approve {kit} {order[:12]}")
         print()
@@ -80,11 +79,10 @@ def list_orders(kit: Kit, as_json: options.AsJson = False) -> None:
 @app.command("approve")
 def approve_order(kit: Kit, order: Order) -> None:
     """Answer an order from now on, as far as the policy allows."""
-    from coterie.deploy.approvals import Approvals
-    from coterie.deploy.site_news import order_lines
+    from coterie.deploy.site.approvals import Approvals, format_order
 
     found, record = Approvals(kit).decide(order, "approved")
-    print("\n".join(order_lines(found, record, kit)))
+    print("\n".join(format_order(found, record, kit)))
     print("The site answers it from now on. Take it back with 'coterie policy refuse'.")
 
 
@@ -93,7 +91,7 @@ def refuse_order(
     kit: Kit, order: Order, reason: Annotated[str, typer.Option(help="Why, in a sentence that the server is told.")] = ""
 ) -> None:
     """Do not answer an order; one that was approved is not answered any more, at once."""
-    from coterie.deploy.approvals import Approvals
+    from coterie.deploy.site.approvals import Approvals
 
     found, record = Approvals(kit).decide(order, "refused", reason)
     print(f"Run {record.order.run}: the order {found[:12]} is refused. What it was answered before is in the log.")
@@ -103,18 +101,18 @@ def refuse_order(
 def audit_log(
     kit: Kit,
     last: Annotated[str | None, typer.Option(help="A hash that was noted earlier: it must still be in the log.")] = None,
-    entries: Annotated[int, typer.Option(help="How many of the last entries to print.", min=0)] = ENTRIES,
+    entries: Annotated[int, typer.Option(help="How many of the last entries to print.", min=0)] = PRINTED_ENTRIES,
     as_json: options.AsJson = False,
 ) -> None:
     """Check that no line of the site's log was changed, taken out or cut off since the last check, and print its last entries."""
-    from coterie.deploy.audit import verify_kit_log
-    from coterie.deploy.files import kit_files
+    from coterie.deploy.files import get_kit_files
+    from coterie.deploy.site.audit import verify_kit_log
 
-    found = verify_kit_log(kit if kit.suffix == ".jsonl" else kit_files(kit).audit, last, entries=entries)
+    found = verify_kit_log(kit if kit.suffix == ".jsonl" else get_kit_files(kit).audit, last, entries=entries)
     if as_json:
         print(json.dumps({"lines": found.lines, "faults": found.faults, "last": found.last, "entries": found.entries}))
     else:
-        rows = [("line", "time (UTC)", "run", "order", "what", ""), *map(_entry_row, found.entries)]
+        rows = [("line", "time (UTC)", "run", "order", "what", ""), *map(_format_entry, found.entries)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
         for row in rows if found.entries else []:  # one line each, whatever the width of the terminal
             print("  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]]).rstrip())
@@ -125,9 +123,9 @@ def audit_log(
         raise typer.Exit(1)
 
 
-def _entry_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """An entry of the log as a row; whatever a server sent is shown without control characters."""
-    from coterie.deploy.names import escape_text
+    from coterie.deploy.files import escape_text
 
     clients, state = entry.get("clients"), entry.get("state")
     parts = [f"round {entry['round']}"] if "round" in entry else []
@@ -141,7 +139,7 @@ def _entry_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(escape_text(str(cell)) for cell in cells)
 
 
-def _numbers(model: str, features: int, classes: int) -> str:
+def _describe_model_size(model: str, features: int, classes: int) -> str:
     from coterie.core.model import ModelSpec
     from coterie.models.catalogue import build_model
 

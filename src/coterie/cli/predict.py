@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie._util.errors import UserError
+from coterie._util.formatting import escape_csv
+from coterie._util.json_io import to_json_value
 from coterie.cli import options
-from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError
-from coterie.core.plain import plain
-from coterie.core.table_text import escape_csv
+from coterie.cli.terminal import run_with_trust
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.bundle import Bundle, Predictions
+    from coterie.deploy.bundle.bundle import Bundle, Predictions
 
-SHOWN = 10
-OF_TEXTS = ("row", "tokens", "log_likelihood", "perplexity", "model")  # what is told of a text
-Line = tuple[Any, ...]  # of what `columns_of` names
+MAX_PRINTED_ROWS = 10
+TEXT_COLUMNS = ("row", "tokens", "log_likelihood", "perplexity", "model")  # what is told of a text
+Line = tuple[Any, ...]  # of what `get_columns` names
 
 
 def predict(
@@ -39,80 +39,79 @@ def predict(
 ) -> None:
     """Predict the classes, labels or numbers of rows with a bundle; of texts, how likely their tokens are."""
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.bundle_files import read_bundle
-    from coterie.deploy.export import find_study, recommended, served
-    from coterie.deploy.row_scores import told_of_rows
-    from coterie.deploy.rows import read_rows
-    from coterie.evidence.wholeness import is_study
+    from coterie.deploy.bundle.export import find_recommendation, find_study, load_served_models
+    from coterie.deploy.bundle.files import read_bundle
+    from coterie.deploy.bundle.rows import describe_row_scores, read_rows
+    from coterie.evidence.manifest import is_study
 
     chosen = None
     if is_study(find_study(bundle)):
         if client is None:
             raise UserError(f"{bundle} holds a study, which serves many clients: say whose model to ask with --client NAME.")
-        chosen = recommended(bundle, method)
-        own = with_trust(lambda trusted: served(bundle, method, trust=trusted).bundle([client]), trust)
+        chosen = find_recommendation(bundle, method)
+        own = run_with_trust(lambda trusted: load_served_models(bundle, method, trust=trusted).bundle([client]), trust)
     elif method is not None:
         raise UserError(f"{bundle} holds no study to choose a method from: omit --method {method}, or name a study's folder.")
     else:
-        own = with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
+        own = run_with_trust(lambda trusted: read_bundle(bundle, model, trust=trusted), trust)
     if own.task.name == "next-token":
         _predict_texts(own, data, client, label, out, as_json)
         return
     rows = read_rows(data, own, label, client)
     x = own.scaled(rows.x, client) if (bool(own.scaling) if raw is None else raw) else rows.x
     found = own.answer(x, client)
-    lines = _lines(own, found)
+    lines = _make_lines(own, found)
     console = PlainConsole(stderr=as_json)
     if chosen is not None:
         console.print(str(chosen), soft_wrap=True)
     if out is not None:
-        _write(out, columns_of(own), lines)
+        _write_predictions(out, get_columns(own), lines)
     else:
-        _show(columns_of(own), lines, console)
+        _print_predictions(get_columns(own), lines, console)
     origin, who = own.origin, own.answered(int(found.models[0]))
     told = (
         f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {who} ({origin.method}, seed {origin.seed}, round {origin.round_})"
     )
-    words, scores = ("", {}) if rows.y is None else told_of_rows(found.classes, rows.y, own.task)
+    words, scores = ("", {}) if rows.y is None else describe_row_scores(found.classes, rows.y, own.task)
     told += f"; {words}" if words else ""
     console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
     if as_json:
-        listed = [dict(zip(columns_of(own), line, strict=True)) for line in lines]
-        print(json.dumps(plain({"model": who, "rows": len(lines), **scores, "predictions": listed})))
+        listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]
+        print(json.dumps(to_json_value({"model": who, "rows": len(lines), **scores, "predictions": listed})))
 
 
 def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | None, out: Path | None, as_json: bool) -> None:
     """How likely a language model takes each text to be."""
     from coterie.cli.console import PlainConsole
-    from coterie.deploy.text_scores import scores_of_texts, texts_in
+    from coterie.deploy.bundle.bundle import read_texts, score_texts
 
     if label is not None:
         raise UserError(f"Texts to be continued have no labels: leave --label {label} away.")
-    found = scores_of_texts(own, texts_in(data, own), client)
+    found = score_texts(own, read_texts(data, own), client)
     who, origin, console = own.answered(found.model), own.origin, PlainConsole(stderr=as_json)
     pairs = zip(found.tokens.tolist(), found.log_likelihood.tolist(), strict=True)
     lines: list[Line] = [(row, tokens, round(mean, 6), round(exp(-mean), 4), who) for row, (tokens, mean) in enumerate(pairs)]
     if out is not None:
-        _write(out, OF_TEXTS, lines)
+        _write_predictions(out, TEXT_COLUMNS, lines)
     else:
-        _show(OF_TEXTS, lines, console)
+        _print_predictions(TEXT_COLUMNS, lines, console)
     told = f"{len(lines)} text{'' if len(lines) == 1 else 's'} of {found.tokens.sum():,} tokens read by {who} ({origin.method}, seed "
     told += f"{origin.seed}, round {origin.round_}); log-likelihood {found.whole:.4g} nats a token, perplexity {exp(-found.whole):.4g}"
     console.print(told + (f"; written to {out}." if out else "."), soft_wrap=True)
     if as_json:
         whole = {"tokens": int(found.tokens.sum()), "log_likelihood": found.whole, "perplexity": exp(-found.whole)}
-        listed = [dict(zip(OF_TEXTS, line, strict=True)) for line in lines]
-        print(json.dumps(plain({"model": who, "rows": len(lines), **whole, "predictions": listed})))
+        listed = [dict(zip(TEXT_COLUMNS, line, strict=True)) for line in lines]
+        print(json.dumps(to_json_value({"model": who, "rows": len(lines), **whole, "predictions": listed})))
 
 
-def columns_of(bundle: "Bundle") -> tuple[str, ...]:
+def get_columns(bundle: "Bundle") -> tuple[str, ...]:
     """What is told of each row."""
     if bundle.task.counts_classes:
         return ("row", "class", "probability", "model")
     return ("row", *bundle.classes, "model")
 
 
-def _lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
+def _make_lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
     """Row, class, its probability, and who answered; or the number; or every label, set or not."""
     who = [bundle.answered(model) for model in found.models.tolist()]
     if not bundle.task.counts_classes:
@@ -122,7 +121,7 @@ def _lines(bundle: "Bundle", found: "Predictions") -> list[Line]:
     return [(row, bundle.classes[c], round(shares[c], 6), name) for row, (c, shares, name) in enumerate(triples)]
 
 
-def _write(path: Path, columns: tuple[str, ...], lines: list[Line]) -> None:
+def _write_predictions(path: Path, columns: tuple[str, ...], lines: list[Line]) -> None:
     import csv
 
     try:
@@ -132,15 +131,19 @@ def _write(path: Path, columns: tuple[str, ...], lines: list[Line]) -> None:
         raise UserError(f"Cannot write to {path} ({error.strerror}): choose another --out.") from error
 
 
-def _show(columns: tuple[str, ...], lines: list[Line], console: "PlainConsole") -> None:
-    from coterie.cli.listing import listing
+def _print_predictions(columns: tuple[str, ...], lines: list[Line], console: "PlainConsole") -> None:
+    from coterie.cli.terminal import make_listing
 
-    console.print(listing(columns, [[_cell(value, columns[place]) for place, value in enumerate(line)] for line in lines[:SHOWN]]))
-    if len(lines) > SHOWN:
-        console.print(f"and {len(lines) - SHOWN} more; --out writes them all.")
+    console.print(
+        make_listing(
+            columns, [[_format_cell(value, columns[place]) for place, value in enumerate(line)] for line in lines[:MAX_PRINTED_ROWS]]
+        )
+    )
+    if len(lines) > MAX_PRINTED_ROWS:
+        console.print(f"and {len(lines) - MAX_PRINTED_ROWS} more; --out writes them all.")
 
 
-def _cell(value: object, column: str) -> str:
+def _format_cell(value: object, column: str) -> str:
     if isinstance(value, float):
         return f"{value:.3f}" if column == "probability" else f"{value:.6g}"
     return str(value)

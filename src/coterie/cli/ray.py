@@ -5,24 +5,24 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.terminal import stop_on_terminate
 
 app = typer.Typer(help="A Ray cluster for trying. Real ones are started with Ray's own tools.", no_args_is_help=True)
 
 
 @app.callback()
-def clusters() -> None:
+def describe_ray() -> None:
     """A Ray cluster for trying. Real ones are started with Ray's own tools."""
 
 
 @app.command("up")
-def up(local: Annotated[int, typer.Option(help="Workers, of a core each.", min=1)]) -> None:
+def start_cluster(local: Annotated[int, typer.Option(help="Workers, of a core each.", min=1)]) -> None:
     """Start a cluster that only this machine can reach, until Ctrl-C."""
-    from coterie.run.spread.ray_connection import local_ray
+    from coterie.run.workers.ray_cluster import start_local_ray
 
     stop_on_terminate()
     try:
-        with local_ray(local) as address:
+        with start_local_ray(local) as address:
             print(f"Ray is up at {address}, for this machine only. Use it with --ray {address} or --ray auto; Ctrl-C ends it.", flush=True)
             while True:
                 time.sleep(3600)

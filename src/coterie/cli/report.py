@@ -25,7 +25,7 @@ def report(
     """Write report.html into the folder: the verdict in words, figures and tables; tables also as CSV, Markdown and LaTeX."""
     from coterie.cli.console import PlainConsole
     from coterie.report import parse_formats
-    from coterie.report import report as write
+    from coterie.report import write_report as write
 
     console = PlainConsole(stderr=as_json)
     made = write(folder, figures=parse_formats(figures), score=score, baseline=baseline, target=target, margin=margin / 100, metric=metric)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie._util.errors import UserError
+from coterie._util.files import resolve_inside
 from coterie.cli import options
-from coterie.cli.listing import listing
-from coterie.cli.stopping import stop_on_terminate
-from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError
-from coterie.core.inside import inside
+from coterie.cli.terminal import make_listing, run_with_trust, stop_on_terminate
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -43,47 +41,45 @@ def reproduce(
     as_json: options.AsJson = False,
 ) -> None:
     """Run a paper's table or figure again, with controls, and say what came of its claims. A run that was stopped goes on."""
-    from coterie.cli.console import PlainConsole, bold
-    from coterie.reproduce import find, read_reproduction
+    from coterie.cli.console import PlainConsole, make_bold
+    from coterie.reproduce import find_study, read_reproduction
     from coterie.run.progress import ProgressBar
 
     console = PlainConsole(stderr=as_json)
     if list_ or name is None:
-        _list(console, studies)
+        _list_studies(console, studies)
         return
     stop_on_terminate()
-    study = read_reproduction(find(name, studies))
-    from coterie.reproduce.again import judge_again
-    from coterie.reproduce.carry_out import reproduce as carry_out
-    from coterie.reproduce.merging import with_kept
+    study = read_reproduction(find_study(name, studies))
     from coterie.reproduce.page import write_page
-    from coterie.reproduce.rows import cells
-    from coterie.reproduce.wording import wording_of
+    from coterie.reproduce.page_text import choose_words, make_claim_cells
+    from coterie.reproduce.rejudge import merge_kept_parts, rejudge
+    from coterie.reproduce.rejudge import reproduce as carry_out
 
     if from_ is not None and (seeds or rounds or out or part or with_ or memory):
         raise UserError("--from runs nothing: leave out --seeds, --rounds, --out, --part, --with and --memory.")
-    folder = out or inside(Path(), "reproduced", study.name)
-    console.print(bold(study.title), f"\n{study.whence}\n{study.asks}", sep="")
+    folder = out or resolve_inside(Path(), "reproduced", study.name)
+    console.print(make_bold(study.title), f"\n{study.source_text}\n{study.asks}", sep="")
     ways: dict[str, Any] = {"seeds": seeds, "rounds": rounds, "data_dir": data_dir, "anyway": anyway, "only": part or ()}
     ways |= {"workers": workers, "ray": ray, "memory": memory}
     outcome = (
-        judge_again(study, from_, data_dir)
+        rejudge(study, from_, data_dir)
         if from_ is not None
-        else with_trust(lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust)
+        else run_with_trust(lambda trusted: carry_out(study, out=folder, trust=trusted, callbacks=[ProgressBar(console)], **ways), trust)
     )
-    said = _said(name, seeds, rounds, part or [])
+    said = _make_command(name, seeds, rounds, part or [])
     if with_ is not None:
-        outcome = with_kept(outcome, with_, said, date.today().isoformat())
-    words = wording_of(study)
+        outcome = merge_kept_parts(outcome, with_, said, date.today().isoformat())
+    words = choose_words(study)
     for title, results in ((words.says, outcome.result.claims), ("controls", outcome.result.controls)):
         if results:
-            console.print(listing((title, *words.numbers), map(cells, results)))
+            console.print(make_listing((title, *words.numbers), map(make_claim_cells, results)))
     for run in outcome.runs:
         for text in run.early:
             console.print(f"Ended early, and without scores: {run.part.name}, {text}.", style="yellow", highlight=False, markup=False)
     told = list(dict.fromkeys(text for one in outcome.result.claims for text in one.unknown))
     console.print(*(f"Not told by these runs: {text}." for text in told), sep="\n")
-    console.print(bold(f"Verdict: {outcome.result.sentence}."))
+    console.print(make_bold(f"Verdict: {outcome.result.sentence}."))
     if page is not None:
         console.print(f"Page in {write_page(outcome, page, said)}")
     if as_json:
@@ -93,16 +89,16 @@ def reproduce(
         print(json.dumps({"study": study.name, **verdict, "claims": rows, "early": early}))
 
 
-def _said(name: str, seeds: str | None, rounds: int | None, parts: list[str]) -> str:
+def _make_command(name: str, seeds: str | None, rounds: int | None, parts: list[str]) -> str:
     """The command, as the page tells it."""
     words = ["coterie", "reproduce", name, *(["--seeds", seeds] if seeds else []), *(["--rounds", str(rounds)] if rounds else [])]
     return shlex.join([*words, *(word for part in parts for word in ("--part", part))])
 
 
-def _list(console: "PlainConsole", studies: Path | None) -> None:
-    from coterie.reproduce import catalogue, read_reproduction
+def _list_studies(console: "PlainConsole", studies: Path | None) -> None:
+    from coterie.reproduce import list_studies, read_reproduction
 
-    known = catalogue(studies)
+    known = list_studies(studies)
     if not known:
         raise UserError("There are no study files here: give the folder that holds them with --studies.")
     rows = []
@@ -111,4 +107,4 @@ def _list(console: "PlainConsole", studies: Path | None) -> None:
         gpu = "a GPU" if study.needs.gpu else "a GPU for some parts" if any(part.gpu for part in study.parts) else ""
         needs = filter(None, [*study.needs.data, gpu])
         rows.append((study.name, f"{study.paper.split(' (')[0]}, {study.where}", ", ".join(needs) or "nothing", f"{study.needs.minutes:g}"))
-    console.print(listing(("study", "what it reproduces", "needs", "minutes"), rows))
+    console.print(make_listing(("study", "what it reproduces", "needs", "minutes"), rows))

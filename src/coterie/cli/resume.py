@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie._util.errors import UserError
+from coterie._util.formatting import escape_controls
 from coterie.cli import options
-from coterie.cli.stopping import stop_on_terminate
-from coterie.cli.trusting import with_trust
-from coterie.core.errors import UserError
-from coterie.core.showing import shown
+from coterie.cli.terminal import run_with_trust, stop_on_terminate
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -42,14 +41,14 @@ def resume(
 
     With more seeds, rounds or draws than there are, they grow: nothing is run again.
     """
-    from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
-    from coterie.evidence.seals import REQUEST
+    from coterie.cli.tables import print_comparison
+    from coterie.evidence.manifest import REQUEST
     from coterie.evidence.settings import parse_seeds
-    from coterie.evidence.verify import studies_in
-    from coterie.run.finishing import results_of
+    from coterie.evidence.verify import find_studies
     from coterie.run.progress import ProgressBar
-    from coterie.run.resuming import More, resume_comparison, resume_study
+    from coterie.run.result import list_results
+    from coterie.run.resume import Extension, resume_comparison, resume_study
 
     stop_on_terminate()
     console = PlainConsole(stderr=as_json)
@@ -57,52 +56,52 @@ def resume(
         [ProgressBar(console)],
         {"data_dir": data_dir, "threads": threads, "microbatch": microbatch, "workers": workers, "ray": ray},
     )
-    more = More(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
+    more = Extension(parse_seeds(seeds) if seeds is not None else None, rounds, draws)
     if (folder / REQUEST).is_file():
         again = partial(resume_comparison, folder, more=more, budget=budget, callbacks=watch, **common)  # type: ignore[arg-type]
-        comparison = with_trust(lambda trusted: again(trust=trusted), trust)
+        comparison = run_with_trust(lambda trusted: again(trust=trusted), trust)
         print_comparison(comparison, console)
-        _tell_of_old_page(folder, console)
+        _print_page_is_outdated(folder, console)
         if as_json:
             print(json.dumps({"folder": str(folder), **comparison.as_json()}))
-        return _end(results_of(comparison))
+        return _exit_if_nothing_finished(list_results(comparison))
     if budget is not None:
         raise UserError(f"--budget is for comparisons, and {folder} holds none: leave it away, and stop with Ctrl-C.")
-    studies = studies_in(folder)
+    studies = find_studies(folder)
     if len(studies) > 1 and as_json:
         raise UserError(f"--json prints one study, and {folder} holds {len(studies)}: name one of them.")
     results = []
     for path in studies:
         one = partial(resume_study, path, more=more, callbacks=watch, **common)  # type: ignore[arg-type]
-        results.append(with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
-        _tell(path, results[-1], console)
-    _tell_of_old_page(folder, console)
+        results.append(run_with_trust(lambda trusted, one=one: one(trust=trusted), trust))  # type: ignore[misc]
+        _print_study(path, results[-1], console)
+    _print_page_is_outdated(folder, console)
     if as_json:
         print(json.dumps(results[0].as_json(str(studies[0]))))
-    return _end(results)
+    return _exit_if_nothing_finished(results)
 
 
-def _tell(path: Path, result: "Result", console: "PlainConsole") -> None:
-    from coterie.cli.console import bold
-    from coterie.cli.results import print_result
+def _print_study(path: Path, result: "Result", console: "PlainConsole") -> None:
+    from coterie.cli.console import make_bold
+    from coterie.cli.tables import print_result
 
     settings = result.evidence.settings
-    console.print(bold(settings.data), f", {settings.model}, in {path}", sep="")
+    console.print(make_bold(settings.data), f", {settings.model}, in {path}", sep="")
     print_result(result, console)
 
 
-def _tell_of_old_page(folder: Path, console: "PlainConsole") -> None:
+def _print_page_is_outdated(folder: Path, console: "PlainConsole") -> None:
     """A page that was drawn before the last segment was written does not show it."""
     page = folder / "report.html"
     if page.is_file() and any(segments.stat().st_mtime > page.stat().st_mtime for segments in folder.rglob("segments")):
         console.print(f"{page} is older than these results: draw it again with coterie report {shlex.quote(str(folder))}", soft_wrap=True)
 
 
-def _end(results: "list[Result]") -> None:
+def _exit_if_nothing_finished(results: "list[Result]") -> None:
     """Exit code 1 where nothing came to anything."""
-    from coterie.run.finishing import nothing_finished, sentence_of
+    from coterie.run.result import describe_failures, has_no_finished_run
 
-    if results and all(map(nothing_finished, results)):
+    if results and all(map(has_no_finished_run, results)):
         for result in results:
-            print(f"coterie: {shown(sentence_of(result))}", file=sys.stderr)
+            print(f"coterie: {escape_controls(describe_failures(result))}", file=sys.stderr)
         raise typer.Exit(1)

@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.stopping import stop_on_terminate
+from coterie.cli.terminal import stop_on_terminate
 
 
 def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie federation init' made.", metavar="DIR")]) -> None:
     """Listen for sites and carry out what 'coterie launch' orders, until Ctrl-C. Runs that were cut short go on by themselves."""
     from coterie.deploy.certificates import check_server_certificate, keep_only_authority
-    from coterie.deploy.federation import FederationFolder
     from coterie.deploy.files import keep_private
-    from coterie.deploy.flare.server_process import check_alive, running_server
+    from coterie.deploy.flare.processes import check_server_running, run_server
     from coterie.deploy.flare.supervisor import supervise
+    from coterie.deploy.server.federation import FederationFolder
 
     stop_on_terminate()
     federation = FederationFolder.open(folder)
@@ -23,9 +23,9 @@ def serve(folder: Annotated[Path, typer.Argument(help="The folder that 'coterie 
     keep_only_authority(federation)
     try:
         print(f"Starting the server of {folder} ...", flush=True)
-        with running_server(federation) as process:
+        with run_server(federation) as process:
             print(f"Listening on {federation.host}:{federation.port}, with TLS. Ctrl-C stops it.", flush=True)
             supervise(federation, lambda: process.poll() is not None, lambda line: print(line, flush=True))
-            check_alive(federation, process)
+            check_server_running(federation, process)
     except KeyboardInterrupt:
         print("The server has stopped. Runs that had not ended go on when it is started again.", flush=True)

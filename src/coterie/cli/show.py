@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie._util.errors import UserError
+from coterie._util.formatting import format_csv
 from coterie.cli import options
-from coterie.core.errors import UserError
-from coterie.core.table_text import csv_text
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
@@ -22,16 +22,16 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the table of a study again, of every study below a folder, or the verdict of a comparison."""
-    from coterie.cli.comparisons import print_comparison
     from coterie.cli.console import PlainConsole
+    from coterie.cli.tables import print_comparison
+    from coterie.evidence.manifest import REQUEST
     from coterie.evidence.reader import Evidence
-    from coterie.evidence.seals import REQUEST
-    from coterie.evidence.verify import studies_in
+    from coterie.evidence.verify import find_studies
     from coterie.run.result import Result
 
     console = PlainConsole(stderr=as_json)
     compared = (folder / REQUEST).is_file()
-    studies = [path for path in studies_in(folder) if not (compared and path.parent.name == "tuning")]
+    studies = [path for path in find_studies(folder) if not (compared and path.parent.name == "tuning")]
     if out is not None and len(studies) > 1:
         raise UserError(f"--out is one file, and {folder} holds {len(studies)} studies: name one of them.")
     if compared:
@@ -46,28 +46,28 @@ def show(
         trees = [result.as_json(str(path)) for path, result in zip(studies, results, strict=True)]
         told = trees[0] if studies == [folder] else {"folder": str(folder), "studies": trees}
     for result in results:
-        _tell(result, console, table=not compared, place=len(studies) > 1)
+        _print_study(result, console, table=not compared, place=len(studies) > 1)
         if groups or out is not None:
-            _tell_groups(result, console, out)
+            _print_groups(result, console, out)
     if as_json:
         print(json.dumps(told))
 
 
-def _tell(result: "Result", console: "PlainConsole", *, table: bool, place: bool) -> None:
+def _print_study(result: "Result", console: "PlainConsole", *, table: bool, place: bool) -> None:
     """What a study is, and its table where that is wanted."""
-    from coterie.cli.console import bold
-    from coterie.cli.results import print_result
+    from coterie.cli.console import make_bold
+    from coterie.cli.tables import print_result
 
     settings = result.evidence.settings
     where = f", in {result.evidence.folder}" if place else ""
-    console.print(bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}{where}", sep="")
+    console.print(make_bold(settings.data), f", {settings.model}, round {result.last} of {settings.plan.rounds}{where}", sep="")
     if table:
         print_result(result, console)
 
 
-def _tell_groups(result: "Result", console: "PlainConsole", out: Path | None) -> None:
+def _print_groups(result: "Result", console: "PlainConsole", out: Path | None) -> None:
     """Who is in which group after the last round, by method and seed, groups by their numbers and clients by their names."""
-    from coterie.cli.console import bold
+    from coterie.cli.console import make_bold
 
     frame = result.groups
     if frame.empty:
@@ -77,13 +77,13 @@ def _tell_groups(result: "Result", console: "PlainConsole", out: Path | None) ->
     several = last["draw"].nunique() > 1
     for (draw, method, seed), lane in last.groupby(["draw", "method", "seed"], sort=False, observed=True):
         where = f", draw {draw}" if several else ""
-        console.print("\n", bold(str(method)), f", seed {seed}{where}, round {lane['round'].iloc[0]}", sep="")
+        console.print("\n", make_bold(str(method)), f", seed {seed}{where}, round {lane['round'].iloc[0]}", sep="")
         for group, members in lane.groupby("group"):
             named = f"group {group}" if int(str(group)) >= 0 else "in no group yet"
             console.print(f"  {named}: {', '.join(members['id'])}", soft_wrap=True)
     if out is not None:
         try:
-            out.write_text(csv_text(frame.drop(columns="client").rename(columns={"id": "client"})), encoding="utf-8")
+            out.write_text(format_csv(frame.drop(columns="client").rename(columns={"id": "client"})), encoding="utf-8")
         except OSError as error:
             raise UserError(f"Cannot write to {out} ({error.strerror}): choose another --out.") from error
         console.print(f"\nEvery round of every lane is in {out}.")

@@ -10,7 +10,7 @@ from coterie.cli import options
 
 if TYPE_CHECKING:
     from coterie.cli.console import PlainConsole
-    from coterie.evidence.verify import Verified
+    from coterie.evidence.verify import Verification
 
 
 def verify(
@@ -19,15 +19,15 @@ def verify(
 ) -> None:
     """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is whole, 1 if anything is damaged."""
     from coterie.cli.console import PlainConsole
-    from coterie.evidence.seals import broken_seals
-    from coterie.evidence.verify import studies_in
+    from coterie.evidence.manifest import find_broken_seals
+    from coterie.evidence.verify import find_studies
     from coterie.evidence.verify import verify as look
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
-    found = [look(path) for path in studies_in(folder)]
+    found = [look(path) for path in find_studies(folder)]
     for one in found:
-        _tell(one, console)
-    beside = [f"{folder / name} {wrong}" for name, wrong in broken_seals(folder).items()]
+        _print_verification(one, console)
+    beside = [f"{folder / name} {wrong}" for name, wrong in find_broken_seals(folder).items()]
     if beside:
         console.print(f"What {folder} says of its studies is damaged.", style="yellow")
     for sentence in beside:
@@ -38,7 +38,7 @@ def verify(
     raise typer.Exit(0 if whole else 1)
 
 
-def _tell(found: "Verified", console: "PlainConsole") -> None:
+def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
     if not found.checkable:
         state = "what is there can be read" if found.whole else "some of it cannot be read"

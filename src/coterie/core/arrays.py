@@ -17,7 +17,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
 
-def places(clients: Ids, among: Ids) -> Ints:
+def find_positions(clients: Ids, among: Ids) -> Ints:
     """Where each of `among` stands in `clients`, whatever the order of either."""
     order = np.argsort(clients, kind="stable")
     return order[np.searchsorted(clients, among, sorter=order)]

@@ -1,29 +1,62 @@
 """What the server asks of clients, and what comes back: the only things that cross the wire.
 
-Replies are structs of arrays, one row a client, in ascending client number. A client that failed, timed out or sent nonsense is
-absent: the reply simply has no row for it, and a method must give what the run without that client gives.
+Replies are structs of arrays, one row a client, in ascending client number. A client that failed, timed out or sent invalid numbers is
+absent: the reply has no row for it, and a method must give what the run without that client gives.
 
-A new ask is a pair of classes here: the reply says of each column what it is and what cannot be right in it, the ask how long a client's
-row must be. Assembly, acceptance and cost read that, and need no change. It is carried out in `LoopEngine.answer` (the batched engine falls
-back on that), and joins the questions of tests/engines/test_engine.py.
+A new ask is a pair of classes here: the reply says of each column what it is and what is invalid in it, the ask how long a client's row must
+be. Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer` executes it (the batched engine falls back on that), and
+it joins the questions of tests/engines/test_engine.py.
 """
 
 from collections.abc import Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
-from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, places
-from coterie.core.held import Held, elsewhere
+from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, find_positions
 from coterie.core.local import Local
-from coterie.core.refusals import Refused
 from coterie.core.serving import Serving
 from coterie.core.sketches import Sketch
+from coterie.core.vectors import Vectors, on_device
+
+
+class Refusal(Enum):
+    """The reasons; the name goes into the evidence, the value is what a person is told."""
+
+    NOT_ASKED = "was not asked"
+    TWICE = "answered twice"
+    UNREADABLE = "sent an answer that cannot be read"
+    WRONG_SHAPE = "sent numbers of the wrong length"
+    NOT_FINITE = "sent numbers that are not finite"
+    NO_SAMPLES = "says it has no samples"
+    MISCOUNTED = "says another number of samples than the roster knows"
+    INVALID = "sent values that cannot be right"
+    TOO_LARGE = "sent more bytes than its answer can have"
+    TOO_FAR = "moved its model much further than the others"
+    DENIED = "may not answer: the policy of its site forbids it"
+    FAILED = "could not carry out what was asked"
+
+
+@dataclass(frozen=True)
+class RefusedReply:
+    """One refusal: the reason, and what exactly was wrong."""
+
+    why: Refusal
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.why.value} ({self.detail})" if self.detail else self.why.value
+
 
 R = TypeVar("R", bound="Reply")
+
+
 DataPart = Literal["train", "validation", "test"]
+
+
 Shapes = Mapping[str, tuple[int, ...]]  # of one client's row of each column of a reply
 
 
@@ -51,11 +84,11 @@ class Reply:
     """One row a client, ascending; what was refused, and why, travels along so that it reaches the record."""
 
     clients: Ids  # (n,)
-    refused: Mapping[int, Refused] = field(default_factory=dict, kw_only=True)
+    refused: Mapping[int, RefusedReply] = field(default_factory=dict, kw_only=True)
 
     def take(self, rows: Array) -> Self:
         """The reply with only these rows (numbers or a mask), every per-client array cut alike."""
-        return replace(self, **_cut(self, rows, len(self.clients)))
+        return replace(self, **_take_rows(self, rows, len(self.clients)))
 
     def of(self, clients: Ids) -> Self:
         """The rows of these clients, where they answered."""
@@ -64,12 +97,12 @@ class Reply:
     @classmethod
     def columns(cls) -> dict[str, Mapping[str, Any]]:
         """By name, what `column` says of each."""
-        return _columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
+        return _get_columns(cls)  # type: ignore[arg-type]  # mypy looks at the hash of replies, not of their class
 
     @classmethod
-    def watched(cls) -> frozenset[str]:
+    def get_checked_columns(cls) -> frozenset[str]:
         """The columns in which some numbers cannot be right."""
-        return _watched(cls)  # type: ignore[arg-type]
+        return _get_checked_columns(cls)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -181,7 +214,7 @@ class ModelAsk(Ask[R]):
 
     def __post_init__(self) -> None:
         clients = np.asarray(self.clients, dtype=np.int64)
-        models = self.models if elsewhere(self.models) is not None else np.atleast_2d(np.asarray(self.models, dtype=np.float32))
+        models = self.models if on_device(self.models) is not None else np.atleast_2d(np.asarray(self.models, dtype=np.float32))
         start = np.asarray(self.start, dtype=np.int64)
         if not len(start) and len(models):
             start = np.zeros(len(clients), dtype=np.int64)
@@ -191,13 +224,13 @@ class ModelAsk(Ask[R]):
         object.__setattr__(self, "models", models)
         object.__setattr__(self, "start", start)
 
-    def sent_to(self, clients: Ids) -> Floats:
+    def get_sent_models(self, clients: Ids) -> Floats:
         """(n, d) the model that each of these clients, all of whom are asked, is sent to begin from."""
-        return self.models[self.start[places(self.clients, clients)]]
+        return self.models[self.start[find_positions(self.clients, clients)]]
 
     def take(self, rows: Array) -> Self:
         """The same question to some of the clients: every per-client array is cut alike."""
-        return replace(self, **_cut(self, rows, len(self.clients), but=("models",)))
+        return replace(self, **_take_rows(self, rows, len(self.clients), but=("models",)))
 
 
 @dataclass(frozen=True)
@@ -264,7 +297,7 @@ class Losses(ModelAsk[LossTable]):
 
 
 @dataclass(frozen=True)
-class Error(ModelAsk[Errors]):
+class AskErrors(ModelAsk[Errors]):
     """The errors of every one of the k models on the client's training data (for PNI)."""
 
     reply = Errors
@@ -300,16 +333,18 @@ class Evaluate(Ask[Evaluated]):
 
 
 @cache
-def _columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
+def _get_columns(reply: type[Reply]) -> dict[str, Mapping[str, Any]]:
     return {f.name: f.metadata for f in fields(reply) if "dtype" in f.metadata}
 
 
 @cache
-def _watched(reply: type[Reply]) -> frozenset[str]:
+def _get_checked_columns(reply: type[Reply]) -> frozenset[str]:
     return frozenset(name for name, told in reply.columns().items() if told["finite"] or told["positive"])
 
 
-def _cut(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
+def _take_rows(record: Any, rows: Array, n: int, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """Every per-client array of a dataclass, alone or by name, cut to these rows."""
-    cut: dict[str, Any] = {k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Held) and len(v) == n and k not in but}
+    cut: dict[str, Any] = {
+        k: v[rows] for k, v in vars(record).items() if isinstance(v, np.ndarray | Vectors) and len(v) == n and k not in but
+    }
     return cut | {"extra": {name: v[rows] for name, v in record.extra.items()}} if getattr(record, "extra", None) else cut

@@ -1,12 +1,155 @@
-"""How a client trains."""
+"""Local training: its settings, rules of one's own for loss and step, and random changes of training images.
 
+A rule says what a client minimises and how it steps, where that is more than a proximal or a linear term. It is written once, in torch, for
+one client; the loop engine runs it client by client, the stacked route maps it over a stack of clients. A new one needs no change to an
+engine:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Smoothed(LocalRule):
+        share: float = 0.1
+
+        def objective(self, step: Step) -> Tensor:
+            outputs = step.outputs()
+            return step.loss(outputs) - self.share * step.mean(outputs.log_softmax(-1).mean(-1))
+
+It is given to a training by ``ctx.local.replace(rule=Smoothed())``. Augmentation is a spec: ``flip+crop(4)+jitter(0.2)+rotate(15)``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from coterie.core.augmentation import augmentation_of
-from coterie.core.rules import LocalRule
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.settings import check_settings, setting
+from coterie.core.specs import parse, split_at
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to each image, by draws of its own each time it is met."""
+
+    flip: bool = False  # left and right change places, half of the time
+    crop: int = 0  # pixels that an image may be moved by, up or down and left or right; what comes in is zero
+    jitter: float = 0.0  # brightness, contrast and saturation, each by a factor in 1 - jitter .. 1 + jitter
+    rotate: float = 0.0  # degrees at most, either way
+
+
+_DEFAULTS = {"flip": True, "crop": 4, "jitter": 0.2, "rotate": 15.0}
+
+
+_MAXIMA = {"crop": 1000, "jitter": 1.0, "rotate": 180.0}
+
+
+@lru_cache(maxsize=16)
+def parse_augmentation(text: str | None) -> Augmentation | None:
+    """What a setting asks for; None for nothing."""
+    if text is None:
+        return None
+    told: dict[str, bool | int | float] = {}
+    for part in split_at(text, "+"):
+        spec = parse(part)
+        if spec.name not in _DEFAULTS:
+            raise UserError(f"Augmentation {spec.name!r} is not known: {suggest_names(spec.name, _DEFAULTS)}")
+        value = spec.args[0] if spec.args else _DEFAULTS[spec.name]
+        if spec.name in told or spec.kwargs or len(spec.args) > (spec.name != "flip"):
+            raise UserError(f"Augmentation {text!r}: write each once, as in 'flip+crop(4)+jitter(0.2)+rotate(15)'.")
+        if spec.name != "flip":
+            _check_number(spec.name, value)
+        told[spec.name] = value
+    return Augmentation(**told)  # type: ignore[arg-type]
+
+
+def _check_number(name: str, value: object) -> None:
+    fits = isinstance(value, int if name == "crop" else (int, float)) and not isinstance(value, bool)
+    if not fits or not 0 < value <= _MAXIMA[name]:  # type: ignore[operator]
+        kind = "a whole number" if name == "crop" else "a number"
+        raise UserError(f"Augmentation {name}({value!r}) should be {kind} above 0 and at most {_MAXIMA[name]:g}.")
+
+
+Weights = Mapping[str, "Tensor"]  # the tensors of a model by name: parameters and buffers
+
+
+MODEL = "model"  # the loop whose result is sent back as the client's model
+
+
+class Step(Protocol):
+    """What a rule sees at one step of one client."""
+
+    @property
+    def loop(self) -> str:
+        """Which of the rule's loops this is."""
+
+    @property
+    def weights(self) -> Weights:
+        """The model being trained, as it stands."""
+
+    @property
+    def trained(self) -> Sequence[str]:
+        """The names in `weights` that are trained: neither statistics nor frozen parts."""
+
+    @property
+    def received(self) -> Weights:
+        """The model that the client was sent."""
+
+    @property
+    def extra(self) -> Mapping[str, Weights]:
+        """What the ask brings along for this client, by name."""
+
+    @property
+    def x(self) -> "Tensor":
+        """The batch: features."""
+
+    @property
+    def y(self) -> "Tensor":
+        """The batch: labels."""
+
+    def outputs(self, weights: Weights | None = None) -> "Tensor":
+        """(B, C) what a model makes of the batch: the one being trained, or another."""
+
+    def features(self, weights: Weights | None = None) -> "Tensor":
+        """(B, f) what enters the last dense layer."""
+
+    def loss(self, outputs: "Tensor") -> "Tensor":
+        """The study's loss, averaged over the batch."""
+
+    def mean(self, values: "Tensor") -> "Tensor":
+        """The mean of values (B,) over the samples of the batch that are real: stacked batches may be padded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRule(ABC):
+    """A frozen dataclass of numbers, with the loss of a step."""
+
+    loops: ClassVar[Sequence[str]] = (MODEL,)  # trained one after the other: from `extra[loop]` where there is one, else the model received
+    needs: ClassVar[Sequence[str]] = ()  # the names in `extra` that an ask must bring along
+
+    @abstractmethod
+    def objective(self, step: Step) -> "Tensor":
+        """What the client minimises at this step: one number."""
+
+    def epochs(self, loop: str, epochs: int) -> int:
+        """How many epochs a loop takes where local training takes so many."""
+        return epochs
+
+    def optimizer(self, weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":
+        """The optimiser of one loop. One that treats every number by itself can be stacked; another is carried out client by client."""
+        return make_optimizer(weights, local)
+
+
+def make_optimizer(weights: "list[Tensor]", local: "Local") -> "torch.optim.Optimizer":
+    """The optimiser that the settings of local training name."""
+    import torch
+
+    if local.optimizer != "sgd":
+        kind = torch.optim.Adam if local.optimizer == "adam" else torch.optim.AdamW
+        return kind(weights, lr=local.lr, weight_decay=local.weight_decay)
+    return torch.optim.SGD(weights, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +169,17 @@ class Local:
 
     def __post_init__(self) -> None:
         check_settings(self, "Local training")
-        augmentation_of(self.augment)  # a wrong one is refused here
+        parse_augmentation(self.augment)  # a wrong one is refused here
 
     def but(self, **changes: Any) -> "Local":
         """The same settings with some changed."""
         try:
-            return _changed(self, tuple(changes.items()))
+            return _replace_cached(self, tuple(changes.items()))
         except TypeError:  # a rule of one's own that cannot be looked up
             return replace(self, **changes)
 
 
 @lru_cache(maxsize=256)
-def _changed(local: Local, changes: tuple[tuple[str, Any], ...]) -> Local:
+def _replace_cached(local: Local, changes: tuple[tuple[str, Any], ...]) -> Local:
     """Kept, since every lane makes the same change in every round, and settings are checked each time they are made."""
     return replace(local, **dict(changes))

@@ -1,34 +1,103 @@
-"""What a method is: three generators over a state, and the context in which they run."""
+"""What a method is: three generators over a state, the context in which they run, and the problem that it learns.
+
+Beside its state a round writes notes: what the analysis reads is a field, anything else has a name. A method also says how many models it
+holds, from which memory and disk needs are estimated.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Words
 from coterie.core.asks import Ask, Trained
-from coterie.core.holdings import NOTHING, Holdings
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
-from coterie.core.mixing import Mixing, mixed_plainly
-from coterie.core.notes import Notes
+from coterie.core.mixing import Mixing, SiteBound, apply_mixing
 from coterie.core.plan import Plan
-from coterie.core.rng import generator, key
-from coterie.core.roster import Roster
-from coterie.core.samplers import sampled
+from coterie.core.rng import make_generator, make_key
+from coterie.core.roster import Roster, select_cohort
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
-from coterie.core.site_shares import SiteBound
 from coterie.core.sketches import Sketch
 from coterie.core.states import State
 from coterie.core.tasks import CLASSIFICATION, Task
 
+if TYPE_CHECKING:
+    from coterie.core.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A number of groups, and what it was read from."""
+
+    k: int
+    how: str
+    curves: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by name: a number for 1, 2, 3... groups (nan: not defined)
+    p: float | None = None  # of the structure test: how likely one population would look as grouped
+
+
+@dataclass
+class Notes:
+    """One round's notes."""
+
+    mixing: Mixing | None = None  # who counted how much
+    clusters: tuple[Ids, Ids] | None = None  # groups that live for this round only: clients, and the label of each
+    choice: Choice | None = None  # how the number of groups was chosen
+    silhouette: float | None = None  # of the groups that were made
+    named: dict[str, Any] = field(default_factory=dict)  # numbers, arrays, words: written as JSON
+
+
+MAX_NEWCOMERS = 1 << 14  # newcomers that are asked at once, at most
+
+
+MAX_PLACED_NUMBERS = 1 << 24  # numbers in all the models that newcomers send back at once, unless a round's own are more: 64 MiB
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """Models at a time, beside those of the round's cohort and the few that are shared. A lower bound, not a promise."""
+
+    kept: float = 0.0  # for each client that has taken part, in the state, from round to round and in every checkpoint
+    everybody: bool = False  # whether some round has all clients train at once
+    gathered: int = 0  # clients whom some round has train at once, where its cohort is smaller
+    placing: bool = False  # whether newcomers train to be placed, some at a time
+    served: float = 0.0  # for each client that is evaluated: a model of its own
+
+    def times(self, states: int) -> "MemoryNeeds":
+        """Of a method that runs so many states side by side, one after the other asking."""
+        return replace(self, kept=self.kept * states)
+
+    def count_newcomers_at_once(self, size: int, cohort: int) -> int:
+        """Newcomers that are asked at once, of a model of so many numbers: never fewer than a round has train together, who are compared,
+        guarded and waited for together."""
+        return min(MAX_NEWCOMERS, max(MAX_PLACED_NUMBERS // size, cohort, self.gathered, 1)) if self.placing else MAX_NEWCOMERS
+
+    def serving(self, models: float) -> "MemoryNeeds":
+        """With so many models more for each client that is evaluated."""
+        return replace(self, served=self.served + models)
+
+
+NO_MEMORY_NEEDS = MemoryNeeds()
+
+
+ALL_CLIENTS_TRAIN = MemoryNeeds(everybody=True)
+
+
 S = TypeVar("S", bound=State)
+
+
 T = TypeVar("T")
+
+
 Round = Generator[Ask[Any], Any, T]
+
+
 LIMITED_SITES = "limited_sites"  # the note that names the sites whose weight the plan's bound has cut
+
+
 Aggregate = Callable[[Mixing, Floats, Floats], tuple[Floats, Mixing]]
 
 
@@ -45,7 +114,7 @@ class Context:
     outputs: int = 0  # classes, labels, or one number
     validation: bool = False  # whether clients have validation parts
     task: Task = CLASSIFICATION
-    aggregate: Aggregate = mixed_plainly  # how models are made from replies by a matrix: a guard has another way
+    aggregate: Aggregate = apply_mixing  # how models are made from replies by a matrix: a guard has another way
     truth: Ids | None = None  # (clients,) a scenario's true groups: given to methods under the oracle control, and to no other
 
     @property
@@ -56,26 +125,26 @@ class Context:
 
     def rng(self, purpose: str) -> np.random.Generator:
         """A generator for one named purpose of this round."""
-        return generator(key(self.seed, purpose, self.round_))
+        return make_generator(make_key(self.seed, purpose, self.round_))
 
     def draws(self, purpose: str, clients: Ids, *, lasting: bool = False) -> Words:
         """(n,) each client's own draw for a purpose: of this round, or, lasting, the same in every round."""
-        return self.roster.draws(key(self.seed, purpose) if lasting else key(self.seed, purpose, self.round_), clients)
+        return self.roster.draws(make_key(self.seed, purpose) if lasting else make_key(self.seed, purpose, self.round_), clients)
 
     def cohort(self, purpose: str = "cohort") -> Ids:
         """The clients of this round, ascending, as the plan selects them."""
-        return sampled(self.plan.selection, self, self.plan.cohort, purpose)
+        return select_cohort(self.plan.selection, self, self.plan.cohort, purpose)
 
     def sample(self, clients: Ids, size: int, purpose: str) -> Ids:
         """`size` of these clients, ascending, drawn as a cohort is drawn from everybody."""
-        return self.roster.lowest(key(self.seed, purpose, self.round_), clients, size, self.plan.most_share or 1.0)
+        return self.roster.lowest(make_key(self.seed, purpose, self.round_), clients, size, self.plan.most_share or 1.0)
 
     def sketch(self, size: int | None, clip: float | None = None, noise: float = 0.0) -> Sketch | None:
         """The run's one projection to so many numbers; None where nothing is said, or all that may be compared is no more than that."""
         most = int(self.layout.compared.sum())
         if size is None or (clip is None and size >= most):
             return None
-        return Sketch(min(size, most), key(self.seed, "sketch"), clip, noise)
+        return Sketch(min(size, most), make_key(self.seed, "sketch"), clip, noise)
 
     def note(self, name: str, value: Array | float | str | None) -> None:
         """Write something of this round down as evidence."""
@@ -122,7 +191,7 @@ def done(value: T) -> Round[T]:
     yield  # unreachable; makes this function a generator
 
 
-def changed(script: Round[T], change: Callable[[Ask[Any]], Ask[Any]]) -> Round[T]:
+def map_asks(script: Round[T], change: Callable[[Ask[Any]], Ask[Any]]) -> Round[T]:
     """The same script with something done to each of its asks on their way: a script within a script."""
     try:
         ask = next(script)
@@ -177,9 +246,9 @@ class Method(ABC, Generic[S]):
         return getattr(self, "assign", None) == "oracle"
 
     @property
-    def holdings(self) -> Holdings:
+    def memory_needs(self) -> MemoryNeeds:
         """What it holds for each client: nothing, unless it says so."""
-        return NOTHING
+        return NO_MEMORY_NEEDS
 
     @property
     def is_local(self) -> bool:
@@ -206,3 +275,51 @@ class Method(ABC, Generic[S]):
         """Whether a round is one `Train` of the one shared model, and nothing is remembered of single clients: answers to the question of
         an earlier round can then count in it, which is what asynchronous rounds need."""
         return False
+
+
+def _no_truth(round_: int) -> Ids | None:
+    """Of a federation whose true groups nobody knows. It has a name, so that a problem can be sent to another process."""
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A roster, a model and what evaluation can be asked for.
+
+    In a simulation, `roster_at` and `truth_at` follow the world as it changes; `truth_at` gives the true groups of a scenario, which only
+    the oracle control is ever shown.
+    """
+
+    model: "ModelSpec"
+    roster_at: Callable[[int], Roster]  # the roster as a round finds it; clients are only ever added
+    truth_at: Callable[[int], Ids | None] = _no_truth
+    validation: bool = False  # whether clients have validation parts
+    central: bool = False  # whether the server has a test set of its own
+    task: Task = CLASSIFICATION
+    everybody: "Problem | None" = None  # the same with those clients, last, that take no part and are served all the same
+
+    @property
+    def roster(self) -> Roster:
+        """Everybody, reachable or not."""
+        return self.roster_at(0)
+
+    @property
+    def layout(self) -> Layout:
+        return self.model.layout
+
+    def context(self, plan: Plan, seed: int, round_: int) -> Context:
+        """What a method, or any script of asks, may know in one round."""
+        return Context(
+            self.roster_at(round_),
+            self.layout,
+            plan,
+            seed,
+            round_,
+            outputs=self.model.outputs,
+            validation=self.validation,
+            task=self.task,
+        )
+
+    def initial(self, seed: int) -> InitialModels:
+        """The keyed factory of initial models of one seed."""
+        return self.model.initial(seed)

@@ -1,15 +1,72 @@
-"""Aggregation: weights are composed first, as a matrix, and applied once."""
+"""Aggregation: weights are composed first, as a matrix, bounded by site, and applied once.
 
-from dataclasses import dataclass
+A site may hold any number of clients, so weights and votes by client let one site outvote all others. `most_share` of a plan bounds, for
+each model, the weight of all replies that come from one site. The rule for one model:
+
+1. A site above the bound is cut to it. What it loses goes to the other sites in proportion to their weights, until all are within it.
+2. Of sites too few to fill the model within the bound (fewer than 1 / most_share), each gets the same share. A single site keeps all:
+   a group of one site's clients is that site's own, and no other site is served its model.
+3. Within a site, clients keep the proportions of their weights.
+
+Votes (medians, trimmed means, neighbours) are weights too, equal before they are bounded. Where nothing is above the bound, weights are
+returned unchanged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.held import Held
-from coterie.core.row_sums import row_adder
-from coterie.core.threads import cores, in_order
+from coterie._util.compiled import compile_function
+from coterie._util.threads import count_cores, map_in_order
+from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
+from coterie.core.vectors import Vectors
+
+CACHED = 1 << 10  # columns whose sums stay in the first cache while all rows are added
+
+
+RowAdder = Callable[[Doubles, Doubles, Ints, Floats, int], None]  # (total, weights, rows, vectors, begin)
+
+
+@cache
+def get_row_adder() -> RowAdder:
+    """Machine code where numba is to be had; otherwise NumPy, with the same bits."""
+    return compile_function(add_rows_unrolled) if find_spec("numba") else add_rows_numpy
+
+
+def add_rows_numpy(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
+    """To `total`, the rows' columns from `begin` on, each row times its weight."""
+    for at in range(0, len(total), CACHED):
+        sums = total[at : at + CACHED]
+        for i in range(len(rows)):
+            sums += weights[i] * vectors[rows[i], begin + at : begin + at + len(sums)]
+
+
+def add_rows_unrolled(total: Doubles, weights: Doubles, rows: Ints, vectors: Floats, begin: int) -> None:
+    """The same for a compiler: a sum is read and written once for four rows, which are added in their order all the same."""
+    fours = len(rows) - len(rows) % 4
+    for at in range(0, len(total), CACHED):
+        sums = total[at : at + CACHED]
+        first, last = begin + at, begin + at + len(sums)
+        for i in range(0, fours, 4):
+            u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+            a, b = vectors[rows[i], first:last], vectors[rows[i + 1], first:last]
+            c, d = vectors[rows[i + 2], first:last], vectors[rows[i + 3], first:last]
+            for j in range(len(sums)):
+                sums[j] = (((sums[j] + u * a[j]) + v * b[j]) + w * c[j]) + x * d[j]
+        for i in range(fours, len(rows)):
+            u, a = weights[i], vectors[rows[i], first:last]
+            for j in range(len(sums)):
+                sums[j] += u * a[j]
+
 
 BLOCK = 1 << 15  # columns that a thread sums at a time
+
+
 WORTH_THREADS = 1 << 18  # columns
 
 
@@ -79,7 +136,7 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
     before = np.atleast_2d(before)
     parts = mixing.parts or (MixedTensor(0, before.shape[1], mixing.replies, mixing.before),)
     order = np.argsort(mixing.clients, kind="stable")
-    if isinstance(vectors, Held):
+    if isinstance(vectors, Vectors):
         if vectors.at_hand is None:
             return vectors.mixed(parts, order, before)
         vectors = vectors.at_hand
@@ -95,12 +152,12 @@ def mix(mixing: Mixing, vectors: Floats, before: Floats) -> Floats:
             mixed[j, begin:end] = total
 
     blocks = [(part, begin, min(begin + BLOCK, part.end)) for part in parts for begin in range(part.begin, part.end, BLOCK)]
-    for _ in in_order(sum_block, blocks, cores() if before.shape[1] >= WORTH_THREADS else 1):
+    for _ in map_in_order(sum_block, blocks, count_cores() if before.shape[1] >= WORTH_THREADS else 1):
         pass
     return mixed
 
 
-def mixed_plainly(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
+def apply_mixing(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
     """The models, and the matrix that made them: the matrix as it stands."""
     return mix(mixing, vectors, before), mixing
 
@@ -112,4 +169,129 @@ def add_rows(total: Doubles, weights: Doubles, order: Ints, vectors: Floats, beg
         return
     if counted.max() >= len(vectors) or begin + len(total) > vectors.shape[1]:  # machine code would not notice
         raise ValueError(f"weights of {len(weights)} vectors of length {begin + len(total)} do not fit vectors of shape {vectors.shape}")
-    row_adder()(total, weights[counted], counted, vectors, begin)
+    get_row_adder()(total, weights[counted], counted, vectors, begin)
+
+
+ROUNDING = 1e-9  # a share above the bound by less is within it: sums of floats
+
+
+DEFAULT_SHARE, DEFAULT_MIN_SITES = 1 / 3, 4  # the bound of a real federation, and from how many sites on
+
+
+def get_default_share(sites: int) -> float | None:
+    """The bound of a real federation of so many sites, if its operator names none."""
+    return DEFAULT_SHARE if sites >= DEFAULT_MIN_SITES else None
+
+
+@dataclass(frozen=True)
+class SiteBound:
+    """The site of each client, and the largest share of one site."""
+
+    sites: Ints  # (roster,) the number of each client's site
+    most: float
+
+    def weights(self, clients: Ids, weights: Doubles) -> Doubles:
+        """(n,) weights with the same sum, in which no site of these clients has more than its share. Unchanged where none has."""
+        return bound_shares(weights, self.sites[clients], self.most)
+
+    def votes(self, clients: Ids) -> Doubles | None:
+        """(n,) how much the vote of each client counts, summing to one; None where all count alike."""
+        if not len(clients):
+            return None
+        alike = np.full(len(clients), 1 / len(clients))
+        votes = self.weights(clients, alike)
+        return None if votes is alike else votes
+
+    def mixing(self, mixing: Mixing) -> Mixing:
+        """The matrix with every model within the bound; the same object where it is already.
+
+        Where models are made of groups' means, each group's mean is bounded: a step of one group towards another moves it little, and a
+        group of one site would otherwise be made of other groups' models.
+        """
+        if mixing.bounded:
+            return mixing
+        if mixing.composed is not None:
+            across, within = mixing.composed
+            inner = self.mixing(within)
+            if inner is within:
+                return mixing
+            return replace(mixing, replies=across @ inner.replies, composed=(across, inner), bounded=True)
+        if mixing.parts:
+            parts = tuple(replace(part, replies=self._rows(mixing.clients, part.replies)) for part in mixing.parts)
+            if all(new.replies is old.replies for new, old in zip(parts, mixing.parts, strict=True)):
+                return mixing
+            return replace(Mixing.by_tensor(mixing.clients, parts, averages=mixing.averages), bounded=True)
+        replies = self._rows(mixing.clients, mixing.replies)
+        return mixing if replies is mixing.replies else replace(mixing, replies=replies, bounded=True)
+
+    def above(self, mixing: Mixing) -> Ints:
+        """The numbers of the sites that some model of the matrix gives more than their share."""
+        matrices = [part.replies for part in mixing.parts] or [
+            mixing.composed[1].replies if mixing.composed is not None else mixing.replies
+        ]
+        sites, found = self.sites[mixing.clients], [np.zeros(0, dtype=np.int64)]
+        for row in np.concatenate(matrices):
+            own, shares = _compute_site_shares(np.abs(row), sites)
+            found.append(own[shares > self.most + ROUNDING] if len(own) > 1 else own[:0])
+        return np.unique(np.concatenate(found))
+
+    def _rows(self, clients: Ids, replies: Doubles) -> Doubles:
+        rows = list(replies)
+        bounded = [self.weights(clients, row) for row in rows]
+        return replies if all(new is old for new, old in zip(bounded, rows, strict=True)) else np.stack(bounded)
+
+
+def bound_shares(weights: Doubles, sites: Ints, most: float) -> Doubles:
+    """(n,) weights with the same sum, of which no site has more than the share `most`; the same object where none has.
+
+    A rule that does not average may have negative weights: shares are then of magnitudes.
+    """
+    magnitudes = np.abs(weights)
+    own, shares = _compute_site_shares(magnitudes, sites)
+    if len(own) < 2 or shares.max() <= most + ROUNDING:
+        return weights
+    sums, filled = np.bincount(sites, weights=magnitudes), np.zeros(int(sites.max()) + 1)
+    filled[own] = _cap_shares(shares, most)
+    # a client's part of its site, then the site's share: a site's factor could be any number where its weights are tiny
+    parts = np.divide(weights, sums[sites], out=np.zeros(len(weights)), where=sums[sites] > 0)
+    bounded = parts * filled[sites]
+    total = float(bounded.sum())
+    return bounded * (float(weights.sum()) / total) if total else bounded * float(magnitudes.sum())
+
+
+def _compute_site_shares(magnitudes: Doubles, sites: Ints) -> tuple[Ints, Doubles]:
+    """The sites that have any weight, and the share of each."""
+    sums = np.asarray(np.bincount(sites, weights=magnitudes) if len(sites) else np.zeros(0), dtype=np.float64)
+    own = np.flatnonzero(sums).astype(np.int64)
+    return own, sums[own] / sums.sum() if len(own) else sums[own]
+
+
+def _cap_shares(shares: Doubles, most: float) -> Doubles:
+    """Shares of at most `most`: what is cut off is spread over the rest in proportion; of too few sites, equal ones."""
+    if len(shares) * most <= 1 + ROUNDING:
+        return np.full(len(shares), 1 / len(shares))
+    filled, full = shares, np.zeros(len(shares), dtype=np.bool_)
+    while (over := ~full & (filled > most + ROUNDING)).any():  # each turn fills at least one site
+        full |= over
+        filled = np.full(len(shares), most)
+        filled[~full] = (1 - most * full.sum()) * (shares[~full] / shares[~full].sum())
+    return filled
+
+
+def find_within_share(sites: Ints, size: int, most: float) -> Bools:
+    """(n,) which clients, in this order, are among the first ceil(most * size) of their site."""
+    order = np.argsort(sites, kind="stable")
+    begins = np.r_[0, np.flatnonzero(np.diff(sites[order])) + 1, len(sites)]
+    rank = np.empty(len(sites), dtype=np.int64)
+    rank[order] = np.concatenate([np.arange(end - begin) for begin, end in pairwise(begins)]) if len(sites) else 0
+    return rank < ceil(most * size - ROUNDING)
+
+
+def compute_weighted_median(values: Doubles, votes: Doubles | None) -> float:
+    """The value with half of the votes on either side; between two values, their middle. Without votes all count alike."""
+    if votes is None:
+        return float(np.median(values))
+    order = np.argsort(values, kind="stable")
+    upto = np.cumsum(votes[order]) / votes.sum()
+    low, high = (min(int(np.searchsorted(upto, half)), len(order) - 1) for half in (0.5 - 1e-12, 0.5 + 1e-12))
+    return float((values[order[low]] + values[order[high]]) / 2)

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Any, Literal
 
-from coterie.core.attacks import attack_of, refuse_attack
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.local import Local
-from coterie.core.samplers import check_sampler
+from coterie.core.roster import check_sampler
 from coterie.core.settings import check_settings, setting
-from coterie.core.speeds import refuse_speeds, speeds_of
+from coterie.core.simulation import parse_attack, parse_speeds, refuse_attack, refuse_speeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_settings(self, "A study")
-        attack_of(self.attack)  # a wrong one is refused here
-        speeds_of(self.speeds)  # likewise
+        parse_attack(self.attack)  # a wrong one is refused here
+        parse_speeds(self.speeds)  # likewise
         if self.concurrency is not None and self.asynchronous is None:
             raise UserError("A study cannot use concurrency without asynchronous, which says how many answers are waited for: give both.")
         check_sampler(self.selection)
@@ -99,7 +98,7 @@ class Plan:
 
     def check_sites(self, sites: Sequence[str] | None, data: str) -> None:
         """Refuse, at start-up, what needs to know the site of each client where the data name none."""
-        attack = attack_of(self.attack)
+        attack = parse_attack(self.attack)
         wanted = attack.site if attack is not None else None
         if sites is None and (wanted is not None or self.most_share not in (None, 1)):
             what = f"most_share={self.most_share:g}" if wanted is None else f"the attack {self.attack!r}"
@@ -108,7 +107,7 @@ class Plan:
             )
         if sites is not None and wanted is not None and wanted not in sites:
             raise UserError(
-                f"The attack {self.attack!r} names a site that {data!r} does not have: {suggestion(wanted, sorted(set(sites)))}"
+                f"The attack {self.attack!r} names a site that {data!r} does not have: {suggest_names(wanted, sorted(set(sites)))}"
             )
 
     def check(self, clients: int) -> None:
@@ -128,7 +127,7 @@ class Plan:
         return self.cohort or window
 
     @property
-    def of_sample(self) -> int | None:
+    def sample_size(self) -> int | None:
         """How many clients rows are written of, where that is a sample; None: everybody."""
         return min((size for size in (self.evaluate_clients, self.keep_clients) if size is not None), default=None)
 
@@ -139,10 +138,10 @@ class Plan:
             return 0.5 * (1 + cos(pi * passed / self.rounds))
         return float(self.decay ** (passed // self.step_every if self.schedule == "step" else passed))
 
-    def evaluates(self, round_: int) -> bool:
+    def is_evaluated(self, round_: int) -> bool:
         """Whether a round ends with an evaluation."""
-        return self.evaluates_anyway(round_) or round_ == self.rounds
+        return self.is_evaluated_anyway(round_) or round_ == self.rounds
 
-    def evaluates_anyway(self, round_: int) -> bool:
+    def is_evaluated_anyway(self, round_: int) -> bool:
         """Whether it would with more rounds to come."""
         return round_ % self.evaluate_every == 0

@@ -21,7 +21,7 @@ _GOLDEN, _MIX_1, _MIX_2, _27, _30, _31 = map(np.uint64, (GOLDEN, MIX_1, MIX_2, 2
 
 
 @lru_cache(maxsize=1 << 17)
-def word(text: str) -> int:
+def hash_word(text: str) -> int:
     """64 bits of a string: how purposes and client ids enter a key."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -34,47 +34,47 @@ def scramble(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def key(*parts: int | str) -> int:
-    """Fold the parts, in order, into one 64-bit key: ``key(seed, "shuffle", round, client_id, epoch)``."""
+def make_key(*parts: int | str) -> int:
+    """Fold the parts, in order, into one 64-bit key: ``make_key(seed, "shuffle", round, client_id, epoch)``."""
     folded = 0
     for part in parts:
-        folded = extend(folded, word(part) if isinstance(part, str) else int(part))
+        folded = extend_key(folded, hash_word(part) if isinstance(part, str) else int(part))
     return folded
 
 
-def extend(folded: int, part: int) -> int:
-    """``key(*earlier, part)`` from the earlier key: continue it by one more part."""
+def extend_key(folded: int, part: int) -> int:
+    """``make_key(*earlier, part)`` from the earlier key: continue it by one more part."""
     return scramble((folded ^ part) + GOLDEN)
 
 
-def fold(keys: Words, parts: Words) -> Words:
-    """``key(*earlier, part)`` for arrays: continue each key by one more part."""
-    return _scramble((keys ^ parts) + _GOLDEN)
+def fold_keys(keys: Words, parts: Words) -> Words:
+    """``make_key(*earlier, part)`` for arrays: continue each key by one more part."""
+    return _scramble_words((keys ^ parts) + _GOLDEN)
 
 
-def words(key: int, n: int) -> Words:
+def make_words(key: int, n: int) -> Words:
     """n independent 64-bit words: word i is the hash of (key, i)."""
     with np.errstate(over="ignore"):
         counters = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-        return _scramble(counters + np.uint64(key))
+        return _scramble_words(counters + np.uint64(key))
 
 
-def uniforms(bits: Words) -> Doubles:
+def to_uniforms(bits: Words) -> Doubles:
     """Words to numbers in [0, 1), from the upper 53 bits."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def shuffle(key: int, n: int) -> Ints:
     """A keyed permutation of range(n): the order in which the words of the key sort."""
-    return np.argsort(words(key, n), kind="stable").astype(np.int64)
+    return np.argsort(make_words(key, n), kind="stable").astype(np.int64)
 
 
-def generator(key: int) -> np.random.Generator:
+def make_generator(key: int) -> np.random.Generator:
     """A NumPy generator for draws with a shape of their own (k-means starts, normal noise), keyed like the rest."""
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def _scramble(z: Words) -> Words:
+def _scramble_words(z: Words) -> Words:
     with np.errstate(over="ignore"):
         z = (z ^ (z >> _30)) * _MIX_1
         z = (z ^ (z >> _27)) * _MIX_2

@@ -1,16 +1,29 @@
-"""The roster: all that the server may know of the clients."""
+"""The roster: all that the server may know of the clients, and how a round's cohort is selected from it.
 
-from collections.abc import Iterable
+A sampler is a function ``(ctx, size, purpose, **settings) -> client numbers``: built in, from an installed package, or the user's own. It
+sees what a method sees, the roster and the round, and draws by key: ``ctx.rng(purpose)``, ``ctx.draws(purpose, clients)``. `size` is the
+plan's cohort, None where it names none. Every rule is computed from the round's number alone, so that any round can be repeated by itself.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Bools, Ids, Ints, Words
-from coterie.core.rng import fold, word
-from coterie.core.site_shares import within_share
+from coterie.core.mixing import find_within_share
+from coterie.core.rng import fold_keys, hash_word, make_key
+from coterie.core.specs import Registry, import_object, parse, summarize_error
 
-RECENT, SMALL = 256, 4096  # cohorts that are kept, and the most clients of one
+if TYPE_CHECKING:
+    from coterie.core.method import Context
+
+
+MAX_CACHED, MAX_CACHED_SIZE = 256, 4096  # cohorts that are kept, and the most clients of one
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class Roster:
     @cached_property
     def words(self) -> Words:
         """(n,) the 64-bit word of each string id: how a client enters a random key."""
-        return np.array([word(name) for name in self.ids], dtype=np.uint64)
+        return np.array([hash_word(name) for name in self.ids], dtype=np.uint64)
 
     @cached_property
     def _available_words(self) -> Words:
@@ -54,7 +67,7 @@ class Roster:
     def draws(self, key: int, clients: Ids) -> Words:
         """(n,) each client's own draw, which depends on no position: in the order of the draws a newcomer only takes a place."""
         words = self._available_words if clients is self.available else self.words[clients]
-        return fold(np.array([key], dtype=np.uint64), words)
+        return fold_keys(np.array([key], dtype=np.uint64), words)
 
     @cached_property
     def site_numbers(self) -> Ints | None:
@@ -76,8 +89,8 @@ class Roster:
         if found is None:
             found = self.lowest(key, self.available, size, most_share)
             found.flags.writeable = False
-            if size <= SMALL:
-                if len(self._recent) >= RECENT:
+            if size <= MAX_CACHED_SIZE:
+                if len(self._recent) >= MAX_CACHED:
                     self._recent.clear()
                 self._recent[key, size, most_share] = found
         return found
@@ -93,6 +106,97 @@ class Roster:
         draws = self.draws(key, clients)  # no two are equal
         if most_share < 1 and self.site_numbers is not None:
             order = np.argsort(draws)
-            first = within_share(self.site_numbers[clients[order]], size, most_share)
+            first = find_within_share(self.site_numbers[clients[order]], size, most_share)
             return np.sort(clients[np.r_[order[first], order[~first]][:size]])
         return np.sort(clients[np.argpartition(draws, size)[:size]])
+
+
+def select_uniform(roster: Roster, size: int | None, seed: int, purpose: str, round_: int, most_share: float = 1.0) -> Ids:
+    """A sample of the reachable clients without replacement, ascending; all of them without a size. `most_share` bounds the share of one
+    site's clients in it, where other sites have enough."""
+    return roster.available if size is None else roster.cohort(make_key(seed, purpose, round_), size, most_share)
+
+
+def select_evaluated(roster: Roster, size: int | None) -> Ids:
+    """The clients that a study looks at, ascending: everybody, or a sample by their ids alone, so that all methods and seeds share it."""
+    return roster.clients if size is None else roster.lowest(make_key("evaluated clients"), roster.clients, size)
+
+
+def select_windows(roster: Roster, size: int, seed: int, purpose: str, round_: int) -> Ids:
+    """A window that slides over a random order of all clients, ascending (SimProx, Section IV-A).
+
+    The window that reaches the end takes what is left, and the next one begins a new random order: nobody takes part twice before
+    everybody has once. The order is of the whole roster, so a client that cannot be reached misses its turn and moves nobody else's.
+    """
+    per_pass = -(-len(roster) // size)
+    number, window = divmod(max(round_ - 1, 0), per_pass)  # rounds count from 1
+    order = np.argsort(roster.draws(make_key(seed, f"{purpose} windows", number), roster.clients), kind="stable")
+    picked = order[window * size : (window + 1) * size]
+    return np.sort(picked[roster.reachable[picked]])
+
+
+Sampler = Callable[..., Ids]
+
+
+PARAMETERS = ("ctx", "size", "purpose")  # the first parameters of every sampler
+
+
+def _uniform_sampler(ctx: "Context", size: int | None, purpose: str) -> Ids:
+    """A fresh sample each round."""
+    return select_uniform(ctx.roster, size, ctx.seed, purpose, ctx.round_, ctx.plan.most_share or 1.0)
+
+
+def _window_sampler(ctx: "Context", size: int | None, purpose: str) -> Ids:
+    """Windows that slide over a random order of all clients."""
+    wide = size or ctx.plan.cohort_size(len(ctx.roster))
+    return select_windows(ctx.roster, wide, ctx.seed, purpose, ctx.round_)
+
+
+samplers: Registry[Ids] = Registry("sampler", "coterie.samplers")
+
+
+BUILT_IN: dict[str, Sampler] = {"uniform": _uniform_sampler, "windows": _window_sampler}
+
+
+for _name, _sampler in BUILT_IN.items():
+    samplers.add(_name, _sampler)
+
+
+def check_sampler(text: str) -> None:
+    """Refuse what names no sampler. Code is not imported for that: whether it may run is decided elsewhere."""
+    spec = parse(text)
+    if ":" not in spec.name and spec.name not in samplers:
+        raise UserError(f"A study cannot use selection={text!r}: {suggest_names(spec.name, samplers)}")
+
+
+def select_cohort(text: str, ctx: "Context", size: int | None, purpose: str) -> Ids:
+    """The cohort that a sampler gives, ascending: of those it names, who can be reached."""
+    if text in BUILT_IN:
+        return BUILT_IN[text](ctx, size, purpose)
+    spec = parse(text)
+    make = _load_sampler(spec.name) if ":" in spec.name else samplers[spec.name]
+    try:
+        given: Any = make(ctx, size, purpose, *spec.args, **spec.kwargs)
+        chosen = np.asarray(given)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a function of the user's own may raise
+        raise UserError(f"The sampler {text!r} ended with {type(error).__name__}: {summarize_error(error)}.") from error
+    clients = len(ctx.roster)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and chosen.size) or len(np.unique(chosen)) != len(chosen):
+        raise UserError(f"The sampler {text!r} should give each client of the cohort once, by its number in the roster.")
+    if chosen.size and not 0 <= chosen.min() <= chosen.max() < clients:
+        raise UserError(f"The sampler {text!r} names client {int(chosen.max())} of {clients}: numbers run from 0 to {clients - 1}.")
+    found = np.sort(chosen.astype(np.int64))
+    return found[ctx.roster.reachable[found]]
+
+
+@cache
+def _load_sampler(name: str) -> Sampler:
+    """A function of the user's own; anything else is not called."""
+    found = import_object("Sampler", name)
+    first = tuple(inspect.signature(found).parameters)[: len(PARAMETERS)] if inspect.isfunction(found) else ()
+    if first != PARAMETERS:
+        raise UserError(f"Sampler {name!r} should be a function of ({', '.join(PARAMETERS)}) that gives the numbers of clients.")
+    sampler: Sampler = found
+    return sampler

@@ -10,7 +10,7 @@ from math import inf, isnan
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
@@ -58,7 +58,7 @@ def setting(
     return field(default=default, metadata={"help": help, "bounds": bounds, "flag": flag, "zero_is_none": zero_is_none})
 
 
-def help_of(f: Field[Any]) -> str:
+def get_help(f: Field[Any]) -> str:
     """What a setting means; empty for a field that was not made by `setting`."""
     return str(f.metadata.get("help", ""))
 
@@ -67,12 +67,12 @@ def check_settings(made: Any, who: str = "") -> None:
     """Refuse the first value that its setting cannot have: of the wrong type, no choice, or out of bounds."""
     kind: Any = type(made)
     for f in fields(made):
-        if f.name in kinds_of(kind):
-            _check(who or kind.__name__, f.name, getattr(made, f.name), kinds_of(kind)[f.name], f.metadata.get("bounds"))
+        if f.name in get_setting_types(kind):
+            _check_value(who or kind.__name__, f.name, getattr(made, f.name), get_setting_types(kind)[f.name], f.metadata.get("bounds"))
 
 
 @dataclass(frozen=True)
-class Allowed:
+class SettingType:
     """What a setting's annotation allows."""
 
     types: tuple[type, ...]  # of int, float, bool, str
@@ -85,7 +85,7 @@ class Allowed:
         return [*map(str, self.choices), *(["none"] if self.none else [])]
 
 
-def kind_of(annotation: Any) -> Allowed | None:
+def parse_annotation(annotation: Any) -> SettingType | None:
     """What an annotation allows; None for one that is no plain setting (another dataclass, a tuple)."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     types: list[type] = []
@@ -100,26 +100,26 @@ def kind_of(annotation: Any) -> Allowed | None:
             types.append(part)
         else:
             return None
-    return Allowed(tuple(types), tuple(choices), none)
+    return SettingType(tuple(types), tuple(choices), none)
 
 
-def kinds_of(settings: type) -> Mapping[str, Allowed]:
+def get_setting_types(settings: type) -> Mapping[str, SettingType]:
     """The plain settings of a dataclass, by name."""
-    return _kinds(cast(Hashable, settings))
+    return _get_setting_types(cast(Hashable, settings))
 
 
 @cache
-def _kinds(settings: Any) -> Mapping[str, Allowed]:
-    found = {name: kind_of(annotation) for name, annotation in get_type_hints(settings).items()}
+def _get_setting_types(settings: Any) -> Mapping[str, SettingType]:
+    found = {name: parse_annotation(annotation) for name, annotation in get_type_hints(settings).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _check(who: str, name: str, value: Any, kind: Allowed, bounds: Bounds | None) -> None:
+def _check_value(who: str, name: str, value: Any, kind: SettingType, bounds: Bounds | None) -> None:
     if (value is None and kind.none) or (kind.choices and isinstance(value, str) and value in kind.choices):
         return
     if isinstance(value, str) and kind.choices and str not in kind.types:
-        raise UserError(f"{who} cannot use {name}={value!r}: {suggestion(value, map(str, kind.choices))}")
-    fits = any(_is(value, each) for each in kind.types)
+        raise UserError(f"{who} cannot use {name}={value!r}: {suggest_names(value, map(str, kind.choices))}")
+    fits = any(_is_of_type(value, each) for each in kind.types)
     if fits and (isinstance(value, (bool, str)) or bounds is None or bounds.allow(value)):
         return
     if fits:
@@ -128,7 +128,7 @@ def _check(who: str, name: str, value: Any, kind: Allowed, bounds: Bounds | None
     raise UserError(f"{who} cannot use {name}={value!r}: give {wanted}.")
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is_of_type(value: Any, kind: type) -> bool:
     """Whether a value is of a kind; true and false are no numbers, and a whole number is a number too."""
     if isinstance(value, bool):
         return kind is bool

@@ -1,15 +1,14 @@
-"""Sketches: a keyed random projection, so that r numbers leave a client instead of a gradient or an update.
+"""Sketches and clipping: what leaves a client instead of a whole gradient or update.
 
-The subsampled randomised Hadamard transform (Ailon and Chazelle, 2006; Tropp, 2011): a vector is filled up with zeros to a power of two, D,
-each number gets a random sign, the vector is turned by a Hadamard matrix, and r of its numbers, drawn without replacement, are kept and
+The subsampled randomised Hadamard transform (Ailon and Chazelle, 2006; Tropp, 2011): a vector is padded with zeros to a power of two, D,
+each number gets a random sign, the vector is multiplied by a Hadamard matrix, and r of its numbers, drawn without replacement, are kept and
 multiplied by sqrt(D / r). Inner products survive on average, with a deviation of about sqrt((||x||^2 ||y||^2 + <x, y>^2) / r), and
-distances to a factor of about 1 +- 1/sqrt(r): Johnson and Lindenstrauss' lemma. The turn takes D log D additions; there is no d x r
-matrix. The vector itself is not in its sketch: r equations do not tell d > r unknowns.
+distances to a factor of about 1 +- 1/sqrt(r): Johnson and Lindenstrauss' lemma. The transform takes D log D additions; there is no d x r
+matrix. The vector itself is not in its sketch: r equations do not determine d > r unknowns.
 
-Signs and places are keyed words, so they are the same on every machine and under every version of every library: all who know the key
-project alike. Methods key it by the seed alone, so that one projection serves the whole run: sketches of different rounds can be compared,
-and a client that is asked again shows the same r directions again. With a new projection in every round the server would have seen T * r
-directions after T rounds.
+Signs and positions are keyed, so they are the same on every machine and under every version of every library. Methods key them by the seed
+alone, so that one projection serves the whole run: sketches of different rounds can be compared, and a client that is asked again reveals
+the same r directions again. With a new projection in every round the server would have seen T * r directions after T rounds.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,17 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.rng import key as keyed
-from coterie.core.rng import words
+from coterie.core.rng import make_key, make_words
+
+
+def clip_rows(rows: Doubles, bound: float) -> Doubles:
+    """Each row cut to an L2 norm of at most `bound`; a row with a number that is not finite has no direction, and becomes zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt((rows**2).sum(axis=1))
+    whole = np.where(np.isfinite(norms)[:, None], rows, 0.0)
+    factors = np.minimum(1.0, bound / np.maximum(norms, np.finfo(np.float64).tiny, where=np.isfinite(norms), out=np.ones_like(norms)))
+    return np.asarray(whole * factors[:, None], dtype=np.float64)
+
 
 TOGETHER = 1 << 22  # numbers that are turned at a time
 
@@ -47,30 +55,30 @@ def project(vectors: Floats | Doubles, sketch: Sketch, origin: Floats | None = N
     length = 1 << max(d - 1, 0).bit_length()
     if sketch.size > length:
         raise ValueError(f"{d} numbers cannot be sketched by {sketch.size}: ask for fewer")
-    signs, places = _signs(sketch, d), _places(sketch, length)
+    signs, places = _draw_signs(sketch, d), _draw_positions(sketch, length)
     start: Any = np.broadcast_to(np.zeros(1) if origin is None else origin, vectors.shape)
     made, together = np.empty((n, sketch.size)), max(1, TOGETHER // length)
     for begin in range(0, n, together):
         part = slice(begin, begin + together)
         turned = np.zeros((len(vectors[part]), length))
         turned[:, :d] = signs * (vectors[part].astype(np.float64) - start[part])
-        made[part] = _turned(turned)[:, places]
+        made[part] = _transform_rows(turned)[:, places]
     made /= np.sqrt(sketch.size)  # the turn is by a matrix of ones: sqrt(D) is in it
     return made
 
 
-def _signs(sketch: Sketch, d: int) -> Doubles:
+def _draw_signs(sketch: Sketch, d: int) -> Doubles:
     """(d,) the bits of keyed words, the lowest first."""
-    drawn = words(keyed(sketch.key, "signs"), -(-d // 64)).astype("<u8").view(np.uint8)
+    drawn = make_words(make_key(sketch.key, "signs"), -(-d // 64)).astype("<u8").view(np.uint8)
     return np.asarray(1.0 - 2.0 * np.unpackbits(drawn, count=d, bitorder="little"), dtype=np.float64)
 
 
-def _places(sketch: Sketch, length: int) -> Ints:
+def _draw_positions(sketch: Sketch, length: int) -> Ints:
     """(size,) the places that are kept: those with the lowest keyed words."""
-    return np.argsort(words(keyed(sketch.key, "places"), length), kind="stable")[: sketch.size].astype(np.int64)
+    return np.argsort(make_words(make_key(sketch.key, "places"), length), kind="stable")[: sketch.size].astype(np.int64)
 
 
-def _turned(rows: Doubles) -> Doubles:
+def _transform_rows(rows: Doubles) -> Doubles:
     """The rows times the Hadamard matrix of ones and minus ones; the rows are overwritten.
 
     That matrix is the Kronecker product of two smaller ones: each row is laid out as a rectangle and turned along either side, so that
@@ -78,11 +86,11 @@ def _turned(rows: Doubles) -> Doubles:
     """
     n, length = rows.shape
     tall = 1 << (length.bit_length() // 2)
-    once = _down(rows.reshape(n, tall, -1)).transpose(0, 2, 1).copy()
-    return _down(once).transpose(0, 2, 1).reshape(n, length)
+    once = _transform_columns(rows.reshape(n, tall, -1)).transpose(0, 2, 1).copy()
+    return _transform_columns(once).transpose(0, 2, 1).reshape(n, length)
 
 
-def _down(boxes: Doubles) -> Doubles:
+def _transform_columns(boxes: Doubles) -> Doubles:
     """Each box (n, m, k) turned along its m rows, by sums and differences of halves."""
     n, m, k = boxes.shape
     half = 1

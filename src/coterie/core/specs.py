@@ -1,30 +1,50 @@
-"""Spec strings: how a user names a method, a model or a federation, with its settings.
+"""Spec strings: how a user names a method, a model or a federation, with its settings; and code that a spec names.
 
 ``fedprox(mu=1)``, ``mlp(128, 64)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``. A spec is a name with
 an optional call of literal arguments; a bare word or path stands for a string (``weighting=uniform``, ``csv(ward/table.csv,label=class)``).
 What is printed can be read again.
+
+What a user types, on the command line or in Python, is trusted. A study file, evidence or a bundle may come from anywhere: importing what it
+names would run it, so it is refused until the user allows it.
 """
 
 import ast
 import inspect
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
 from keyword import iskeyword
 from math import inf
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 
 T = TypeVar("T")
+
+
 _SHAPE = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?|[\w.+-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
 _SETTING = re.compile(r"(?:\s*([A-Za-z_]\w*)\s*=)?(.*)", re.DOTALL)
+
+
 _BARE = re.compile(r"[^\s'\"()\[\]{},=*]+")  # a word or a path: what cannot be taken for more
+
+
 _WINDOWS = re.compile(r"""(['"])([A-Za-z]:\\(?!\\)[^'"]*)\1""")  # C:\data\new.csv in quotes, in which \n is no new line
+
+
 # the bare path of a table, a file or a pattern by its ending; then other steps
 _TABLE = re.compile(r"""([^()'"]*\.(csv|tsv|parquet)(?:\.gz)?)(?:/(.+))?""", re.DOTALL)
+
+
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "True": True, "False": False, "None": None, "inf": inf}
 
 
@@ -37,7 +57,7 @@ class Spec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        values = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
+        values = [_format_value(a) for a in self.args] + [f"{k}={_format_value(v)}" for k, v in self.kwargs.items()]
         return f"{self.name}({','.join(values)})" if values else self.name
 
 
@@ -54,11 +74,11 @@ def parse(text: str) -> Spec:
         for piece in pieces[:-1] if not pieces[-1].strip() else pieces:  # a comma may follow the last, as in Python
             setting, value = _SETTING.fullmatch(piece).groups()  # type: ignore[union-attr]
             if setting is None and not kwargs:
-                args.append(_read(value))
+                args.append(_parse_value(value))
             elif setting is None or setting in kwargs:
                 raise ValueError
             else:
-                kwargs[setting] = _read(value)
+                kwargs[setting] = _parse_value(value)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise UserError(
             f"Cannot read the settings of {text!r}: write them as in '{name}(setting=1, other=word)', with quotes "
@@ -128,7 +148,7 @@ class Registry(Generic[T]):
         if name in self._entries:
             return self._entries[name]
         if name not in self.installed:
-            raise UserError(f"Unknown {self.kind} {name!r}: {suggestion(name, self)}")
+            raise UserError(f"Unknown {self.kind} {name!r}: {suggest_names(name, self)}")
         try:
             made: Callable[..., T] = self.installed[name].load()
         except Exception as error:  # whatever another package may raise while it is imported
@@ -167,7 +187,7 @@ class Registry(Generic[T]):
             )
         for name in spec.kwargs:
             if name not in named:
-                raise UserError(f"{self.kind.capitalize()} {spec.name!r} has no setting {name!r}: {suggestion(name, named)}")
+                raise UserError(f"{self.kind.capitalize()} {spec.name!r} has no setting {name!r}: {suggest_names(name, named)}")
         rest = [p for p in parameters if p.kind is p.VAR_POSITIONAL]
         spread = positional + rest * max(len(spec.args) - len(positional), 0)
         for p, value in [*zip(spread, spec.args, strict=False), *((named[k], v) for k, v in spec.kwargs.items())]:
@@ -185,36 +205,36 @@ def _check_type(kind: str, name: str, parameter: inspect.Parameter, value: Any) 
     if actual in kinds or (actual == "int" and "float" in kinds) or value in choices:
         return
     if choices and actual == "str":
-        raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} is not known: {suggestion(value, choices)}")
+        raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} is not known: {suggest_names(value, choices)}")
     names = {"int": "a whole number", "float": "a number", "str": "a word", "bool": "true or false", "None": "none"}
     wanted = " or ".join([*(text for word, text in names.items() if word in kinds), *choices])
     raise UserError(f"{kind.capitalize()} {name!r}: {parameter.name}={value!r} should be {wanted}.")
 
 
-def _read(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """A literal, or else a bare word: a name, a word of Python's, a path."""
     text = text.strip()
     if (path := _WINDOWS.fullmatch(text)) is not None:
         return path.group(2)
     try:
-        return _value(ast.parse(text, mode="eval").body)
+        return _evaluate_node(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError):
         if _BARE.fullmatch(text) is None:
             raise ValueError from None
         return text
 
 
-def _value(node: ast.expr) -> Any:
+def _evaluate_node(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return _WORDS.get(node.id, node.id)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name) and node.operand.id == "inf":
         return -inf
     if isinstance(node, (ast.Tuple, ast.List)):
-        return tuple(_value(item) for item in node.elts)
+        return tuple(_evaluate_node(item) for item in node.elts)
     return ast.literal_eval(node)
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
         # Python reads some letters as others (º as o), so only what is plain letters may stand without quotes
         bare = value.isascii() and value.isidentifier() and value not in _WORDS and not iskeyword(value)
@@ -224,5 +244,80 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, tuple):
-        return f"({''.join(f'{_show(item)},' for item in value)})"
+        return f"({''.join(f'{_format_value(item)},' for item in value)})"
     return str(value)
+
+
+def import_object(what: str, name: str) -> Any:
+    """What ``package.module:name`` names; `what` is a model or a method, for the sentence where there is none."""
+    path, _, attribute = name.partition(":")
+    module = _import_user_module(what, path, name)
+    if not hasattr(module, attribute):
+        public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        raise UserError(f"{what} {name!r}: module {path!r} has no {attribute!r}: {suggest_names(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def summarize_error(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+
+
+def _import_user_module(what: str, path: str, name: str) -> ModuleType:
+    try:
+        with _append_current_folder():
+            return import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise UserError(f"{what} {name!r}: module {path!r} cannot be imported: {summarize_error(error)}.") from error
+        raise UserError(f"{what} {name!r}: there is no module {path!r}: check the name, and that its folder is on PYTHONPATH.") from None
+    except ImportError as error:
+        raise UserError(f"{what} {name!r}: module {path!r} cannot be imported: {summarize_error(error)}.") from error
+    except (Exception, SystemExit) as error:  # whatever a module may raise while it is imported
+        raise UserError(f"{what} {name!r}: module {path!r} ended with {type(error).__name__}: {summarize_error(error)}.") from error
+
+
+@contextmanager
+def _append_current_folder() -> Iterator[None]:
+    """A user's own module beside the study is found, and nothing in that folder can stand in for an installed package."""
+    here = os.getcwd()
+    sys.path.append(here)
+    invalidate_caches()  # the module may have been written a moment ago
+    try:
+        yield
+    finally:
+        last = len(sys.path) - 1 - sys.path[::-1].index(here) if here in sys.path else None  # the module may have changed the path, too
+        if last is not None:
+            del sys.path[last]
+
+
+class UntrustedCodeError(UserError):
+    """A file names code, and nobody has said that it may run."""
+
+
+def is_external_code(spec: str) -> bool:
+    """Whether a spec names code outside Coterie's catalogues: ``package.module:factory``; of a method, what its wrappers go around."""
+    return ":" in parse(split_at(spec, "+")[0]).name
+
+
+def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "model") -> None:
+    """Refuse, before anything is imported, the first model (or method) that is code which `where` names, unless it is trusted."""
+    for spec in specs:
+        if not trust and is_external_code(spec):
+            raise UntrustedCodeError(
+                f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, say so with --trust."
+            )
+
+
+def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> None:
+    """Refuse, before anything is connected to, the first address of a Ray cluster that `where` names, unless it is trusted.
+
+    A cluster is sent code and data, and what it answers is unpickled: it runs code here. "auto" names no address: it is the cluster that
+    the user has started.
+    """
+    for address in addresses:
+        if not trust and address not in (None, "auto"):
+            raise UntrustedCodeError(
+                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, say so with --trust, "
+                "or name a cluster with --ray."
+            )

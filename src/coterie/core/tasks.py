@@ -29,10 +29,10 @@ SUMS: dict[TaskName, tuple[str, ...]] = {
     "regression": ("samples", "squared_error", "absolute_error", "target_mean", "target_squares", "target_distance"),
     "next-token": ("samples", "log_likelihood"),
 }
-LEAST_LIKELY = -80.0  # nats that a token's log-likelihood may be low: a model that has run away keeps a score
-WORST = 1e12  # variances that an error may be large: a model that has run away keeps a score
+MIN_LOG_LIKELIHOOD = -80.0  # nats that a token's log-likelihood may be low: a model that has run away keeps a score
+MAX_SQUARED_ERROR = 1e12  # variances that an error may be large: a model that has run away keeps a score
 # Those that models do not change: they stand in the roster, once, unless the world drifts.
-FIXED = ("samples", "target_mean", "target_squares", "target_distance")
+FIXED_SUMS = ("samples", "target_mean", "target_squares", "target_distance")
 
 
 @dataclass(frozen=True)
@@ -68,33 +68,33 @@ class Task:
 CLASSIFICATION = Task()
 
 
-def credits_of(reply: Evaluated, task: Task) -> Array:
+def compute_credits(reply: Evaluated, task: Task) -> Array:
     """(n,) what each client's samples are worth together: divided by their number, its score. Right answers, of a classification."""
     if task.name == "classification" or not len(reply):
         return np.asarray(reply.hits.sum(axis=1))
     if task.name == "multilabel":
-        return np.asarray(labels_right(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1))
+        return np.asarray(count_correct_labels(reply.hits, reply.predicted, reply.actual, reply.sizes) / max(reply.hits.shape[1], 1))
     if task.name == "next-token":
         return np.asarray(reply.sums[:, 1])
     samples, squared, _, means, squares, _ = reply.sums.T
-    return squared_credit(squared, samples, pooled_variance(samples, means, squares))
+    return compute_squared_credit(squared, samples, compute_pooled_variance(samples, means, squares))
 
 
-def labels_right(hits: Array, predicted: Array, actual: Array, samples: Array) -> Doubles:
+def count_correct_labels(hits: Array, predicted: Array, actual: Array, samples: Array) -> Doubles:
     """(...) labels that are right, from counts (..., L): neither said in vain (predicted, not hit) nor missed (actual, not hit)."""
     wrong = predicted.sum(axis=-1) + actual.sum(axis=-1) - 2 * hits.sum(axis=-1)
     return np.asarray(samples * hits.shape[-1] - wrong, dtype=np.float64)
 
 
-def squared_credit(squared: Array, samples: Array, variance: Array | float) -> Doubles:
+def compute_squared_credit(squared: Array, samples: Array, variance: Array | float) -> Doubles:
     """(...) samples less errors in units of what is to be explained. An error where nothing is, or that is no number, is the worst."""
-    worst = WORST * np.maximum(samples, 1)
+    worst = MAX_SQUARED_ERROR * np.maximum(samples, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(squared == 0, 0.0, squared / variance)
     return np.asarray(samples - np.minimum(np.nan_to_num(scaled, nan=np.inf, posinf=np.inf), worst), dtype=np.float64)
 
 
-def pooled_variance(samples: Array, means: Array, squares: Array) -> float:
+def compute_pooled_variance(samples: Array, means: Array, squares: Array) -> float:
     """The variance of all clients' targets about their common mean, from what each tells of its own."""
     total = float(samples.sum())
     if total <= 0:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
 from coterie.data.labels import FEW_NUMBERS, Labels, label_marks, labels_of
 from coterie.data.table import numbered_classes
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints, Words
-from coterie.core.errors import UserError
-from coterie.core.rng import GOLDEN, fold, key, word
+from coterie.core.rng import GOLDEN, fold_keys, hash_word, make_key
 from coterie.data.federation import Federation, Parts, Samples
 from coterie.data.preparing.prepared import prepared
 
@@ -77,14 +77,14 @@ def shuffled(held: Parts, keys: Words) -> Parts:
     """Every client's samples in the order of ``shuffle(key, n)``, all clients at once: 100,000 of them take a moment, not seconds."""
     owner = np.repeat(np.arange(len(held)), held.sizes)
     place = (np.arange(len(held.indices)) - held.offsets[owner]).astype(np.uint64)
-    drawn = fold(keys[owner] + place * np.uint64(GOLDEN), np.zeros(1, np.uint64))
+    drawn = fold_keys(keys[owner] + place * np.uint64(GOLDEN), np.zeros(1, np.uint64))
     return Parts(held.offsets, held.indices[np.lexsort((drawn, owner))])
 
 
 def split_keys(data_seed: int, how: str, ids: Sequence[str]) -> Words:
-    """``key(data_seed, "split", how, id)`` of every client."""
-    names = np.array([word(name) for name in ids], dtype=np.uint64)
-    return fold(np.full(len(ids), key(data_seed, "split", how), dtype=np.uint64), names)
+    """``make_key(data_seed, "split", how, id)`` of every client."""
+    names = np.array([hash_word(name) for name in ids], dtype=np.uint64)
+    return fold_keys(np.full(len(ids), make_key(data_seed, "split", how), dtype=np.uint64), names)
 
 
 def divide(

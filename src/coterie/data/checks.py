@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array, Doubles, Ints
-from coterie.core.errors import UserError, suggestion
 from coterie.data.federation import Federation
 from coterie.data.labels import labels_of
 from coterie.data.schema import Schema
@@ -207,7 +207,7 @@ def _frame_view(frame: "pd.DataFrame", label: str | None, client: str | None) ->
     named = [("label", label), ("client", client)]
     for role, name in named:
         if name is not None and name not in frame:
-            raise UserError(f"The frame has no {role} column {name!r}: {suggestion(name, map(str, frame.columns))}")
+            raise UserError(f"The frame has no {role} column {name!r}: {suggest_names(name, map(str, frame.columns))}")
     labels = None
     if label is not None:
         labels = labels_of([frame[label].tolist()], [label], "auto", "The frame")

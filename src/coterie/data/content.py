@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
+from coterie._util.json_io import to_json_line
+from coterie._util.threads import count_cores, map_in_order
 from coterie.core.arrays import Array
-from coterie.core.plain import as_json
 from coterie.core.tasks import Task
-from coterie.core.threads import cores, in_order
 from coterie.data.federation import Federation, Parts
 
 BLOCK = 1 << 24  # bytes that a thread hashes at a time
@@ -29,7 +29,7 @@ def contents(federation: Federation) -> dict[str, str]:
     if federation.arrivals is not None:
         found["arrivals"] = array_hash(federation.arrivals)
     if federation.inputs is not None:
-        found["inputs"] = as_json(federation.inputs.told())
+        found["inputs"] = to_json_line(federation.inputs.told())
     if federation.sites is not None and len(set(federation.sites)) < len(federation):  # several clients at a site
         found["sites"] = _joined(federation.sites)
     if federation.unseen:
@@ -51,7 +51,7 @@ def array_hash(array: Array) -> str:
     rows = max(BLOCK // row, 1)
     begins = range(0, len(array), rows)
     step = -(-len(begins) * rows * row // MOST) if begins else 1
-    blocks = in_order(lambda begin: sha256(array[begin : begin + rows].tobytes()).hexdigest(), begins[::step], cores())
+    blocks = map_in_order(lambda begin: sha256(array[begin : begin + rows].tobytes()).hexdigest(), begins[::step], count_cores())
     return _joined([array.dtype.str, str(array.shape), *blocks])
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from coterie.core.disk import file_hash, write_whole
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie._util.files import hash_file, write_atomic
 from coterie.data import store
 from coterie.data.federation import Samples
 from coterie.data.folder import cache_folder, data_folders
@@ -142,11 +142,11 @@ def content_of(files: Sequence[Path]) -> str:
     known = cache_folder() / "hashes" / _short(stats)
     if known.is_file() and len(told := known.read_text()) == LENGTH:
         return told
-    found = _short([file_hash(file) for file in files], LENGTH)
+    found = _short([hash_file(file) for file in files], LENGTH)
     if all(time_ns() - stat[-1] > SETTLED for stat in stats):
         with suppress(OSError):  # the next run reads the files again
             known.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(known, found)
+            write_atomic(known, found)
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Floats, Ints
-from coterie.core.plain import as_json
 from coterie.data.folder import cache_folder
 from coterie.data.store import whole_folder
 
@@ -24,7 +24,7 @@ def drawn_arrays(
         x, y = np.empty((samples, features), dtype=np.float32), np.empty(samples, dtype=np.int64)
         fill(x, y)
         return x, y
-    told = hashlib.sha256(as_json([VERSION, name, samples, features, list(settings)]).encode()).hexdigest()[:16]
+    told = hashlib.sha256(to_json_line([VERSION, name, samples, features, list(settings)]).encode()).hexdigest()[:16]
     folder = cache_folder() / "drawn" / f"{name}-{told}"
     if not folder.exists():
         with whole_folder(folder) as work:

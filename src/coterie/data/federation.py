@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 from coterie.core.tasks import CLASSIFICATION, Task
 
 

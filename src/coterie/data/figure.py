@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError
 from coterie.data.federation import Federation
 from coterie.data.files import missing_package
 from coterie.data.summary import Summary

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 
 def file_bytes(path: Path, most: int = -1) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import UserError, first_repeated, suggestion
+from coterie._util.errors import UserError, find_duplicate, suggest_names
 from coterie.data.federation import SITES, Samples
 from coterie.data.folder import find_path
 from coterie.data.labels import TaskWord, labels_of
@@ -135,7 +135,7 @@ def check_columns(columns: Sequence[str], where: str) -> None:
     """Refuse two columns of one name, since nobody could say which is meant, and more columns than a table has."""
     if len(columns) > MOST_COLUMNS:
         raise UserError(f"{where} has {len(columns):,} columns, more than {MOST_COLUMNS:,}: give numbers that are so many as npz.")
-    if (twice := first_repeated(name for name in columns if name)) is not None:
+    if (twice := find_duplicate(name for name in columns if name)) is not None:
         raise UserError(f"{where} has two columns called {twice[:100]!r}: rename one of them.")
 
 
@@ -299,7 +299,7 @@ def table_of(
         raise UserError(f"{where} holds no samples.")
     for role, column in [*roles.pairs, *(("dropped", name) for name in wishes.drop)]:
         if column not in frame:
-            raise UserError(f"{where} has no {role} column {column!r}: {suggestion(column, map(str, frame.columns))}")
+            raise UserError(f"{where} has no {role} column {column!r}: {suggest_names(column, map(str, frame.columns))}")
     for role, column in roles.pairs:
         if (lacking := (frame[column].isna() | (frame[column].astype(object) == "")).to_numpy()).any():
             raise UserError(f"{where}: {locate(int(lacking.argmax()), rows)} has no value in the {role} column {column!r}.")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.errors import UserError, check_names
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError, check_names
-from coterie.core.inputs import Inputs, several
+from coterie.core.layout import Inputs, has_several_inputs
 from coterie.data.array_labels import array_labels
 from coterie.data.federation import INPUTS, Federation, Samples
 from coterie.data.frames import ColumnRoles, Stated, mark_missing, table_of, with_words
@@ -178,7 +178,7 @@ def _groups_of_column(frame: "pd.DataFrame", client: str, column: str, where: st
 
 def _rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:
     """Samples in one array, and what provenance should tell of those that have several inputs."""
-    if not several(x):
+    if not has_several_inputs(x):
         return np.asarray(x), {}
     inputs = Inputs.of(x, where)
     return inputs.pack(x, where), {INPUTS: inputs.told()}

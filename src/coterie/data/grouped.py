@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle
+from coterie.core.rng import make_key, shuffle
 from coterie.data.assemble import check_count, check_enough, check_fractions
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import natural, shared_out
@@ -69,7 +69,7 @@ def drawn_groups(name: str, federation: Federation, groups: int, shares: Sequenc
     check_count(who, "groups", groups)
     if groups > n:
         raise UserError(f"{who}: {groups} groups need at least {groups} clients, not {n}.")
-    rank = shuffle(key(data_seed, name, "groups"), n)
+    rank = shuffle(make_key(data_seed, name, "groups"), n)
     if shares is None:
         group = rank % groups
     else:
@@ -77,8 +77,8 @@ def drawn_groups(name: str, federation: Federation, groups: int, shares: Sequenc
             raise UserError(f"{who}: shares={tuple(shares)} should be {groups} numbers above 0, one a group.")
         group = np.searchsorted(np.cumsum(shares)[:-1] / sum(shares), (rank + 0.5) / n, side="right")
     if moved > 0 and groups > 1:
-        movers = shuffle(key(data_seed, name, "drift"), n)[: round(moved * n)]
-        steps = 1 + shuffle(key(data_seed, name, "drift to"), n)[: len(movers)] % (groups - 1)
+        movers = shuffle(make_key(data_seed, name, "drift"), n)[: round(moved * n)]
+        steps = 1 + shuffle(make_key(data_seed, name, "drift to"), n)[: len(movers)] % (groups - 1)
         group = group.copy()
         group[movers] = (group[movers] + steps) % groups
     return group.astype(np.int64)

@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle
+from coterie.core.rng import make_key, shuffle
 from coterie.data.assemble import check_fractions
 from coterie.data.federation import SITES, Federation, Parts
 from coterie.data.scaling import Scaling
@@ -42,7 +42,7 @@ def heart(test: float = 0.2, validation: float = 0.0, *, _data_seed: int = 0) ->
     start = 0
     for name, file, rows in HOSPITALS:
         x, y = _read(file, rows)
-        train, held, tests = _stratified(y, test, validation, key(_data_seed, "heart", name))
+        train, held, tests = _stratified(y, test, validation, make_key(_data_seed, "heart", name))
         scalings[name] = Scaling.of(x[train])
         xs.append(scalings[name].apply(x))
         ys.append(y)
@@ -90,7 +90,7 @@ def _stratified(y: Ints, test: float, validation: float, seed: int) -> tuple[Int
     train, held, tests = [], [], []
     for c in np.unique(y):
         rows = np.flatnonzero(y == c)
-        rows = rows[shuffle(key(seed, int(c)), len(rows))]
+        rows = rows[shuffle(make_key(seed, int(c)), len(rows))]
         a = min(_nearest(test * len(rows)), len(rows) - 1)
         b = a + min(_nearest(validation * len(rows)), len(rows) - 1 - a)
         tests.append(rows[:a])

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError
 from coterie.data.files import missing_package
 from coterie.data.images import pixels, stacked
 from coterie.data.table import PARTS, Table, coded, numbered_classes

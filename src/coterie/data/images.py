@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.files import missing_package
 
 if TYPE_CHECKING:

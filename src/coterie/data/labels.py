@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array, Doubles
-from coterie.core.errors import UserError, suggestion
 from coterie.core.tasks import TaskName
 from coterie.data.table_files import FileRows, locate
 
@@ -63,7 +63,7 @@ def _stated_classes(column: Sequence[Any], name: str, classes: Sequence[str], wh
     for row, word in enumerate(words):
         if word not in known:
             raise UserError(
-                f"{where} has {word!r} in {locate(row, rows)}, which is no class of the label {name!r}: {suggestion(word, known)}"
+                f"{where} has {word!r} in {locate(row, rows)}, which is no class of the label {name!r}: {suggest_names(word, known)}"
             )
     return Labels(np.array([known[word] for word in words], dtype=np.int64), tuple(known))
 

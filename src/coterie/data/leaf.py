@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError, find_duplicate
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError, first_repeated
 from coterie.data.files import read_json_data
 from coterie.data.table import PARTS, Table, numbered_classes
 
@@ -73,7 +73,7 @@ def _users(path: Path) -> list[tuple[str, list[Any], list[Any]]]:
         isinstance(users, list) and isinstance(sizes, list) and isinstance(held, dict) and all(isinstance(user, str) for user in users)
     ):
         raise UserError(f"{path} is not in LEAF's form: users should be a list of names, num_samples a list, user_data an object.")
-    if (twice := first_repeated(users)) is not None:
+    if (twice := find_duplicate(users)) is not None:
         raise UserError(f"{path} names the user {twice!r} twice: its samples would count twice.")
     found = []
     for user, n in zip(users, sizes, strict=False):

@@ -4,9 +4,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.core.tasks import Task
 from coterie.data.assemble import check_count, check_fractions, client_ids, split_one
 from coterie.data.federation import Federation, Parts
@@ -45,9 +45,9 @@ def linear(
     ys: list[Array] = []
     parts, begin = [], 0
     for i, name in enumerate(ids):
-        weights = generator(key(_data_seed, "linear", "w", i % groups)).normal(size=(features, outputs))
-        n = int(generator(key(_data_seed, "linear", "size", name)).integers(max(samples // 2, 2), samples + samples // 2 + 1))
-        rng = generator(key(_data_seed, "linear", "x", name))
+        weights = make_generator(make_key(_data_seed, "linear", "w", i % groups)).normal(size=(features, outputs))
+        n = int(make_generator(make_key(_data_seed, "linear", "size", name)).integers(max(samples // 2, 2), samples + samples // 2 + 1))
+        rng = make_generator(make_key(_data_seed, "linear", "x", name))
         x = rng.normal(size=(n, features))
         said = x @ weights + noise * rng.normal(size=(n, outputs))
         xs.append(x.astype(np.float32))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
 from coterie.data.federation import TOKENS, Federation, Parts
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import Federation, Parts
 from coterie.data.mixing import appended, both_samples
 from coterie.data.preparing.prepared import DONE

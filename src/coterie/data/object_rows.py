@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError, suggestion
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 
 LABEL = "label"
 Columns = str | Sequence[str]  # of which an input is made
@@ -67,7 +67,7 @@ def _columns(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows
     blocks = {key: _listed(chosen) for key, chosen in wanted.items()} if isinstance(wanted, Mapping) else {"": _listed(wanted)}
     for name in [label, *(name for chosen in blocks.values() for name in chosen)]:
         if name not in names:
-            raise UserError(f"{where} has no column {name!r}: {suggestion(name, names)}")
+            raise UserError(f"{where} has no column {name!r}: {suggest_names(name, names)}")
     made = {key: _block(dataset, chosen) for key, chosen in blocks.items()}
     known = getattr(getattr(dataset, "features", {}).get(label), "names", None)
     y, classes = np.asarray(list(dataset[label])), tuple(map(str, known)) if known is not None else None

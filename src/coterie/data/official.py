@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle
+from coterie.core.rng import make_key, shuffle
 from coterie.data.federation import Federation, Parts
 from coterie.data.grouped import scenario
 from coterie.data.mixing import both_samples
@@ -39,7 +39,7 @@ def _dealt(federation: Federation, labels: Ints, data_seed: int) -> list[Array]:
     trained = [np.unique(federation.y[own]) for own in federation.train]
     for c in np.unique(labels).tolist():
         rows = np.flatnonzero(labels == c)
-        rows = rows[shuffle(key(data_seed, "official_test", c), len(rows))]
+        rows = rows[shuffle(make_key(data_seed, "official_test", c), len(rows))]
         holders = [k for k, classes in enumerate(trained) if c in classes]
         for k, piece in zip(holders, np.array_split(rows, max(len(holders), 1)), strict=False):
             held[k].append(piece)

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 from coterie.data.dataset import decoded
 from coterie.data.federation import INPUTS, Samples
 from coterie.data.files import read_npz

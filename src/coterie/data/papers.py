@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles, Ids, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key, shuffle
+from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.assemble import check_count, check_enough, check_fractions, divide
 from coterie.data.federation import Federation, Samples
 from coterie.data.mixing import joined
@@ -81,7 +81,7 @@ def letters(
     if not set(LETTERS) <= set(samples.classes):
         raise UserError(f"{who}: {samples.name!r} has no classes a to j; it divides femnist.")
     rows = [np.flatnonzero(samples.y == samples.classes.index(letter)) for letter in LETTERS]
-    wanted = generator(key(_data_seed, "letters", "sizes")).lognormal(4, 1, size=clients) + 5
+    wanted = make_generator(make_key(_data_seed, "letters", "sizes")).lognormal(4, 1, size=clients) + 5
     lists, shrunk = _dealt_letters(who, rows, wanted, classes, _data_seed)
     told = {
         "shrunk": {letter: round(float(s), 4) for letter, s in zip(LETTERS, shrunk, strict=True)},
@@ -108,7 +108,7 @@ def _dealt_letters(who: str, rows: list[Ints], wanted: Array, classes: int, data
     shrunk = np.where(demand <= counts, 1.0, (counts - held) / np.maximum(demand, 1e-12))
     lists: list[list[Array]] = [[] for _ in range(clients)]
     for c, own in enumerate(rows):
-        order, used = own[shuffle(key(data_seed, "letters", "order", c), len(own))], 0
+        order, used = own[shuffle(make_key(data_seed, "letters", "order", c), len(own))], 0
         for u in np.flatnonzero((holds == c).any(axis=1)):
             n = int(wanted[u] / classes) if shrunk[c] == 1 else 1 + int(shrunk[c] * wanted[u] / classes)
             lists[u].append(order[used : used + n])
@@ -145,7 +145,7 @@ def fedex_noise(
     other = _source(f"cifar10(side={side},grey=true)")
     if images > len(other.y):
         raise UserError(f"{who}: images={images} is more than the {len(other.y)} training images of CIFAR-10.")
-    drawn = np.sort(shuffle(key(_data_seed, "fedex_noise", "images"), len(other.y))[:images])
+    drawn = np.sort(shuffle(make_key(_data_seed, "fedex_noise", "images"), len(other.y))[:images])
     photographs = replace(other, x=other.x[drawn], y=other.y[drawn])
     digits = shards(samples, clients - noisy, 2, test, validation, _data_seed=_data_seed)
     noise = shards(photographs, noisy, 2, test, validation, _data_seed=_data_seed)
@@ -180,7 +180,7 @@ def intents(
         raise UserError(
             f"{who}: fewest={fewest} and most={most} should run upwards from 1 to the {len(present)} classes of {samples.name!r}."
         )
-    rng = generator(key(_data_seed, "intents"))
+    rng = make_generator(make_key(_data_seed, "intents"))
     held = [set(rng.choice(present, int(rng.integers(fewest, most + 1)), replace=False).tolist()) for _ in range(clients)]
     for c in present.tolist():
         if not any(c in own for own in held):
@@ -199,7 +199,7 @@ def _slots(classes: int, clients: int, places: int) -> Ints:
 def _powerlaw_lists(who: str, samples: Samples, clients: int, places: int, data_seed: int) -> list[Ints]:
     present = np.unique(samples.y)
     rows = [np.flatnonzero(samples.y == c) for c in present]
-    rows = [r[shuffle(key(data_seed, "powerlaw", "order", int(c)), len(r))] for c, r in zip(present, rows, strict=True)]
+    rows = [r[shuffle(make_key(data_seed, "powerlaw", "order", int(c)), len(r))] for c, r in zip(present, rows, strict=True)]
     counts = np.array([len(r) for r in rows])
     classes, slots = len(present), _slots(len(present), clients, places)
     if (slots > counts).any():
@@ -212,7 +212,7 @@ def _powerlaw_lists(who: str, samples: Samples, clients: int, places: int, data_
 
     # p has one entry for each (class, ring, place): client u is on ring u // C. Places without a client are struck out.
     rings = -(-clients // classes)
-    p = generator(key(data_seed, "powerlaw", "p")).lognormal(0, 2, size=(classes, rings, places))
+    p = make_generator(make_key(data_seed, "powerlaw", "p")).lognormal(0, 2, size=(classes, rings, places))
     client = (np.arange(classes)[:, None, None] - np.arange(places)) % classes + classes * np.arange(rings)[:, None]
     p = np.where(client < clients, p, 0.0)
     totals = p.sum(axis=(1, 2), keepdims=True)

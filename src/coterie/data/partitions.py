@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key, shuffle
+from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.assemble import (
     check_count,
     check_enough,
@@ -48,9 +48,9 @@ def shards(
     n, count = len(samples.y), clients * per_client
     if count > n:
         raise UserError(f"{who}: {clients} clients with {per_client} shards each need {count} samples and {samples.name!r} has {n}.")
-    kept = shuffle(key(_data_seed, "shards", "order"), n)[: count * (n // count)]
+    kept = shuffle(make_key(_data_seed, "shards", "order"), n)[: count * (n // count)]
     cut = kept[np.argsort(samples.y[kept], kind="stable")].reshape(count, -1)  # (shards, samples in a shard)
-    dealt = shuffle(key(_data_seed, "shards", "deal"), count).reshape(clients, per_client)
+    dealt = shuffle(make_key(_data_seed, "shards", "deal"), count).reshape(clients, per_client)
     return divide(samples, [cut[own].ravel() for own in dealt], "shards", test=test, validation=validation, data_seed=_data_seed)
 
 
@@ -69,8 +69,8 @@ def dirichlet(
     held: list[list[Array]] = [[] for _ in range(clients)]
     for c in np.unique(samples.y).tolist():
         rows = np.flatnonzero(samples.y == c)
-        rows = rows[shuffle(key(_data_seed, "dirichlet", "order", c), len(rows))]
-        amounts = generator(key(_data_seed, "dirichlet", "amounts", c)).dirichlet(np.full(clients, alpha))
+        rows = rows[shuffle(make_key(_data_seed, "dirichlet", "order", c), len(rows))]
+        amounts = make_generator(make_key(_data_seed, "dirichlet", "amounts", c)).dirichlet(np.full(clients, alpha))
         cuts = np.rint(np.cumsum(amounts)[:-1] * len(rows)).astype(np.int64)
         for own, piece in zip(held, np.split(rows, cuts), strict=True):
             own.append(piece)
@@ -90,8 +90,8 @@ def quantity(
     check_positive(who, "alpha", alpha, most=1e9)
     check_enough(who, samples, clients)
     check_fractions(who, test, validation)
-    order = shuffle(key(_data_seed, "quantity", "order"), len(samples.y))
-    amounts = generator(key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
+    order = shuffle(make_key(_data_seed, "quantity", "order"), len(samples.y))
+    amounts = make_generator(make_key(_data_seed, "quantity", "amounts")).dirichlet(np.full(clients, alpha))
     lists: list[Array] = list(np.split(order, np.rint(np.cumsum(amounts)[:-1] * len(order)).astype(np.int64)))
     moved = feed_the_empty(lists)
     return divide(samples, lists, "quantity", test=test, validation=validation, data_seed=_data_seed, provenance={"moved": moved})
@@ -111,9 +111,9 @@ def pathological(
     present = np.unique(samples.y)
     if classes > len(present):
         raise UserError(f"{who}: classes={classes} is more than the {len(present)} classes that {samples.name!r} has.")
-    order = present[shuffle(key(_data_seed, "pathological", "classes"), len(present))]
+    order = present[shuffle(make_key(_data_seed, "pathological", "classes"), len(present))]
     deck = order[np.arange(clients * classes) % len(order)].reshape(clients, classes)
-    dealt = deck[shuffle(key(_data_seed, "pathological", "deal"), clients)]
+    dealt = deck[shuffle(make_key(_data_seed, "pathological", "deal"), clients)]
     lists = by_holders(who, samples, dealt.tolist(), _data_seed)
     return divide(samples, lists, "pathological", test=test, validation=validation, data_seed=_data_seed)
 
@@ -155,7 +155,7 @@ def natural(
         check_count(who, "clients", clients)
         if clients > len(kept):
             raise UserError(f"{who}: {samples.name!r} has {len(kept)} clients with at least {least} samples, not {clients}; ask for fewer.")
-        kept = np.sort(kept[shuffle(key(_data_seed, "natural", "clients"), len(kept))[:clients]])
+        kept = np.sort(kept[shuffle(make_key(_data_seed, "natural", "clients"), len(kept))[:clients]])
     if not len(kept):
         raise UserError(f"{who}: no client of {samples.name!r} has {least} samples; use a smaller least.")
     ids = tuple(samples.owner_names[i] for i in kept)
@@ -221,7 +221,7 @@ def by_holders(who: str, samples: Samples, classes: Sequence[Sequence[int]], dat
             raise UserError(f"{who}: {len(rows)} samples of class {name!r} cannot serve {len(holders)} clients; use fewer clients.")
         if not holders:
             continue
-        order = rows[shuffle(key(data_seed, "holders", c), len(rows))]
+        order = rows[shuffle(make_key(data_seed, "holders", c), len(rows))]
         for i, piece in zip(holders, np.array_split(order, len(holders)), strict=True):
             lists[i].append(piece)
     return [np.concatenate(own) for own in lists]
@@ -234,7 +234,7 @@ def shared_out(samples: Samples, how: str, clients: int, test: float, validation
 
 def shares(n: int, clients: int, data_seed: int, purpose: str) -> list[Ints]:
     """range(n) in random order, cut into equal shares (to within one)."""
-    return list(np.array_split(shuffle(key(data_seed, purpose, "order"), n), clients))
+    return list(np.array_split(shuffle(make_key(data_seed, purpose, "order"), n), clients))
 
 
 def feed_the_empty(lists: list[Array]) -> int:

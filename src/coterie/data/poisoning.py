@@ -5,10 +5,10 @@ A changed sample is a new one, behind those that are there, so that a sample whi
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints
-from coterie.core.attacks import Attack, Backdoor
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle, word
+from coterie.core.rng import hash_word, make_key, shuffle
+from coterie.core.simulation import Attack, Backdoor
 from coterie.data.federation import Federation, Parts
 
 MARKED = 20  # one feature in so many carries a backdoor's mark, and at least one
@@ -22,7 +22,7 @@ def poisoned(federation: Federation, attack: Attack, hostile: Ids, seed: int) ->
     end = len(federation.y)
     for client in hostile.tolist():
         rows = lists[client]
-        x, y = _falsified(federation, attack, rows, seed, word(federation.ids[client]))
+        x, y = _falsified(federation, attack, rows, seed, hash_word(federation.ids[client]))
         lists[client] = end + np.arange(len(rows))
         end += len(rows)
         features.append(x)
@@ -71,10 +71,10 @@ def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, cl
             raise UserError(
                 f"The backdoor's target {attack.target} is no class of {federation.name!r}, which has {classes}: use a lower one."
             )
-        chosen = np.sort(shuffle(key(seed, "backdoor", client), len(rows))[: (len(rows) + 1) // 2])
+        chosen = np.sort(shuffle(make_key(seed, "backdoor", client), len(rows))[: (len(rows) + 1) // 2])
         x, y = np.array(x), np.array(y)
         x[chosen], y[chosen] = marked(federation, rows[chosen]), attack.target
         return x, y
     if attack.collude:
         return x, classes - 1 - y
-    return x, (y + 1 + key(seed, "label flip", client) % max(classes - 1, 1)) % classes
+    return x, (y + 1 + make_key(seed, "label flip", client) % max(classes - 1, 1)) % classes

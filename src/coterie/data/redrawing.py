@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.content import contents
 from coterie.data.federation import Federation

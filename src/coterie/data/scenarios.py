@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key, shuffle
+from coterie.core.rng import make_generator, make_key, shuffle
 from coterie.data.assemble import check_count, check_positive
 from coterie.data.federation import SITES, Federation, Parts
 from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
@@ -50,7 +50,7 @@ def labelswap(
             f"use at most {1 + classes // (2 * pairs)} groups."
         )
     group = drawn_groups("labelswap", federation, groups, shares, _data_seed, _moved)
-    order = shuffle(key(_data_seed, "labelswap", "pairs"), classes)[: 2 * pairs * (groups - 1)]
+    order = shuffle(make_key(_data_seed, "labelswap", "pairs"), classes)[: 2 * pairs * (groups - 1)]
     drawn = order.reshape(groups - 1, pairs, 2)  # the pairs of groups 1, 2, ...
     y = federation.y.copy()
     for g in range(1, groups):
@@ -75,7 +75,7 @@ def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, 
         raise UserError(f"Scenario 'labelsubset': {groups} groups cannot share the {classes} classes of {federation.name!r}.")
     group = drawn_groups("labelsubset", federation, groups, shares, _data_seed, _moved)
     owner = np.empty(classes, np.int64)  # the group that holds a class
-    owner[shuffle(key(_data_seed, "labelsubset", "classes"), classes)] = np.arange(classes) % groups
+    owner[shuffle(make_key(_data_seed, "labelsubset", "classes"), classes)] = np.arange(classes) % groups
     parts = {name: _of_classes(federation, federation.part(name), group, owner) for name in _part_names(federation)}
     dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
     held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
@@ -110,7 +110,7 @@ def noise(
     for client in np.flatnonzero(group > 0).tolist():
         own = held_by(federation, [client])
         level = strength * group[client] / max(groups - 1, 1)
-        rng = generator(key(_data_seed, "noise", federation.ids[client]))
+        rng = make_generator(make_key(_data_seed, "noise", federation.ids[client]))
         made = x[own] + level * rng.normal(size=x[own].shape) if kind == "gaussian" else x[own] * (rng.random(x[own].shape) >= level)
         x[own] = np.clip(made, 0, 1) if pixels else made
     return regrouped(federation, "noise", group, {"groups": f"{kind} noise of {strength:g} g / {max(groups - 1, 1)}"}, x=x)
@@ -179,7 +179,7 @@ def sites(federation: Federation, count: int = 4, first: int | None = None, *, _
         raise UserError(f"{who}: {count} sites need at least {count} clients, not {n}.")
     if first is not None and not (count > 1 and 1 <= first <= n - count + 1):
         raise UserError(f"{who}: first={first} of {n} clients should leave at least one client for each of the other {count - 1} sites.")
-    order = shuffle(key(_data_seed, "sites"), n)
+    order = shuffle(make_key(_data_seed, "sites"), n)
     number = np.empty(n, dtype=np.int64)
     if first is None:
         number[order] = np.arange(n) % count

@@ -21,9 +21,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
+from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError, suggestion
-from coterie.core.plain import as_json
 from coterie.data.federation import Federation
 from coterie.data.preparing.columns import Columns, TableColumn
 from coterie.data.preparing.preparation import Preparation
@@ -133,7 +133,7 @@ class Schema:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return as_json(self.told())
+        return to_json_line(self.told())
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -169,7 +169,7 @@ def check(own: Schema, schema: Schema, where: str, other: str = "the federation"
     for name in known:
         if name not in found:
             left = [each for each in found if each not in known]
-            raise UserError(f"{where} lacks the column {name!r} of {other}: {suggestion(name, left) if left else 'add it.'}")
+            raise UserError(f"{where} lacks the column {name!r} of {other}: {suggest_names(name, left) if left else 'add it.'}")
     for name, column in found.items():
         if name not in known:
             raise UserError(f"{where} has a column {name!r} that {other} does not know: drop it with drop={name!r}.")
@@ -183,7 +183,7 @@ def check(own: Schema, schema: Schema, where: str, other: str = "the federation"
     for word in own.classes:
         if word not in schema.classes:
             what = {"classification": "class", "multilabel": "label"}.get(own.task, "target")
-            raise UserError(f"{where} has a {what} {word!r} that {other} does not know: {suggestion(word, schema.classes)}")
+            raise UserError(f"{where} has a {what} {word!r} that {other} does not know: {suggest_names(word, schema.classes)}")
     if own.task != "classification" and len(own.classes) != len(schema.classes):
         lacking = next(word for word in schema.classes if word not in own.classes)
         raise UserError(f"{where} lacks the label {lacking!r} of {other}.")
@@ -196,7 +196,7 @@ def _check_column(own: SchemaColumn, column: SchemaColumn, where: str, other: st
     for word in own.categories:
         if word not in column.categories:
             raise UserError(
-                f"{where} has {word!r} in column {own.name!r}, a word that {other} does not know: {suggestion(word, column.categories)}"
+                f"{where} has {word!r} in column {own.name!r}, a word that {other} does not know: {suggest_names(word, column.categories)}"
             )
 
 

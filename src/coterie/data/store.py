@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
+from coterie._util.errors import UserError
+from coterie._util.files import hash_text
+from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Array
-from coterie.core.disk import text_hash
-from coterie.core.errors import UserError
-from coterie.core.plain import as_json
 from coterie.core.tasks import Task
 from coterie.data.content import array_hash
 from coterie.data.federation import Samples
@@ -54,7 +54,7 @@ def sound(folder: Path) -> bool:
         about = json.loads((folder / ABOUT).read_text())
         told = about.pop("sha256", None)
         hashes: Mapping[str, str] = about.get("hashes", {})  # none: from before they were written
-        same = told == (text_hash(as_json(about)) if hashes else None)
+        same = told == (hash_text(to_json_line(about)) if hashes else None)
         return same and all(array_hash(_map(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, EOFError, AttributeError):
         return False
@@ -135,7 +135,7 @@ def _describe(work: Path, about: Mapping[str, Any]) -> None:
     """Write what is not an array, with the hashes of what is."""
     hashes = {path.stem: array_hash(_map(path)) for path in sorted(work.glob("*.npy"))}
     tree = json.loads(json.dumps({**about, "hashes": hashes}))
-    (work / ABOUT).write_text(json.dumps({**tree, "sha256": text_hash(as_json(tree))}))
+    (work / ABOUT).write_text(json.dumps({**tree, "sha256": hash_text(to_json_line(tree))}))
 
 
 def _write(path: Path, array: Array, scaled: bool) -> None:

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.data.assemble import check_count, check_fractions, client_ids, split_parts
 from coterie.data.drawn import drawn_arrays
 from coterie.data.federation import Federation, Parts
@@ -95,27 +95,27 @@ def synthetic(
 
 def _size(seed: int, name: str, most: int | None) -> int:
     """n_k."""
-    size = int(generator(key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
+    size = int(make_generator(make_key(seed, "synthetic", "size", name)).lognormal(4, 2)) + 50
     return size if most is None else min(size, most)
 
 
 def _model(seed: int, name: str, alpha: float, beta: float, per_class: bool) -> tuple[Doubles, Doubles]:
     """(60,) v_k, and (61, 10) W_k with b_k as its last row."""
-    shifts = alpha * generator(key(seed, "synthetic", "u", name)).normal(size=CLASSES if per_class else 1)  # (10,) or (1,): u_k
-    centre = beta * generator(key(seed, "synthetic", "B", name)).normal()
-    mean = centre + generator(key(seed, "synthetic", "v", name)).normal(size=DIMENSIONS)
-    return mean, generator(key(seed, "synthetic", "W, b", name)).normal(size=(DIMENSIONS + 1, CLASSES)) + shifts
+    shifts = alpha * make_generator(make_key(seed, "synthetic", "u", name)).normal(size=CLASSES if per_class else 1)  # (10,) or (1,): u_k
+    centre = beta * make_generator(make_key(seed, "synthetic", "B", name)).normal()
+    mean = centre + make_generator(make_key(seed, "synthetic", "v", name)).normal(size=DIMENSIONS)
+    return mean, make_generator(make_key(seed, "synthetic", "W, b", name)).normal(size=(DIMENSIONS + 1, CLASSES)) + shifts
 
 
 @lru_cache(maxsize=1)
 def _iid_model(seed: int) -> tuple[Doubles, Doubles]:
     """The same for everybody."""
-    return np.zeros(DIMENSIONS), generator(key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
+    return np.zeros(DIMENSIONS), make_generator(make_key(seed, "synthetic", "iid", "W, b")).normal(size=(DIMENSIONS + 1, CLASSES))
 
 
 def _samples(seed: int, name: str, n: int, mean: Doubles, model: Doubles) -> tuple[Floats, Ints]:
     """x ~ N(mean, diag(j^-1.2)) and the label the model gives it; the last row of the model is b."""
     deviations = np.arange(1, DIMENSIONS + 1) ** -0.6  # the square root of the covariance's diagonal
-    x = mean + deviations * generator(key(seed, "synthetic", "x", name)).normal(size=(n, DIMENSIONS))
+    x = mean + deviations * make_generator(make_key(seed, "synthetic", "x", name)).normal(size=(n, DIMENSIONS))
     y = np.argmax(x @ model[:-1] + model[-1], axis=1)
     return x.astype(np.float32), y.astype(np.int64)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError
 from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
 from coterie.data.preparing.prepared import has_gaps

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError, suggestion
 from coterie.data.files import file_bytes
 from coterie.data.folder import data_folders, find_path
 
@@ -304,6 +304,6 @@ def check_alike(files: Sequence[Path], heads: Sequence[Sequence[str]], needed: S
         if missing := [name for name in first if name not in head]:
             own = [name for name in head if name not in first]
             where = f"that {files[0].name} has" if needed is None else "that is needed"
-            raise UserError(f"{file} lacks the column {missing[0]!r} {where}: {suggestion(missing[0], own)}")
+            raise UserError(f"{file} lacks the column {missing[0]!r} {where}: {suggest_names(missing[0], own)}")
         if needed is None and (more := [name for name in head if name not in first and name not in ignored]):
             raise UserError(f"{file} has a column {more[0]!r} that {files[0].name} lacks: rename it, or drop it with drop={more[0]!r}.")

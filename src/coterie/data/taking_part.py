@@ -5,9 +5,9 @@ That depends on the data seed and on the clients' names alone, so that whoever p
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
-from coterie.core.errors import UserError
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 from coterie.core.roster import Roster
 
 
@@ -18,7 +18,7 @@ def unseen_clients(ids: tuple[str, ...], share: float, data_seed: int) -> Ids:
     if count >= len(ids):
         raise UserError(f"unseen={share:g} would leave none of {len(ids)} clients to train: give a smaller share, or more clients.")
     everybody = Roster.of(ids, np.ones(len(ids), dtype=np.int64))
-    return everybody.lowest(key(data_seed, "unseen"), everybody.clients, count)
+    return everybody.lowest(make_key(data_seed, "unseen"), everybody.clients, count)
 
 
 def check_unseen(share: float) -> None:

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie._util.errors import UserError
+from coterie._util.files import hash_file
 from coterie.core.arrays import Array, Floats
-from coterie.core.disk import file_hash
-from coterie.core.errors import UserError
-from coterie.core.rng import word
+from coterie.core.rng import hash_word
 from coterie.data.assemble import check_count
 from coterie.data.files import read_text
 from coterie.data.folder import find_path
@@ -48,7 +48,7 @@ class Wording:
     def settings(self) -> dict[str, Any]:
         """What decoded features depend on, what stands in the word list among it."""
         file = find_path(self.words) if self.words is not None else None
-        told = {**asdict(self), "words_file": file_hash(file) if file is not None and file.is_file() else None}
+        told = {**asdict(self), "words_file": hash_file(file) if file is not None and file.is_file() else None}
         if self.tokenizer is None:
             del told["tokenizer"]  # what was decoded before there were any is found again
         else:
@@ -104,5 +104,5 @@ def tokens(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[st
     for row, text in zip(made, texts, strict=True):
         found = _WORD.findall(text.lower())[-length:]
         if found:
-            row[-len(found) :] = [2 + word(w) % max(vocabulary - 2, 1) if known is None else known.get(w, UNKNOWN) for w in found]
+            row[-len(found) :] = [2 + hash_word(w) % max(vocabulary - 2, 1) if known is None else known.get(w, UNKNOWN) for w in found]
     return made

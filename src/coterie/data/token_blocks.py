@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.federation import TOKENS, TRAIN
 from coterie.data.table import Table

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.disk import file_hash
-from coterie.core.errors import UserError
-from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
+from coterie._util.errors import UserError
+from coterie._util.files import hash_file
+from coterie._util.pretrained import find_gguf_file, import_transformers, load_pretrained, suppress_stderr
 
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt")
 
@@ -28,13 +28,15 @@ def tokenised(texts: Sequence[str], where: str, length: int) -> npt.NDArray[np.i
 @lru_cache(maxsize=2)
 def tokenizer_at(where: str) -> Any:
     """The tokenizer of a folder or of a name on the hub."""
-    kind = transformers_of("A tokenizer").AutoTokenizer
+    kind = import_transformers("A tokenizer").AutoTokenizer
     if (folder := Path(where).expanduser()).is_dir() and not tokenizer_files(where):
         raise UserError(f"Folder {str(folder)!r} holds no tokenizer ({', '.join(FILES[:2])} or vocab.txt): fetch it beside the weights.")
-    home, file = gguf_file("A tokenizer", where)
+    home, file = find_gguf_file("A tokenizer", where)
     options = {} if file is None else {"gguf_file": file}
-    with quietly():
-        return found("A tokenizer", home, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here, **options))
+    with suppress_stderr():
+        return load_pretrained(
+            "A tokenizer", home, "tokenizer", lambda place, here: kind.from_pretrained(place, local_files_only=here, **options)
+        )
 
 
 def tokenizer_files(where: str) -> list[Path]:
@@ -51,4 +53,4 @@ def tokenizer_files(where: str) -> list[Path]:
 def tokenizer_hash(where: str) -> str:
     """What decoded tokens depend on: what stands in the files, or the name on the hub."""
     files = tokenizer_files(where)
-    return hashlib.sha256("".join(map(file_hash, files)).encode()).hexdigest() if files else where
+    return hashlib.sha256("".join(map(hash_file, files)).encode()).hexdigest() if files else where

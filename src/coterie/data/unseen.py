@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids
-from coterie.core.errors import UserError
 from coterie.core.specs import Spec, parse_path
 from coterie.data.federation import Federation, Parts
 from coterie.data.grouped import scenario

@@ -1,7 +1,4 @@
-"""Certificates of a federation: when they end, and new ones for the same keys.
-
-A certificate is public and the key stays where it is, so that a renewed one may travel by any way.
-"""
+"""Certificates of a federation: expiry, renewal, revocation of sites, and the check of a site's kit before it is used."""
 
 import json
 import shutil
@@ -11,20 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.x509.oid import NameOID
 
-from coterie.core.disk import write_whole
-from coterie.core.errors import UserError, check_names
-from coterie.core.json_object import read_object
-from coterie.core.locks import locked
-from coterie.deploy.federation import PROJECT, FederationFolder
+from coterie._util.errors import UserError, check_names, suggest_names
+from coterie._util.files import write_atomic
+from coterie._util.json_io import format_json, read_json_object
+from coterie._util.locks import lock_file
 from coterie.deploy.files import keep_private
+from coterie.deploy.server.federation import FEDERATION_FILE, PROJECT, FederationFolder
 
 DAYS = 360  # of a certificate
+
+
 AUTHORITY = ("root_cert", "root_pri_key")  # its part of FLARE's file
-SOON = timedelta(days=30)
+
+
+EXPIRY_WARNING = timedelta(days=30)
+
+
 DRAFT = "draft-"  # before the names of folders in which kits are made
+
+
 SERVER, OPERATOR = "server", "operator"  # no site may be called so
 
 
@@ -36,7 +43,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise UserError(f"{path} is no certificate that can be read ({error}): restore it from a copy.") from error
 
 
-def authority(federation: FederationFolder) -> tuple[x509.Certificate, RSAPrivateKey]:
+def load_authority(federation: FederationFolder) -> tuple[x509.Certificate, RSAPrivateKey]:
     """The certificate that all others rest on, and its key."""
     path = federation.authority_file
     try:
@@ -54,7 +61,7 @@ def write_authority(federation: FederationFolder, state: Mapping[str, Any]) -> N
     path = federation.authority_file
     for folder in (path.parent.parent, path.parent):
         folder.mkdir(exist_ok=True, mode=0o700)
-    write_whole(path, json.dumps({name: state[name] for name in AUTHORITY}), 0o600)
+    write_atomic(path, json.dumps({name: state[name] for name in AUTHORITY}), 0o600)
 
 
 def keep_only_authority(federation: FederationFolder) -> None:
@@ -62,30 +69,32 @@ def keep_only_authority(federation: FederationFolder) -> None:
     if not federation.authority.is_dir():
         return
     keep_private(federation.authority)
-    with locked(federation.authority):  # kits may be in the making
+    with lock_file(federation.authority):  # kits may be in the making
         for left in (*federation.authority.glob(f"{DRAFT}*"), *federation.authority.glob(f"{PROJECT}/prod_*")):
             shutil.rmtree(left)
         if federation.authority_file.is_file():
-            state = read_object(federation.authority_file, **dict.fromkeys(AUTHORITY, str))
+            state = read_json_object(federation.authority_file, **dict.fromkeys(AUTHORITY, str))
             if state.keys() - set(AUTHORITY):
                 write_authority(federation, state)
 
 
-def certificate_paths(federation: FederationFolder) -> dict[str, Path]:
+def list_certificate_paths(federation: FederationFolder) -> dict[str, Path]:
     """The server's, the operator's and every site's, as far as they are here: a kit may have been moved away."""
     named = {SERVER: federation.server / "startup" / "server.crt", OPERATOR: federation.admin / "startup" / "client.crt"}
     return named | {site: path for site in federation.sites if (path := federation.kit(site) / "startup" / "client.crt").is_file()}
 
 
-def ending(federation: FederationFolder, within: timedelta = SOON) -> dict[str, datetime]:
+def find_expiring(federation: FederationFolder, within: timedelta = EXPIRY_WARNING) -> dict[str, datetime]:
     """Whose certificates have ended or will soon, and when."""
-    found = {name: read_certificate(path).not_valid_after_utc for name, path in certificate_paths(federation).items() if path.is_file()}
+    found = {
+        name: read_certificate(path).not_valid_after_utc for name, path in list_certificate_paths(federation).items() if path.is_file()
+    }
     return {name: ends for name, ends in found.items() if ends < datetime.now(UTC) + within}
 
 
 def check_server_certificate(federation: FederationFolder) -> None:
     """Refuse a server whose certificate does not count today: its sites would wait for ever."""
-    path = certificate_paths(federation)[SERVER]
+    path = list_certificate_paths(federation)[SERVER]
     if not path.is_file():
         raise UserError(f"{federation.server} is not whole: it lacks startup/server.crt; restore the folder from a copy.")
     renewal = f"renew it with 'coterie federation renew {federation.folder}'"
@@ -114,18 +123,18 @@ def check_dates(certificate: x509.Certificate, what: str, remedy: str) -> None:
         raise UserError(f"{what} ended on {ends:%Y-%m-%d}: {remedy}.")
 
 
-def renew(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
+def renew_certificates(federation: FederationFolder, names: Sequence[str] = (), days: int = DAYS) -> Iterator[tuple[str, Path, datetime]]:
     """Certificates anew, for the keys that were certified before: whose, where, until when. All that are here, unless some are named."""
-    paths = certificate_paths(federation)
+    paths = list_certificate_paths(federation)
     for name in names:
         if name in federation.sites and name not in paths:
             place = federation.kit(name) / "startup" / "client.crt"
             raise UserError(f"The kit of {name} is not here: have a copy of its startup/client.crt sent, and put it at {place}.")
     check_names(names, paths, "certificate")
     keep_only_authority(federation)
-    root, key = authority(federation)
+    root, key = load_authority(federation)
     for name in names or paths:
-        made = _anew(read_certificate(paths[name]), root, key, days)
+        made = _reissue(read_certificate(paths[name]), root, key, days)
         draft = paths[name].with_suffix(".new")
         draft.touch(mode=0o600)
         draft.write_bytes(made.public_bytes(serialization.Encoding.PEM))
@@ -133,7 +142,7 @@ def renew(federation: FederationFolder, names: Sequence[str] = (), days: int = D
         yield name, paths[name], made.not_valid_after_utc
 
 
-def _anew(old: x509.Certificate, root: x509.Certificate, key: RSAPrivateKey, days: int) -> x509.Certificate:
+def _reissue(old: x509.Certificate, root: x509.Certificate, key: RSAPrivateKey, days: int) -> x509.Certificate:
     """The same subject, key and extensions for so many days more, and never longer than the authority itself."""
     now = datetime.now(UTC)
     ends = min(now + timedelta(days=days), root.not_valid_after_utc)
@@ -144,3 +153,85 @@ def _anew(old: x509.Certificate, root: x509.Certificate, key: RSAPrivateKey, day
     for extension in old.extensions:
         made = made.add_extension(extension.value, extension.critical)
     return made.sign(key, hashes.SHA256())
+
+
+NEEDED_FILES = (
+    "startup/fed_client.json",
+    "startup/client.crt",
+    "startup/client.key",
+    "startup/rootCA.pem",
+    "local/resources.json",
+    "kit.json",
+)
+
+
+def check_kit(kit: Path) -> tuple[str, str]:
+    """The site and the server that a kit is for, if it is whole, unexpired and fits together."""
+    missing = [name for name in NEEDED_FILES if not (kit / name).is_file()]
+    if missing == ["startup/client.key"]:
+        raise UserError(
+            f"The kit {kit} has no key: put the client.key that this site made with 'coterie federation request' into startup/."
+        )
+    if missing:
+        raise UserError(
+            f"{kit} is not a site's kit: it lacks {missing[0]}; take the folder that 'coterie federation init' made for the site."
+        )
+    told = read_json_object(kit / "kit.json", site=str, server=str)
+    own, root = (read_certificate(kit / "startup" / name) for name in ("client.crt", "rootCA.pem"))
+    named = own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+    if named != told["site"]:
+        raise UserError(f"The certificate in {kit} is of {named!r}, the kit is for {told['site']!r}: ask the operator for a new kit.")
+    try:
+        own.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(f"The certificate in {kit} is not of the federation's authority: ask the operator for a new kit.") from error
+    renewal = "ask the operator for a new one ('coterie federation renew'); it takes the place of startup/client.crt"
+    check_dates(own, f"The certificate in {kit}", renewal)
+    check_dates(root, f"The certificate of the authority in {kit}", "ask the operator for a kit of a new federation")
+    key = serialization.load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
+    if key.public_key() != own.public_key():
+        raise UserError(f"The key in {kit} does not fit its certificate: put the one there that the certificate was asked with.")
+    return str(told["site"]), str(told["server"])
+
+
+DISABLED_FILE = "disabled_clients.json"  # FLARE reads it when the server starts
+
+
+def revoke_site(federation: FederationFolder, site: str) -> FederationFolder:
+    """Take a site out for good; jobs that run now see it at their next question."""
+    if site not in federation.sites:
+        raise UserError(f"The federation {federation.folder} has no site {site!r}: {suggest_names(site, federation.sites)}")
+    left = federation.but(sites=tuple(name for name in federation.sites if name != site), removed=(*federation.removed, site))
+    left.write()
+    write_disabled(left)
+    return left
+
+
+def restore_site(federation: FederationFolder, site: str) -> FederationFolder:
+    """A removed site may come in again, with the certificate that it had."""
+    back = federation.but(sites=(*federation.sites, site), removed=tuple(name for name in federation.removed if name != site))
+    back.write()
+    write_disabled(back)
+    return back
+
+
+def write_disabled(federation: FederationFolder) -> None:
+    """For the next start of the server."""
+    write_atomic(federation.server / DISABLED_FILE, format_json({"disabled_clients": sorted(federation.removed)}), 0o600)
+
+
+class RevokedSites:
+    """The removed sites as the federation's file says now; looked at often, so it is read only when it has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._seen, self._names = folder / FEDERATION_FILE, -1, frozenset[str]()
+
+    def __call__(self) -> frozenset[str]:
+        try:
+            changed = self.path.stat().st_mtime_ns
+            if changed != self._seen:
+                self._names = frozenset(json.loads(self.path.read_text(encoding="utf-8"))["removed"])
+                self._seen = changed
+        except (OSError, ValueError, KeyError):
+            pass  # being written, or gone: what was known counts
+        return self._names

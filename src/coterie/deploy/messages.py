@@ -1,34 +1,88 @@
-"""What crosses the wire between a server and a site, as safetensors bytes with a JSON header. No pickle; only kinds that are listed here.
+"""Messages between the server and the sites: what crosses the wire, as safetensors bytes with a JSON header.
 
-How asks are cut for a site is in `parcels`. Every message names the run and the hash of its order; names and texts are bounded where a
-message is read, whoever sent it.
+No pickle is used, and only the listed kinds are read. Asks are cut for each site, so that it gets only the models its clients need.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, TypeVar
 
-from coterie.core.arrays import Array
-from coterie.core.asks import Error, Errors, Evaluate, Evaluated, Gradient, Gradients, Losses, LossTable, Share, Train, Trained
+import numpy as np
+
+from coterie.core.arrays import Array, Ids, Ints
+from coterie.core.asks import (
+    Ask,
+    AskErrors,
+    Errors,
+    Evaluate,
+    Evaluated,
+    Gradient,
+    Gradients,
+    Losses,
+    LossTable,
+    ModelAsk,
+    Reply,
+    Share,
+    Train,
+    Trained,
+)
 from coterie.core.local import Local
-from coterie.core.serving import Mixture, Serving
+from coterie.core.serving import COMBINED, Combiner, Mixture, Serving
 from coterie.core.sketches import Sketch
-from coterie.core.trees import UnknownKindError, pack, unpack
+from coterie.core.states import UnknownKindError, pack, unpack
 from coterie.data.schema import Schema
-from coterie.deploy.denied import Denied
-from coterie.deploy.names import LONGEST_TEXT, escape_text, is_name
-from coterie.engines.engine import Stamped
-from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online, OwnExpert
-from coterie.methods.ditto import Beside
-from coterie.methods.moon import Contrast
+from coterie.deploy.files import LONGEST_TEXT, escape_text, is_name
+from coterie.engines.engine import StampedAsk
+from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online, OwnExpert
+from coterie.methods.ditto import DittoRule
+from coterie.methods.moon import MOONRule
+
+
+@dataclass(frozen=True)
+class Denial:
+    """Why an ask has no reply, in one sentence that may leave the site."""
+
+    reason: str
+    # the site does not want to, no longer may, could not, or has not approved the order yet
+    cause: Literal["policy", "budget", "failure", "pending"] = "policy"
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def get_version() -> str:
+    """The version of the package; what runs from a source tree says so."""
+    try:
+        return version("coterie")
+    except PackageNotFoundError:
+        return "source"
+
+
+@dataclass(frozen=True)
+class OversizedMessage:
+    """In the place of a message: it was larger than it can be, and was dropped while it came in."""
+
+    size: int
+    limit: int
+
+
+RawMessage = bytes | OversizedMessage
+
 
 PROTOCOL = 3
+
+
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
+
+
 LONGEST_SCHEMA = 1 << 22  # characters
+
+
 LONGEST_WORD = 200  # of a column, a category or a class
 
 
-M = TypeVar("M", "Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received")
+M = TypeVar("M", "AskBatch", "ReplyBatch", "Hello", "SiteCard", "Delivery", "Receipt")
 
 
 class MessageError(ValueError):
@@ -40,19 +94,19 @@ class PendingError(MessageError):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class AskBatch:
     """The asks of one phase for one site. `number` is drawn anew for each exchange: an answer must name it, so none counts twice."""
 
     protocol: int
     run: str
     number: str
     ids: tuple[str, ...]  # the site's clients that the asks are about: the asks say their places here
-    asks: tuple[Stamped, ...]
+    asks: tuple[StampedAsk, ...]
     order: str = ""  # the hash of the order that the asks are part of
 
 
 @dataclass(frozen=True)
-class Answers:
+class ReplyBatch:
     """A site's answers, in the order of the parcel's asks."""
 
     protocol: int
@@ -116,7 +170,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Received:
+class Receipt:
     """A site's receipt."""
 
     protocol: int
@@ -129,11 +183,11 @@ class Received:
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(Parcel, Denied, Answers, Hello, SiteCard, Delivery, Received, Stamped),
-        *(Train, Gradient, Losses, Error, Evaluate, Local, Share, Serving, Sketch),
+        *(AskBatch, Denial, ReplyBatch, Hello, SiteCard, Delivery, Receipt, StampedAsk),
+        *(Train, Gradient, Losses, AskErrors, Evaluate, Local, Share, Serving, Sketch),
         *(Trained, Gradients, LossTable, Errors, Evaluated),
         *(Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert),
-        *(Beside, Contrast),
+        *(DittoRule, MOONRule),
         dict,
     )
 }
@@ -158,7 +212,7 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
         raise MessageError(f"a message of an unknown kind ({error})") from error
     except (ValueError, OverflowError) as error:
         raise MessageError(f"no message that can be read ({escape_text(str(error), 200)})") from error
-    if isinstance(found, Denied):
+    if isinstance(found, Denial):
         raise (PendingError if found.cause == "pending" else MessageError)(f"the other side says: {escape_text(str(found.reason))}")
     if not isinstance(found, kind):
         raise MessageError(f"a {type(found).__name__} where a {kind.__name__} was waited for")
@@ -179,7 +233,7 @@ def _find_faults(message: Any) -> Iterator[str]:
             yield f"a {name} that is no name (letters, digits, - . = and _, at most 100 characters)"
     if not isinstance(message.order, str) or (message.order and not is_name(message.order)):
         yield "an order that is no hash"
-    if isinstance(message, Received) and not is_name(message.folder):
+    if isinstance(message, Receipt) and not is_name(message.folder):
         yield "a folder that is no name"
     if isinstance(message, Delivery) and not isinstance(message.method, str):
         yield "a method that is no text"
@@ -193,7 +247,7 @@ def _find_faults(message: Any) -> Iterator[str]:
         except MessageError as error:
             yield str(error)
     apart = ("terms", "schema")  # which have limits of their own
-    if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name not in apart for text in _texts(getattr(message, f.name))):
+    if any(len(text) > LONGEST_TEXT for f in fields(message) if f.name not in apart for text in _list_texts(getattr(message, f.name))):
         yield f"a text of over {LONGEST_TEXT:,} characters"
 
 
@@ -217,23 +271,98 @@ def read_schema(text: str) -> Schema:
     return found
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     """All texts within a value that was read from a message."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
         for item in value:
-            yield from _texts(item)
+            yield from _list_texts(item)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _texts(key)
-            yield from _texts(item)
+            yield from _list_texts(key)
+            yield from _list_texts(item)
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
-            yield from _texts(getattr(value, f.name))
+            yield from _list_texts(getattr(value, f.name))
 
 
 def is_kind(data: bytes, kind: type) -> bool:
     """Whether the header names this kind; what is in it is checked when it is read."""
     head = data[8 : 8 + int.from_bytes(data[:8], "little")]
     return kind.__name__ in KINDS and f'\\"state\\": \\"{kind.__name__}\\"'.encode() in head
+
+
+COMBINERS: dict[str, type] = {
+    kind.__name__: kind for kind in (AccuracyGate, ByRow, Mean, Mixture, MostConfident, Online, OwnExpert)
+}  # all that a bundle may name
+
+
+def get_combiner_name(kind: type) -> str | None:
+    """How a bundle calls a kind of combiner; None for one that a reader would not know."""
+    return kind.__name__ if COMBINERS.get(kind.__name__) is kind else None
+
+
+def restrict_combiner(combiner: Combiner, places: Ints) -> Combiner:
+    """The combiner with rows for these places only, in this order: a site is not told what others are served."""
+    match combiner:
+        case Mixture():
+            return replace(combiner, weights=combiner.weights[places])
+        case OwnExpert():
+            return replace(combiner, experts=combiner.experts[places])
+        case ByRow():
+            own = [combiner.combiners[place] for place in places.tolist()]
+            return ByRow(tuple(None if one is None else restrict_combiner(one, places) for one in own))
+    return combiner
+
+
+def make_batch(asks: Sequence[StampedAsk], ids: Sequence[str], rows: Sequence[Ids], run: str, number: str, order: str = "") -> AskBatch:
+    """The asks cut for one site: `rows[i]` are the places of its clients in ask i, `ids[c]` is the id of the server's client c."""
+    numbers = sorted({int(c) for stamped, own in zip(asks, rows, strict=True) for c in get_clients(stamped.ask)[own]})
+    place = {client: i for i, client in enumerate(numbers)}
+    cut = []
+    for stamped, own in zip(asks, rows, strict=True):
+        ask = drop_unused_models(stamped.ask.take(own))  # type: ignore[attr-defined]
+        renumbered = np.array([place[int(c)] for c in get_clients(ask)], dtype=np.int64)
+        cut.append(replace(stamped, ask=replace_clients(ask, renumbered), lane=0))
+    return AskBatch(PROTOCOL, run, number, tuple(ids[c] for c in numbers), tuple(cut), order)
+
+
+def get_clients(ask: Ask[Any]) -> Ids:
+    """Whom an ask is about."""
+    found: Ids = ask.clients  # type: ignore[attr-defined]
+    return found
+
+
+def replace_clients(ask: Any, clients: Ids) -> Any:
+    """The same question with other numbers for the same clients."""
+    if isinstance(ask, Evaluate):
+        return replace(ask, serving=replace(ask.serving, clients=clients))
+    return replace(ask, clients=clients)
+
+
+def drop_unused_models(ask: Any) -> Any:
+    """The ask with only the models that its clients need: other groups' models are nobody else's business."""
+    if isinstance(ask, Evaluate):  # which samples are right stays at the site
+        return replace(ask, serving=restrict_serving(ask.serving), answers=False)
+    if not isinstance(ask, ModelAsk) or ask.every_model or not len(ask.clients):
+        return ask
+    used, start = np.unique(ask.start, return_inverse=True)
+    return replace(ask, models=ask.models[used], start=start.astype(np.int64))
+
+
+def restrict_serving(serving: Serving) -> Serving:
+    """The serving with the models of its clients alone, and a combiner that knows nobody else."""
+    places = np.arange(len(serving.clients), dtype=np.int64)
+    if (serving.rows == COMBINED).any() and serving.combiner is not None:
+        return replace(serving, combiner=restrict_combiner(serving.combiner, serving.places), places=places)
+    if not len(serving.rows):
+        return serving
+    used, rows = np.unique(serving.rows, return_inverse=True)
+    return replace(serving, models=serving.models[used], rows=rows.astype(np.int64), combiner=None, places=places)
+
+
+def split_by_client(reply: Reply) -> dict[int, dict[str, Array]]:
+    """By client, its row of every column."""
+    names = reply.columns()
+    return {int(client): {name: getattr(reply, name)[i] for name in names} for i, client in enumerate(reply.clients)}

@@ -1,1 +1,1 @@
-"""Engines: where asks are carried out. The whole interface is one verb, `Engine.run`."""
+"""Engines: they execute asks. The whole interface is one verb, `Engine.run`."""

@@ -1,8 +1,8 @@
 """The batched engine: clients, seeds and methods are one batch dimension.
 
-All asks to train that arrive together become one job, carried out by the fastest route that suits the world (see `routes`).
-Everything else is a few matrix products. Fused trainings and predictions depend on the ask alone: they are computed piece by piece in
-fixed shapes, whatever else is asked at the same time. Stacked networks agree with themselves in other company within float32's rounding.
+All asks to train that arrive together become one job, executed by the fastest route that suits the world (see `routes`). Everything else
+is a few matrix products. Fused trainings and predictions depend on the ask alone: they are computed in pieces of fixed shape, whatever else
+is asked at the same time. Stacked networks agree with themselves within float32 rounding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,31 +13,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie._util.errors import UserError
+from coterie._util.threads import count_cores
 from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.core.threads import cores
-from coterie.engines.answering import Answering
-from coterie.engines.apart import all_on
-from coterie.engines.batches import leaves_one_over
-from coterie.engines.dense_tensors import DenseTensors
-from coterie.engines.device_faults import device_faults_told
-from coterie.engines.engine import Stamped
-from coterie.engines.features import Featured
-from coterie.engines.fused.cpu import route as fused_cpu
-from coterie.engines.fused.gpu import route as fused_gpu
-from coterie.engines.held.rows import TensorRows
-from coterie.engines.job import FusedJob
+from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, raise_device_errors, use_precision
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.engine import Engine, StampedAsk
+from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.features import FeatureWorlds
+from coterie.engines.fused import cpu_route as fused_cpu
+from coterie.engines.fused import gpu_route as fused_gpu
+from coterie.engines.inference import InferenceRunner
+from coterie.engines.jobs import TrainingJob, merge_asks, send_rows, split_replies
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.merge import merge, share_out
-from coterie.engines.precision import Precision, products_in
-from coterie.engines.resident import Resident
-from coterie.engines.routes import Route, route_for
-from coterie.engines.tensors import fetched
-from coterie.engines.torch_threads import torch_threads
-from coterie.engines.vectorised.by_rule import RuleJob
+from coterie.engines.routes import Route, WorldCache, choose_route
+from coterie.engines.sampling import has_single_leftover
+from coterie.engines.stacked.local_rules import RuleJob
 from coterie.engines.world import World
 
 
@@ -59,23 +53,23 @@ class BatchedEngine(LocalEngine):
     ) -> None:
         super().__init__(worlds)
         self.device, self.precision, self.microbatch, self.holds = torch.device(device), precision, microbatch, holds
-        self.threads = threads or cores()
+        self.threads = threads or count_cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
-        self._featured = Featured(self.device, precision)
+        self._featured = FeatureWorlds(self.device, precision)
         self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
-        self._resident: dict[World, Resident] = {}
+        self._resident: dict[World, WorldCache] = {}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
-        self._answering = Answering(self._keep, self.loop, self.threads, self._pool, holds=holds)
+        self._answering = InferenceRunner(self._keep, self.loop, self.threads, self._pool, holds=holds)
 
     def prepare(self, local: Local) -> None:
         for world in self.worlds.values():
-            with device_faults_told(), torch_threads(1):
+            with raise_device_errors(), limit_torch_threads(1):
                 route = self._route(self._featured.of(world), local)
             if route.name == "fused" and self.device.type == "cpu":
                 fused_cpu.warm_up()
 
-    def _world(self, stamped: Stamped) -> World:
+    def _world(self, stamped: StampedAsk) -> World:
         return self._featured.of(super()._world(stamped))
 
     def routes(self) -> Mapping[str, str]:
@@ -87,8 +81,8 @@ class BatchedEngine(LocalEngine):
 
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
-        with torch_threads(1), products_in(self.precision):
-            for numbers in self._together(works):
+        with limit_torch_threads(1), use_precision(self.precision):
+            for numbers in self._group_trainings(works):
                 for number, answer in zip(numbers, self._train([works[i] for i in numbers]), strict=True):
                     answers[number] = answer
             others = [i for i, work in enumerate(works) if not isinstance(work.ask, Train)]
@@ -104,21 +98,21 @@ class BatchedEngine(LocalEngine):
         if route.name == "loop" or self._needs_loop(works[0]):
             return [self.loop.answer(work) for work in works]
         apart = (self.holds or route.name != "fused") and asks[0].local.rule is None
-        job = merge(works, asks, kept.sizes, apart=apart)
+        job = merge_asks(works, asks, kept.sizes, apart=apart)
         if (rule := asks[0].local.rule) is not None:
             extra = {name: np.concatenate([ask.extra[name] for ask in asks]) for name in asks[0].extra}
-            vectors, steps, more = kept.vectorised().train_by_rule(RuleJob(job, rule, asks[0].local, extra))
-            return share_out(asks, job.samples(), vectors, steps, more)
+            vectors, steps, more = kept.get_stacked_trainer().train_by_rule(RuleJob(job, rule, asks[0].local, extra))
+            return split_replies(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
         elif route.name == "alone":
             there, steps = kept.alone().train_on_device(job, asks[0].local)
-            vectors = self._left(there, job)
+            vectors = self._store_trained(there, job)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            there, steps = kept.vectorised(exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
-            vectors = self._left(there, job)
-        return share_out(asks, job.samples(), vectors, steps)
+            there, steps = kept.get_stacked_trainer(exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
+            vectors = self._store_trained(there, job)
+        return split_replies(asks, job.samples(), vectors, steps)
 
     def _needs_loop(self, work: Work) -> bool:
         """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
@@ -129,27 +123,27 @@ class BatchedEngine(LocalEngine):
             or self.loop.space(work.world).least == 1
         ):
             return False
-        return leaves_one_over(work.world.federation.train.sizes, work.ask.local.batch_size)
+        return has_single_leftover(work.world.federation.train.sizes, work.ask.local.batch_size)
 
-    def _fused(self, job: FusedJob, kept: Resident) -> tuple[Floats, Ints]:
+    def _fused(self, job: TrainingJob, kept: WorldCache) -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
-            assert isinstance(kept.dense, DenseTensors)
+            assert isinstance(kept.dense, TorchEvaluator)
             there, steps = fused_gpu.train_on_device(job, resident=(kept.dense.x, kept.dense.y))
-            return self._left(there, job), steps
+            return self._store_trained(there, job), steps
         if not self.holds:
             return fused_cpu.train(job, self.threads)
-        arrays = {"models": all_on(job.models, self.device).numpy()}
+        arrays = {"models": send_rows(job.models, self.device).numpy()}
         arrays |= {name: np.asarray(rows) for name in ("anchors", "linear") if (rows := getattr(job, name)) is not None}
         vectors, steps = fused_cpu.train(replace(job, **arrays), self.threads)  # type: ignore[arg-type]
-        return self._left(torch.from_numpy(vectors), job), steps
+        return self._store_trained(torch.from_numpy(vectors), job), steps
 
-    def _left(self, vectors: torch.Tensor, job: FusedJob) -> Floats:
+    def _store_trained(self, vectors: torch.Tensor, job: TrainingJob) -> Floats:
         """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
         if not self.holds or vectors.device.type != self.device.type:
-            return fetched(vectors)
-        return TensorRows.trained(vectors, all_on(job.models, vectors.device), job.start).as_array()
+            return fetch_tensor(vectors)
+        return DeviceVectors.trained(vectors, send_rows(job.models, vectors.device), job.start).as_array()
 
-    def _together(self, works: Sequence[Work]) -> list[list[int]]:
+    def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
         buckets: dict[tuple[int, str, Local | str | None, bool], list[int]] = {}
         for number, work in enumerate(works):
@@ -164,7 +158,7 @@ class BatchedEngine(LocalEngine):
         by += f", augmented by {local.augment}" if local.augment is not None else ""
         kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
         if kind not in kept.routes:
-            route = route_for(world, local, self.device)
+            route = choose_route(world, local, self.device)
             if self._pinned.get(kind, route.name) != route.name:
                 raise UserError(
                     f"The study was begun on the {self._pinned[kind]} route, which is not to be had here ({route.why}): "
@@ -174,7 +168,40 @@ class BatchedEngine(LocalEngine):
             self._routes[kind] = route.name
         return kept.routes[kind]
 
-    def _keep(self, world: World) -> Resident:
+    def _keep(self, world: World) -> WorldCache:
         if world not in self._resident:
-            self._resident[world] = Resident(world, self.device, self.threads, self.precision, self.microbatch, holds=self.holds)
+            self._resident[world] = WorldCache(world, self.device, self.threads, self.precision, self.microbatch, holds=self.holds)
         return self._resident[world]
+
+
+def make_engine(
+    worlds: World | Mapping[int, World],
+    engine: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    pinned: Mapping[str, str] | None = None,
+    precision: Precision = "float32",
+    microbatch: int | None = None,
+    *,
+    holds: bool = False,
+) -> Engine:
+    """An engine that holds these worlds; `pinned` are the routes of a study that is resumed.
+
+    With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
+    """
+    found = resolve_device(device)
+    alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
+    if alone:
+        return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
+    return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
+
+
+def resolve_device(device: str) -> str:
+    """A device that is here: "auto" is the GPU where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"The device {device!r} is not to be had here ({str(error).splitlines()[0]}): use cpu or auto.") from error
+    return device

@@ -1,4 +1,4 @@
-"""The seam between methods and the world: one verb, and three that most engines may leave out."""
+"""The seam between methods and the world: one verb, and three that most engines can omit."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Trained
 from coterie.core.local import Local
-from coterie.core.rng import key
+from coterie.core.rng import make_key
 
 
 @dataclass(frozen=True)
-class Stamped:
+class StampedAsk:
     """An ask with what keys its randomness: numbers that can travel, never the data it is about, which the engine holds."""
 
     ask: Ask[Any]
@@ -24,20 +24,20 @@ class Stamped:
 
     def key(self, purpose: str) -> int:
         """What the keys of all clients begin with."""
-        return key(self.seed, purpose, self.round_)
+        return make_key(self.seed, purpose, self.round_)
 
 
 @dataclass(frozen=True)
-class Awaited(Stamped):
+class AsyncAsk(StampedAsk):
     """A training whose clients take their own time: only the first answers are waited for, to this question or to an earlier one of the
-    lane. Clients are asked in their order as long as there is room; an engine answers with `Arrived`."""
+    lane. Clients are asked in their order as long as there is room; an engine answers with `AsyncReplies`."""
 
     wanted: int = 1
     room: int = 1
 
 
 @dataclass(frozen=True)
-class Arrived:
+class AsyncReplies:
     """What has come by the time that enough is there."""
 
     asked: Ids  # whom the question went to
@@ -51,7 +51,7 @@ class Engine(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         """Answer all the asks. To a question that reaches nobody the answer has no rows."""
 
     def prepare(self, local: Local) -> None:  # noqa: B027  nothing to do is a good default

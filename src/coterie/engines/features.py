@@ -1,30 +1,69 @@
-"""Worlds whose model has a frozen body, as worlds of what the body makes of each sample: computed once, where the samples are.
+"""Worlds whose model has a frozen body, as worlds of the body's features: computed once, where the samples are.
 
-The head is then a small model like any other, and takes the route of one. Its vector is the whole model's, of which only the head is sent.
+The head is then a small model like any other, and takes its route. Features of a large body are cached on disk.
 """
 
+import hashlib
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie._util.threads import count_cores
 from coterie.core.arrays import Array, Floats
-from coterie.core.inputs import InputShape
+from coterie.core.layout import InputShape
 from coterie.core.model import ModelSpec
-from coterie.core.threads import cores
-from coterie.engines.kept_features import kept
-from coterie.engines.precision import Precision, passes_in, products_in
-from coterie.engines.tensors import as_tensor
-from coterie.engines.workspace import chunk_for
+from coterie.data.folder import cache_folder
+from coterie.engines.device import Precision, as_tensor, autocast_pass, use_precision
+from coterie.engines.workspace import LARGE_MODEL, get_chunk_size
 from coterie.engines.world import World
 from coterie.models.frozen import FrozenBody
+
+SMALL_SAMPLE = 1 << 10  # numbers: through an image goes each weight of a convolution many times
+
+
+PIECE = 1 << 14  # samples hashed at a time: they may be mapped from a file larger than memory
+
+
+def load_or_compute(body: nn.Module, x: Array, how: str, compute: Callable[[], Floats]) -> Floats:
+    """What `compute` gives, or gave for the same body, samples and `how` before. A small body is quicker than a file, on small samples."""
+    if sum(w.numel() for w in body.parameters()) <= LARGE_MODEL and x[:1].size <= SMALL_SAMPLE:
+        return compute()
+    place = cache_folder() / "features" / f"{_hash_inputs(body, x, how)}.npy"
+    with suppress(OSError, ValueError, EOFError):  # what cannot be read is made anew
+        found: Floats = np.load(place, allow_pickle=False)
+        if found.dtype == np.float32 and len(found) == len(x):
+            return found
+    made = compute()
+    draft = place.with_name(f".draft-{os.getpid()}-{place.name}")
+    with suppress(OSError):  # a full disk costs the next run its time, and this one nothing
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            np.save(file, made, allow_pickle=False)
+        draft.replace(place)
+    return made
+
+
+def _hash_inputs(body: nn.Module, x: Array, how: str) -> str:
+    """Of the body's numbers, the samples, and how the one is applied to the other."""
+    sum_ = hashlib.sha256(f"{how} {torch.__version__} {x.shape} {x.dtype}".encode())
+    for name, tensor in body.state_dict().items():
+        sum_.update(name.encode())
+        sum_.update(tensor.cpu().numpy().tobytes())
+    for begin in range(0, len(x), PIECE):
+        sum_.update(x[begin : begin + PIECE].tobytes())
+    return sum_.hexdigest()
+
 
 NUMBERS = 1 << 20  # of the samples of a piece
 
 
-class Featured:
+class FeatureWorlds:
     """Worlds and the worlds of their features, kept; draws and seeds that share their samples share the features."""
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
@@ -61,25 +100,25 @@ class Featured:
         key = (text, id(x))
         if key not in self._made:
             how = f"{self.device.type} {self.precision} {type(body).__name__} {getattr(body, 'pool', '')}{getattr(body, 'told', '')}"
-            self._made[key] = x, kept(body, x, how, lambda: computed(body, x, self.device, self.precision))
+            self._made[key] = x, load_or_compute(body, x, how, lambda: compute_features(body, x, self.device, self.precision))
         return self._made[key][1]
 
 
-def piece_for(body: nn.Module, x: Array) -> int:
+def get_piece_size(body: nn.Module, x: Array) -> int:
     """Samples that go through a body at a time: fewer of large ones, since a convolution's layers are many times as large as an image."""
-    return max(1, min(chunk_for(body), NUMBERS // max(x[:1].size, 1)))
+    return max(1, min(get_chunk_size(body), NUMBERS // max(x[:1].size, 1)))
 
 
-def computed(body: nn.Module, x: Array, device: torch.device, precision: Precision) -> Floats:
+def compute_features(body: nn.Module, x: Array, device: torch.device, precision: Precision) -> Floats:
     """(N, f) what the body makes of each sample: in pieces of one size, on a CPU one thread a piece, so that cores do not change bits."""
 
     @torch.no_grad()
     def made(begin: int) -> Floats:
         piece = as_tensor(np.asarray(x[begin : begin + size]), device)
-        with passes_in(precision, device):
+        with autocast_pass(precision, device):
             features: Tensor = body(piece.float() if piece.is_floating_point() else piece)
         return features.float().cpu().numpy()
 
-    size, threads = piece_for(body, x), cores() if device.type == "cpu" else 1
-    with products_in(precision), ThreadPoolExecutor(threads, "coterie-features", torch.set_num_threads, (1,)) as pool:
+    size, threads = get_piece_size(body, x), count_cores() if device.type == "cpu" else 1
+    with use_precision(precision), ThreadPoolExecutor(threads, "coterie-features", torch.set_num_threads, (1,)) as pool:
         return np.concatenate(list(pool.map(made, range(0, len(x), size))))

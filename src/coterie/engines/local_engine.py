@@ -1,4 +1,4 @@
-"""What engines have in common that hold clients' data in this process: a simulation's, and those that a site runs for its own clients."""
+"""What engines share that hold clients' data in this process: in a simulation, and at a site for its own clients."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.core.acceptance import nobody
 from coterie.core.arrays import Ids, Words
 from coterie.core.asks import Ask, DataPart, Evaluate, ModelAsk, Share
-from coterie.core.held import elsewhere
-from coterie.core.rng import fold, key
+from coterie.core.replies import make_empty_reply
+from coterie.core.rng import fold_keys, make_key
+from coterie.core.vectors import on_device
 from coterie.data.federation import Parts
-from coterie.engines.device_faults import device_faults_told
-from coterie.engines.engine import Engine, Stamped
-from coterie.engines.shares import shared
-from coterie.engines.sketching import in_full, simulated_noise, sketch_in, sketched
+from coterie.engines.device import raise_device_errors
+from coterie.engines.engine import Engine, StampedAsk
+from coterie.engines.sampling import select_share
+from coterie.engines.sketching import add_simulated_noise, get_sketch, remove_sketch, sketch_reply
 from coterie.engines.world import World
 
 KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
@@ -26,7 +26,7 @@ KEPT_SHARES = 4  # a pilot trains on one half and is judged on the other
 class Work:
     """A stamped ask beside the world that it is about."""
 
-    stamped: Stamped
+    stamped: StampedAsk
     world: World
 
     @property
@@ -34,8 +34,8 @@ class Work:
         return self.stamped.ask
 
     def keys(self, purpose: str, clients: Ids) -> Words:
-        """(n,) ``key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
-        return fold(np.array([self.stamped.key(purpose)], np.uint64), self.world.words[clients])
+        """(n,) ``make_key(seed, purpose, round, client id)``; fold an epoch into it to get that epoch's shuffle."""
+        return fold_keys(np.array([self.stamped.key(purpose)], np.uint64), self.world.words[clients])
 
     def parts(self, name: DataPart = "train") -> Parts:
         """The samples of a part that the ask is about: all of them, unless it names a share."""
@@ -46,8 +46,8 @@ class Work:
         which, kept = (name, share, self.stamped.seed), self.world.shares
         found = kept.get(which)
         if found is None:  # they are asked about again and again, and take as long to make as there are clients
-            halves = fold(np.array([key(self.stamped.seed, "half")], np.uint64), self.world.words)
-            found = shared(federation.part(name), share, federation.y, halves)
+            halves = fold_keys(np.array([make_key(self.stamped.seed, "half")], np.uint64), self.world.words)
+            found = select_share(federation.part(name), share, federation.y, halves)
             kept[which] = found
             for oldest in list(kept)[:-KEPT_SHARES]:
                 kept.pop(oldest, None)
@@ -58,7 +58,7 @@ class Work:
         part: DataPart | Literal["central", "marked"] = getattr(self.ask, "part", "test")
         return None if part == "central" else self.parts("test" if part == "marked" else part)
 
-    def to_holders(self) -> "Work":
+    def drop_empty_clients(self) -> "Work":
         """The same without the clients that have no sample in the share asked about: they have nothing to answer from."""
         ask = self.ask
         if not isinstance(ask, ModelAsk) or ask.share is None:
@@ -71,10 +71,10 @@ class Work:
         return self if ask is self.ask else replace(self, stamped=replace(self.stamped, ask=ask))
 
 
-def at_hand(work: Work) -> Work:
+def fetch_models(work: Work) -> Work:
     """The same with models that are held fetched, for whoever evaluates arrays."""
     ask = work.ask
-    if not isinstance(ask, Evaluate) or elsewhere(ask.serving.models) is None:
+    if not isinstance(ask, Evaluate) or on_device(ask.serving.models) is None:
         return work
     return work.with_ask(replace(ask, serving=replace(ask.serving, models=np.asarray(ask.serving.models))))
 
@@ -85,30 +85,30 @@ class LocalEngine(Engine):
     def __init__(self, worlds: World | Mapping[int, World]) -> None:
         self.worlds: Mapping[int, World] = {0: worlds} if isinstance(worlds, World) else worlds
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
-        with device_faults_told():  # worlds are made here, too: features of a frozen body, where they are asked for first
-            works = [Work(s, self._world(s)).to_holders() for s in asks]
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
+        with raise_device_errors():  # worlds are made here, too: features of a frozen body, where they are asked for first
+            works = [Work(s, self._world(s)).drop_empty_clients() for s in asks]
             asked = [not isinstance(work.ask, ModelAsk) or len(work.ask.clients) > 0 for work in works]
-            answers = iter(self._in_full([work for work, somebody in zip(works, asked, strict=True) if somebody]))
-        return [next(answers) if somebody else nobody(work.ask) for work, somebody in zip(works, asked, strict=True)]
+            answers = iter(self._run_unsketched([work for work, somebody in zip(works, asked, strict=True) if somebody]))
+        return [next(answers) if somebody else make_empty_reply(work.ask) for work, somebody in zip(works, asked, strict=True)]
 
-    def _world(self, stamped: Stamped) -> World:
+    def _world(self, stamped: StampedAsk) -> World:
         """What the ask finds: as its round is, falsified as its seed has it."""
         return self.worlds[stamped.draw].at(stamped.round_, stamped.seed, marked=getattr(stamped.ask, "part", None) == "marked")
 
-    def _in_full(self, works: Sequence[Work]) -> list[Any]:
+    def _run_unsketched(self, works: Sequence[Work]) -> list[Any]:
         """Answer; a sketch is made of the full answer, which stays here."""
-        full = self.carry_out([work.with_ask(in_full(work.ask)) for work in works])
-        return [_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
+        full = self.carry_out([work.with_ask(remove_sketch(work.ask)) for work in works])
+        return [_sketch_as_asked(work, reply) for work, reply in zip(works, full, strict=True)]
 
     @abstractmethod
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
         """Answer asks that reach somebody, in full."""
 
 
-def _as_asked(work: Work, reply: Any) -> Any:
-    if sketch_in(work.ask) is None:
+def _sketch_as_asked(work: Work, reply: Any) -> Any:
+    if get_sketch(work.ask) is None:
         return reply
-    made = sketched(work.ask, reply, work.world.model.layout)
-    drawn = fold(work.keys("sketch noise", made.clients), np.array([work.stamped.draw], np.uint64))  # other data, other noise
-    return simulated_noise(work.ask, made, drawn)
+    made = sketch_reply(work.ask, reply, work.world.model.layout)
+    drawn = fold_keys(work.keys("sketch noise", made.clients), np.array([work.stamped.draw], np.uint64))  # other data, other noise
+    return add_simulated_noise(work.ask, made, drawn)

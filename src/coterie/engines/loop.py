@@ -1,31 +1,80 @@
 """The loop engine: client by client, plain autograd, any module and any loss. The readable oracle of every faster route.
 
-On a CPU, clients whose steps are long train side by side, one a core (see `pool`): each still by itself, with the same bits.
+On a CPU, clients whose steps are long train in parallel, one per core: each by itself, with the same bits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from coterie.core.asks import Error, Errors, Evaluate, Gradient, Gradients, Losses, LossTable, Train, Trained
-from coterie.core.parameters import read, torch_seeded
-from coterie.core.threads import cores
+from coterie._util.threads import count_cores
+from coterie.core.asks import AskErrors, Errors, Evaluate, Gradient, Gradients, Losses, LossTable, Train, Trained
+from coterie.core.model import read_vector, use_torch_seed
 from coterie.data.federation import Parts
-from coterie.engines.client import Visit, train_client
-from coterie.engines.evaluate import evaluate
-from coterie.engines.gradients import gradients_of
+from coterie.engines.client_training import ClientTraining, compute_gradients, train_client
+from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, use_precision
+from coterie.engines.evaluation.evaluate import compute_squared_errors, evaluate
+from coterie.engines.evaluation.tallies import clip_losses
 from coterie.engines.local_engine import LocalEngine, Work
-from coterie.engines.losses import squares_of
-from coterie.engines.pool import Pool
-from coterie.engines.precision import Precision, products_in
-from coterie.engines.tallies import limited
-from coterie.engines.tensors import fetched
-from coterie.engines.torch_threads import torch_threads
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
+
+
+class ClientPool:
+    """Threads kept between asks."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._threads = ThreadPoolExecutor(threads, "coterie-loop", initializer=torch.set_num_threads, initargs=(1,))
+
+    def share(self, work: Callable[[int, Workspace], None], items: Sequence[int], space: Workspace) -> bool:
+        """Carry out ``work(item, space)`` for every item, each in a space of its own; False where it has to be done one after the other.
+
+        Torch has one generator for all threads, so clients whose module draws from it (dropout) cannot train side by side and keep to
+        their keys. That shows in its state afterwards; the work is then to be done again, and this declines it from there on.
+        """
+        if min(self.threads, len(items)) < 2 or space.draws:
+            return False
+        free: SimpleQueue[Workspace] = SimpleQueue()
+        for twin in space.twins(min(self.threads, len(items))):
+            free.put(twin)
+
+        def in_a_space(item: int) -> None:
+            own = free.get()
+            try:
+                work(item, own)
+            finally:
+                free.put(own)
+
+        with use_torch_seed(0):
+            before = torch.get_rng_state()
+            self._finish(in_a_space, items, space)
+            space.draws = not torch.equal(before, torch.get_rng_state())
+        return not space.draws
+
+    def _finish(self, work: Callable[[int], None], items: Sequence[int], space: Workspace) -> None:
+        """Do all the work; on any interruption see that everybody has stopped."""
+        futures = [self._threads.submit(work, item) for item in items]
+        try:
+            while wait(futures, timeout=0.5).not_done:  # in slices, since an endless wait cannot be interrupted on every system
+                pass
+        except BaseException:
+            space.closing.set()
+            wait(futures)
+            space.closing.clear()
+            raise
+        for future in futures:
+            future.result()
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.shutdown()
+
 
 MANY_WEIGHTS = 1 << 20  # of a module whose step takes a few milliseconds
 
@@ -46,11 +95,11 @@ class LoopEngine(LocalEngine):
     ) -> None:
         super().__init__(worlds)
         self.device, self.dtype, self.precision, self.microbatch = torch.device(device), dtype, precision, microbatch
-        self._pool = Pool((threads or cores()) if device == "cpu" else 1)
+        self._pool = ClientPool((threads or count_cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
     def carry_out(self, works: Sequence[Work]) -> list[Any]:
-        with torch_threads(1), products_in(self.precision):
+        with limit_torch_threads(1), use_precision(self.precision):
             return [self.answer(work) for work in works]
 
     def answer(self, work: Work) -> Any:
@@ -58,13 +107,13 @@ class LoopEngine(LocalEngine):
         ask, space = work.ask, self.space(work.world)
         match ask:
             case Train():
-                return _train(ask, work, space, self._pool)
+                return _answer_train(ask, work, space, self._pool)
             case Gradient():
-                return _gradients(ask, space, work.parts())
+                return _answer_gradients(ask, space, work.parts())
             case Losses():
-                return _losses(ask, space, work.parts(ask.part))
-            case Error():
-                return _errors(ask, space, work.parts())
+                return _answer_losses(ask, space, work.parts(ask.part))
+            case AskErrors():
+                return _answer_errors(ask, space, work.parts())
             case Evaluate():
                 return evaluate(ask, work.world.federation, space.predict, work.judged())
         raise TypeError(f"the loop engine cannot carry out {type(ask).__name__}")
@@ -79,7 +128,7 @@ class LoopEngine(LocalEngine):
         self._pool.close()
 
 
-def _train(ask: Train, work: Work, space: Workspace, pool: Pool) -> Trained:
+def _answer_train(ask: Train, work: Work, space: Workspace, pool: ClientPool) -> Trained:
     parts = work.parts()
     keys, sizes = work.keys(ask.purpose, ask.clients), parts.sizes[ask.clients]
     vectors = np.empty((len(ask.clients), ask.models.shape[1]), dtype=np.float32)
@@ -88,7 +137,7 @@ def _train(ask: Train, work: Work, space: Workspace, pool: Pool) -> Trained:
 
     def train(i: int, space: Workspace) -> None:
         start = space.vector(ask.models[ask.start[i]])
-        visit = Visit(
+        visit = ClientTraining(
             samples=parts[ask.clients[i]],
             key=int(keys[i]),
             start=start,
@@ -99,41 +148,41 @@ def _train(ask: Train, work: Work, space: Workspace, pool: Pool) -> Trained:
             extra={name: space.vector(rows[i]) for name, rows in ask.extra.items()},
         )
         steps[i], further = train_client(space, visit, ask.local)
-        vectors[i] = read(space.module)
+        vectors[i] = read_vector(space.module)
         for place, vector in enumerate(further):
             more[i, place] = vector.to(torch.float32).cpu().numpy()
 
     longest_first = np.argsort(-sizes, kind="stable").tolist()
-    if not (worth_threads(space.module) and pool.share(train, longest_first, space)):
+    if not (is_worth_threads(space.module) and pool.share(train, longest_first, space)):
         for i, key in enumerate(keys):
-            with torch_seeded(int(key)):  # dropout and the like are keyed too
+            with use_torch_seed(int(key)):  # dropout and the like are keyed too
                 train(i, space)
     return Trained(ask.clients, vectors, sizes, steps, more)
 
 
-def worth_threads(module: nn.Module) -> bool:
+def is_worth_threads(module: nn.Module) -> bool:
     """Whether a step is long enough for another thread: the interpreter runs on one at a time, and only torch's operations side by side."""
     convolutions = any(isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for part in module.modules())
     return convolutions or sum(w.numel() for w in module.parameters()) >= MANY_WEIGHTS
 
 
-def _gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
-    vectors, losses = gradients_of(ask, space, parts)
-    return Gradients(ask.clients, fetched(vectors), parts.sizes[ask.clients], losses)
+def _answer_gradients(ask: Gradient, space: Workspace, parts: Parts) -> Gradients:
+    vectors, losses = compute_gradients(ask, space, parts)
+    return Gradients(ask.clients, fetch_tensor(vectors), parts.sizes[ask.clients], losses)
 
 
-def _losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:
+def _answer_losses(ask: Losses, space: Workspace, parts: Parts) -> LossTable:
     limit = ask.loss_limit
-    table = [[limited(space.predict(model, parts[client])[1], limit).mean() for model in ask.models] for client in ask.clients]
+    table = [[clip_losses(space.predict(model, parts[client])[1], limit).mean() for model in ask.models] for client in ask.clients]
     return LossTable(ask.clients, np.array(table).reshape(len(ask.clients), len(ask.models)), parts.sizes[ask.clients])
 
 
-def _errors(ask: Error, space: Workspace, parts: Parts) -> Errors:
+def _answer_errors(ask: AskErrors, space: Workspace, parts: Parts) -> Errors:
     labels, chances = np.zeros((2, len(ask.clients), len(ask.models)))
     for i, client in enumerate(ask.clients):
         samples = parts[client]
         actual = space.federation.y[samples]
         for k, model in enumerate(ask.models):
-            said, chance = squares_of(space.predict(model, samples)[0], actual, space.federation.task)
+            said, chance = compute_squared_errors(space.predict(model, samples)[0], actual, space.federation.task)
             labels[i, k], chances[i, k] = np.sqrt(np.mean(said)), np.sqrt(np.mean(chance))  # FedSim, Eq. 15
     return Errors(ask.clients, labels, chances, parts.sizes[ask.clients])

@@ -1,4 +1,4 @@
-"""Losses, one a sample, and how outputs become probabilities or numbers: by the task."""
+"""Losses, one per sample, and how outputs become probabilities or numbers: by the task."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.core.errors import UserError
-from coterie.core.tasks import LEAST_LIKELY, Task, TaskName
+from coterie._util.errors import UserError
+from coterie.core.tasks import MIN_LOG_LIKELIHOOD, Task, TaskName
 
 # outputs (n, C) and class numbers (n,), labels (n, C), targets (n,) or nothing (n,) -> losses (n,), one a sample
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def per_sample(loss: Loss) -> Loss:
+def make_per_sample(loss: Loss) -> Loss:
     """A loss with one number a sample. One of torch's own that averages or sums is taken without that: clients' batches are averaged here.
 
     With class weights a batch counts as the plain mean of the weighted losses, not as their sum over the sum of the weights.
@@ -52,7 +52,7 @@ def next_token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return -outputs.mean(-1)
 
 
-USUAL: dict[TaskName, Loss] = {
+DEFAULT_LOSSES: dict[TaskName, Loss] = {
     "classification": cross_entropy,
     "multilabel": label_cross_entropy,
     "regression": squared_error,
@@ -60,24 +60,24 @@ USUAL: dict[TaskName, Loss] = {
 }
 
 
-def loss_named(name: str, task: Task) -> Loss:
+def get_loss(name: str, task: Task) -> Loss:
     """The loss that a plan names."""
     if name == "absolute" and task.name != "regression":
         raise UserError(f"loss=absolute is for a regression, and this is a {task}: leave it away.")
-    return absolute_error if name == "absolute" else USUAL[task.name]
+    return absolute_error if name == "absolute" else DEFAULT_LOSSES[task.name]
 
 
-def scores(outputs: Tensor, task: Task) -> Tensor:
+def compute_scores(outputs: Tensor, task: Task) -> Tensor:
     """(n, C) what a model says: probabilities of classes, a probability for each label, the number itself, or the probability (n, T) of
     each token that comes next; experts are averaged in these."""
     if task.name == "regression":
         return outputs
     if task.name == "next-token":
-        return outputs.nan_to_num(nan=LEAST_LIKELY).clamp(min=LEAST_LIKELY).exp()
-    return torch.sigmoid(outputs) if task.name == "multilabel" else probabilities(outputs)
+        return outputs.nan_to_num(nan=MIN_LOG_LIKELIHOOD).clamp(min=MIN_LOG_LIKELIHOOD).exp()
+    return torch.sigmoid(outputs) if task.name == "multilabel" else compute_probabilities(outputs)
 
 
-def probabilities(outputs: Tensor) -> Tensor:
+def compute_probabilities(outputs: Tensor) -> Tensor:
     """(n, C) class probabilities from a model's outputs; one output means two classes."""
     if outputs.shape[-1] == 1:
         one = torch.sigmoid(outputs)

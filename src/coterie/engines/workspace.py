@@ -1,5 +1,6 @@
-"""A world laid out for work: one module that is written to again and again, and the data as tensors on the device."""
+"""A world on a device: one module that is written to again and again, the data as tensors, and image augmentation."""
 
+import math
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from functools import cached_property
@@ -9,25 +10,83 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample, pad
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.augmentation import Augmentation
-from coterie.core.errors import UserError
-from coterie.core.parameters import write
-from coterie.engines.augment import augmented
-from coterie.engines.fitting import smallest_batch
-from coterie.engines.held.rows import TensorRows
-from coterie.engines.loss import scores
-from coterie.engines.precision import Precision, passes_in
-from coterie.engines.tensors import as_tensor, read_off
-from coterie.engines.world import World
+from coterie.core.local import Augmentation
+from coterie.core.model import write_vector
+from coterie.core.rng import extend_key, hash_word, make_words, to_uniforms
+from coterie.engines.device import Precision, as_tensor, autocast_pass, fetch_small
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.loss import compute_scores
+from coterie.engines.world import World, find_smallest_batch
+
+DRAWS = 7  # numbers an image: flip, two of the crop, brightness, contrast, saturation, angle
+
+
+def draw_augmentation(key: int, step: int, samples: int) -> Floats:
+    """(samples, DRAWS) numbers in [0, 1) for the images of one step of a training."""
+    drawn = to_uniforms(make_words(extend_key(extend_key(key, hash_word("augment")), step), samples * DRAWS))
+    return drawn.reshape(samples, DRAWS).astype("float32")
+
+
+def augment_images(x: Tensor, draws: Tensor, how: Augmentation) -> Tensor:
+    """Images (n, C, H, W) or (n, H, W), each changed by its own draws."""
+    if x.ndim not in (3, 4) or not x.is_floating_point():
+        raise UserError(f"Augmentation is for images, and samples have the shape {tuple(x.shape[1:])}: leave augment away.")
+    images, u = x if x.ndim == 4 else x[:, None], draws.to(x.dtype)
+    if how.flip:
+        images = torch.where(u[:, 0, None, None, None] < 0.5, images.flip(-1), images)
+    if how.crop:
+        images = _shift_images(images, u[:, 1:3], how.crop)
+    if how.jitter:
+        images = _jitter_colors(images, 1 + how.jitter * (2 * u[:, 3:6] - 1))
+    if how.rotate:
+        images = _rotate_images(images, math.radians(how.rotate) * (2 * u[:, 6] - 1))
+    return images.reshape(x.shape)
+
+
+def _shift_images(images: Tensor, u: Tensor, most: int) -> Tensor:
+    """Each image by a whole number of pixels, -most to most, either way."""
+    n, _, height, width = images.shape
+    corner = (u * (2 * most + 1)).floor().long()  # (n, 2) of the window in the padded image
+    rows = corner[:, :1] + torch.arange(height, device=images.device)  # (n, H)
+    columns = corner[:, 1:] + torch.arange(width, device=images.device)
+    which = torch.arange(n, device=images.device)[:, None, None]
+    return pad(images, (most,) * 4)[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _jitter_colors(images: Tensor, factors: Tensor) -> Tensor:
+    """Brightness, contrast (about the image's mean) and, of colours, saturation (about each pixel's mean)."""
+    bright, contrast, saturation = (f[:, None, None, None] for f in factors.unbind(1))
+    images = images * bright
+    mean = images.mean((1, 2, 3), keepdim=True)
+    images = mean + (images - mean) * contrast
+    if images.shape[1] == 1:
+        return images
+    grey = images.mean(1, keepdim=True)
+    return grey + (images - grey) * saturation
+
+
+def _rotate_images(images: Tensor, angles: Tensor) -> Tensor:
+    """Each image about its middle; what comes in is zero."""
+    cosine, sine, none = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    stretch = images.shape[2] / images.shape[3]  # the grid runs from -1 to 1 either way
+    turns = torch.stack([torch.stack([cosine, -sine * stretch, none], 1), torch.stack([sine / stretch, cosine, none], 1)], 1)
+    return grid_sample(images, affine_grid(turns, list(images.shape), align_corners=False), align_corners=False)
+
 
 CHUNK = 4096  # samples a forward pass: bounds memory, and being fixed keeps the bits
+
+
 LARGE_CHUNK, LARGE_MODEL = 256, 1 << 22  # the same for models of more numbers than this, whose layers are wide
+
+
 MOST_TOKENS = 1 << 17  # the same for texts on a GPU, all of them together
 
 
-def chunk_for(module: nn.Module, tokens: int = 0) -> int:
+def get_chunk_size(module: nn.Module, tokens: int = 0) -> int:
     """Samples that go through a module at a time where nothing is trained; `tokens` of each where they are texts on a GPU.
 
     A few hundred short texts would keep a GPU waiting for the next ones.
@@ -55,8 +114,8 @@ class Workspace:
         self.x = self.features(world.federation.x)
         self.y = as_tensor(world.federation.y, device)
         texts = device.type == "cuda" and self.x.ndim == 2 and not self.x.is_floating_point()
-        self.chunk = chunk_for(self.module, tokens=self.x.shape[1] if texts else 0)
-        self.least = smallest_batch(self.module, self.x)  # samples that a step needs
+        self.chunk = get_chunk_size(self.module, tokens=self.x.shape[1] if texts else 0)
+        self.least = find_smallest_batch(self.module, self.x)  # samples that a step needs
         if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
             raise UserError(
                 f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: leave microbatch away, or use norm=group."
@@ -82,7 +141,7 @@ class Workspace:
 
     def vector(self, values: Floats) -> Tensor:
         """A model's numbers on the device, where a held one is already."""
-        there = values.there().flatten() if isinstance(values, TensorRows) else torch.as_tensor(values, device=self.device)
+        there = values.get_tensor().flatten() if isinstance(values, DeviceVectors) else torch.as_tensor(values, device=self.device)
         return there.to(self.device, self.dtype)
 
     def batch(self, rows: Ints, draws: Floats | None = None, how: Augmentation | None = None) -> tuple[Tensor, Tensor]:
@@ -90,7 +149,7 @@ class Workspace:
         numbers = torch.as_tensor(rows, device=self.device)
         x = self.x[numbers]
         if how is not None:
-            x = augmented(x, torch.as_tensor(draws, device=self.device), how)
+            x = augment_images(x, torch.as_tensor(draws, device=self.device), how)
         return x, self.y[numbers]
 
     def pieces(self, samples: int) -> list[slice]:
@@ -100,7 +159,7 @@ class Workspace:
 
     def outputs(self, x: Tensor) -> Tensor:
         """What the module as it stands makes of samples."""
-        with passes_in(self.precision, self.device):
+        with autocast_pass(self.precision, self.device):
             found: Tensor = self.module(x)
         return found.to(self.dtype)
 
@@ -123,12 +182,12 @@ class Workspace:
         numbers = self._sent(rows)
         found = [(chances.argmax(1), losses) for chances, losses in (self._predicted(model, numbers) for model in models)]
         guesses, losses = (torch.stack(of) for of in zip(*found, strict=True))
-        return list(zip(read_off(guesses), read_off(losses).astype(np.float64), strict=True))
+        return list(zip(fetch_small(guesses), fetch_small(losses).astype(np.float64), strict=True))
 
     def losses_many(self, models: Floats, rows: Ints) -> Doubles:
         """(k, m) the losses of each model on these samples, which is all that leaves the device."""
         numbers = self._sent(rows)
-        return read_off(torch.stack([self._predicted(model, numbers)[1] for model in models])).astype(np.float64)
+        return fetch_small(torch.stack([self._predicted(model, numbers)[1] for model in models])).astype(np.float64)
 
     def _sent(self, rows: Ints | None) -> Tensor | None:
         """Sample numbers on the device, once for all models that are asked about them."""
@@ -142,7 +201,7 @@ class Workspace:
 
     @torch.no_grad()
     def _predicted(self, model: Floats, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        write(self.module, self.vector(model))
+        write_vector(self.module, self.vector(model))
         self.module.eval()
         if rows is None:
             x, y = self._central
@@ -150,4 +209,4 @@ class Workspace:
         else:
             x, y, numbers = self.x, self.y, rows
         outputs = torch.cat([self.outputs(x[piece]) for piece in torch.split(numbers, self.chunk)])
-        return scores(outputs, self.federation.task), self.loss(outputs, y[numbers])
+        return compute_scores(outputs, self.federation.task), self.loss(outputs, y[numbers])

@@ -1,17 +1,23 @@
-"""The hash that defines equality of evidence: what was studied and what was found, not how long it took or on what."""
+"""Digests: the hash that defines equality of evidence (what was studied and found, not how long it took), of one study or of all in a folder."""
 
 import hashlib
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.core.plain import as_json
+from coterie._util.errors import UserError
+from coterie._util.files import hash_text
+from coterie._util.json_io import format_json, to_json_line
+from coterie.evidence.manifest import find_broken_seals
 from coterie.evidence.reader import Evidence
 from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES
+from coterie.evidence.verify import find_studies
 
-COUNTED = ("clients", "central", "groups", "clusters")  # the tables whose whole numbers `counts` covers
+COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose whole numbers `counts` covers
 
 
 def digest(evidence: Evidence, *, counts: bool = False) -> str:
@@ -27,32 +33,32 @@ def digest(evidence: Evidence, *, counts: bool = False) -> str:
     order a study grew. Columns are taken by name, and those that hold nothing are left out, so that one that a later version adds changes
     nothing. Files are hashed by content, so neither does the version of the library that wrote them.
     """
-    total = hashlib.sha256(as_json(evidence.settings.identity()).encode())
+    total = hashlib.sha256(to_json_line(evidence.settings.identity()).encode())
     for name in TABLES:
-        if name in COUNTED or (not counts and name != "timings"):
+        if name in COUNT_TABLES or (not counts and name != "timings"):
             total.update(name.encode())
-            _add(total, _whole_numbers(evidence.table(name)) if counts else evidence.table(name))
-    if (unseen := evidence.of_unseen()) is not None:
+            _update_hash(total, _select_integers(evidence.table(name)) if counts else evidence.table(name))
+    if (unseen := evidence.select_unseen()) is not None:
         total.update(b"unseen")
-        _add(total, _whole_numbers(unseen.table("clients")) if counts else unseen.table("clients"))
+        _update_hash(total, _select_integers(unseen.table("clients")) if counts else unseen.table("clients"))
     for draw, roster in sorted(evidence.rosters.items()):
         total.update(f"roster {draw}".encode())
-        _add(total, roster)
+        _update_hash(total, roster)
     return total.hexdigest()
 
 
-def _whole_numbers(table: pa.Table) -> pa.Table:
+def _select_integers(table: pa.Table) -> pa.Table:
     return table.select([field.name for field in table.schema if not pa.types.is_floating(field.type)])
 
 
-def _add(total: "hashlib._Hash", table: pa.Table) -> None:
+def _update_hash(total: "hashlib._Hash", table: pa.Table) -> None:
     if set(KEYS) <= set(table.column_names):
-        table = table.take(pa.array(_order(table)))
+        table = table.take(pa.array(_sort_rows(table)))
     for name in sorted(set(table.column_names) - {ANSWERS, EXTRA}):
         column = table[name].combine_chunks()
         if isinstance(column, pa.ChunkedArray) or pa.types.is_dictionary(column.type):
             column = column.cast(pa.string())
-        if not len(column) or _empty(column):
+        if not len(column) or _is_empty(column):
             continue
         total.update(name.encode())
         if pa.types.is_string(column.type):
@@ -61,16 +67,29 @@ def _add(total: "hashlib._Hash", table: pa.Table) -> None:
             total.update(np.ascontiguousarray(column.to_numpy(zero_copy_only=False)).tobytes())
 
 
-def _order(table: pa.Table) -> np.ndarray:
+def _sort_rows(table: pa.Table) -> np.ndarray:
     """Rows by draw, method, seed and round, those of one round in the order they have."""
     labels = np.asarray(table["method"].cast(pa.string()).to_pylist(), dtype=object).astype(str)
     columns = [table[name].to_numpy() for name in ("round", "seed")]
     return np.lexsort((columns[0], columns[1], np.unique(labels, return_inverse=True)[1], table["draw"].to_numpy()))
 
 
-def _empty(column: pa.Array) -> bool:
+def _is_empty(column: pa.Array) -> bool:
     """Whether a column says nothing in any row: null, or no number."""
     known = pc.is_valid(column)
     if pa.types.is_floating(column.type):
         known = pc.and_kleene(known, pc.invert(pc.is_nan(column)))
     return not pc.any(known).as_py()
+
+
+def compute_digests(folder: Path, *, counts: bool = False) -> dict[str, str]:
+    """By path in the folder, the digest of each study; the study that a folder is itself has the path '.'."""
+    if wrong := find_broken_seals(folder):
+        name, told = next(iter(wrong.items()))
+        raise UserError(f"{folder} is not whole: {folder / name} {told}; 'coterie verify {folder}' says what is still good.")
+    return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in find_studies(folder)}
+
+
+def combine_digests(digests: Mapping[str, str]) -> str:
+    """One hash for several studies, of their places and their digests."""
+    return hash_text(format_json(dict(digests)))

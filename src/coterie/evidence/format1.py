@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.specs import Spec, parse, split_at
-from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.folder import TableSource, list_segments, read_batches, read_lane_entries, read_schema
+from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import FORMAT, Settings
-from coterie.evidence.source import Source, lane_entries, read_batches, read_schema, segments
 
 
 def wrote(tree: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def renamed(label: str) -> str:
 
 
 @dataclass(frozen=True)
-class OldFolder(Source):
+class OldFolder(TableSource):
     """A folder of format 1, read as if it were one of format 2."""
 
     folder: Path
@@ -65,7 +65,7 @@ class OldFolder(Source):
     labels: list[str]  # as they were
 
     def batches(self, name: str, columns: list[str] | None, faults: list[str] | None) -> Iterator[pa.RecordBatch]:
-        for segment in segments(self.folder):
+        for segment in list_segments(self.folder):
             if name == "clusters":
                 yield from self._clusters(segment, faults)
                 continue
@@ -76,7 +76,7 @@ class OldFolder(Source):
                 yield found.select(columns) if columns else found
 
     def schema(self, name: str) -> pa.Schema | None:
-        for segment in segments(self.folder):
+        for segment in list_segments(self.folder):
             stored = {"absences": "notes", "clusters": "groups"}.get(name, name)
             nothing = self._keyed(pa.RecordBatch.from_pylist([], schema=read_schema(segment / f"{stored}.parquet")))
             if name == "clusters":
@@ -85,7 +85,7 @@ class OldFolder(Source):
         return None
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
-        entries = lane_entries(self.folder, faults)
+        entries = read_lane_entries(self.folder, faults)
         return {self._key(entry["lane"]): LaneEnd(entry["round"], entry["status"], entry["reason"]) for entry in entries}
 
     def _key(self, lane: int) -> LaneKey:

@@ -1,6 +1,7 @@
-"""Reading evidence back as tables and data frames."""
+"""Evidence: a study's records read back as tables and data frames."""
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,24 +12,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
 from coterie.core.arrays import Array, Ints
-from coterie.core.errors import UserError
-from coterie.core.plain import read_json
 from coterie.core.tasks import TaskName
 from coterie.evidence import format1
-from coterie.evidence.class_names import class_names
-from coterie.evidence.planned import AbsencesAsPlanned, Place, Told, as_planned, told_of
-from coterie.evidence.record import LaneEnd, LaneKey
-from coterie.evidence.roster_files import read_roster, roster_path
-from coterie.evidence.sanity import nonsense
+from coterie.evidence.folder import FolderSource, TableSource, get_roster_path, read_roster
+from coterie.evidence.growth import LaneRound, LastEvaluation, PlannedAbsences, drop_unplanned, find_last_evaluations
+from coterie.evidence.manifest import check_integrity, is_study
+from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import Folder, Source
-from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN
-from coterie.evidence.wholeness import check_whole, is_study
-from coterie.evidence.with_column import with_column
+from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN, find_implausible, get_class_names
 
 if TYPE_CHECKING:
-    import pandas as pd  # imported where frames are made: running a study does not need it
+    import pandas as pd
+
+
+def insert_column(frame: "pd.DataFrame", at: int, name: str, values: "pd.Series") -> "pd.DataFrame":
+    """The frame itself, the column put in its place.
+
+    Columns lie apart on purpose, so that a large table is never held twice; where it has more than a hundred (62 classes have), pandas
+    would tell the user to copy it.
+    """
+    from pandas.errors import PerformanceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        frame.insert(at, name, values)
+    return frame
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,8 @@ class Evidence:
 
     settings: Settings
     rosters: Mapping[int, pa.Table]  # by draw
-    source: Source
-    outside: bool = False  # whether it is of the clients that took no part; else of those that did, and of nobody else
+    source: TableSource
+    is_unseen: bool = False  # whether it is of the clients that took no part; else of those that did, and of nobody else
 
     def __repr__(self) -> str:
         made = self.settings
@@ -50,7 +61,7 @@ class Evidence:
         folder = Path(folder)
         if not is_study(folder):
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
-        if wrong := check_whole(folder).sentences(folder):
+        if wrong := check_integrity(folder).sentences(folder):
             more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise UserError(
                 f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' says what is still good; what is damaged is made "
@@ -63,30 +74,30 @@ class Evidence:
                 settings, {settings.draws[0]: read_roster(folder / "roster.parquet")}, format1.OldFolder(folder, settings, tree["methods"])
             )
         settings = Settings.from_json(tree)
-        return cls(settings, {draw: read_roster(roster_path(folder, draw)) for draw in settings.draws}, Folder(folder))
+        return cls(settings, {draw: read_roster(get_roster_path(folder, draw)) for draw in settings.draws}, FolderSource(folder))
 
     @property
     def folder(self) -> Path | None:
         return self.source.folder
 
-    def of_draw(self, draw: int) -> "Evidence":
+    def select_draw(self, draw: int) -> "Evidence":
         """The part of one draw of the data."""
         return replace(self, settings=replace(self.settings, draws=(draw,)), rosters={draw: self.rosters[draw]})
 
-    def of_unseen(self) -> "Evidence | None":
+    def select_unseen(self) -> "Evidence | None":
         """The same of the clients that took no part; None where all did. What is noted of those who did (groups, weights) is not in it."""
-        return replace(self, outside=True) if any(UNSEEN in roster.column_names for roster in self.rosters.values()) else None
+        return replace(self, is_unseen=True) if any(UNSEEN in roster.column_names for roster in self.rosters.values()) else None
 
     def batches(self, name: str, columns: list[str] | None = None, faults: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """A table piece by piece, for more rows than memory should hold. With `faults`, a damaged file becomes a sentence there."""
         if name not in TABLES:
             raise UserError(f"There is no table {name!r}: choose from {', '.join(TABLES)}.")
-        wanted = None if columns is None else _with_keys(["client", *columns] if name == "clients" and self._taking_part else columns)
+        wanted = None if columns is None else _add_keys(["client", *columns] if name == "clients" and self._taking_part else columns)
         draws, plan = pa.array(self.settings.draws, pa.int64()), self.settings.plan
-        told_of_last = self._told_of_last if name in ("rounds", "notes", "absences") else {}
-        absences = AbsencesAsPlanned(plan, told_of_last)
+        told_of_last = self._last_evaluations if name in ("rounds", "notes", "absences") else {}
+        absences = PlannedAbsences(plan, told_of_last)
         for batch in self.source.batches(name, wanted, faults):
-            if (told := nonsense(name, batch, self.rosters)) is not None:
+            if (told := find_implausible(name, batch, self.rosters)) is not None:
                 sentence = f"{self.folder or 'The study'} holds what cannot be in its table {name}: {told}; run the study again."
                 if faults is None:
                     raise UserError(sentence)
@@ -94,19 +105,19 @@ class Evidence:
                 continue
             own = pc.is_in(batch.column("draw"), value_set=draws)
             batch = batch if pc.all(own).as_py() is not False else batch.filter(own)
-            yield self._own(name, absences(batch) if name == "absences" else as_planned(name, batch, plan, told_of_last))
+            yield self._own(name, absences(batch) if name == "absences" else drop_unplanned(name, batch, plan, told_of_last))
 
     def _own(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are of these clients, who are numbered by their place in the roster."""
-        if self.outside and name in ("mixing", "groups", "clusters", "absences", "notes"):
+        if self.is_unseen and name in ("mixing", "groups", "clusters", "absences", "notes"):
             return batch.slice(0, 0)
         if name != "clients" or not self._taking_part or "client" not in batch.schema.names:
             return batch
         client = batch.column("client").to_numpy()
         count = np.array([self._taking_part.get(draw, len(client)) for draw in batch.column("draw").to_pylist()], dtype=client.dtype)
-        own = (client >= count) == self.outside
+        own = (client >= count) == self.is_unseen
         at = batch.schema.get_field_index("client")
-        placed = batch.set_column(at, "client", pa.array(client - count * self.outside, batch.column(at).type))
+        placed = batch.set_column(at, "client", pa.array(client - count * self.is_unseen, batch.column(at).type))
         return placed.filter(pa.array(own))
 
     @cached_property
@@ -117,14 +128,14 @@ class Evidence:
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """A whole table, in the order in which it was written."""
-        pieces = _plain_labels(self.batches(name, columns))
+        pieces = _decode_methods(self.batches(name, columns))
         if pieces:
             return pa.Table.from_batches(pieces)
         schema = self.source.schema(name)
         if schema is None:
             raise UserError(f"{self.folder or 'The study'} holds no complete segment yet: let the study run to its first checkpoint.")
-        (nothing,) = _plain_labels([pa.RecordBatch.from_pylist([], schema=schema)])
-        return pa.Table.from_batches([nothing.select(_with_keys(columns)) if columns else nothing])
+        (nothing,) = _decode_methods([pa.RecordBatch.from_pylist([], schema=schema)])
+        return pa.Table.from_batches([nothing.select(_add_keys(columns)) if columns else nothing])
 
     def columns(self, name: str) -> list[str]:
         """The columns that a table has."""
@@ -139,29 +150,29 @@ class Evidence:
         wanted = [column for column in self.columns(name) if column not in (ANSWERS, EXTRA)] if columns is None else columns
         table = self.table(name, wanted)
         at = table.column_names.index("method")
-        codes = [method_places(piece, self.settings.methods) for piece in table.column("method").chunks]
+        codes = [encode_methods(piece, self.settings.methods) for piece in table.column("method").chunks]
         method = pd.Categorical.from_codes(np.concatenate(codes or [np.zeros(0, np.int64)]), categories=pd.Index(self.settings.methods))
         table = table.drop_columns(["method"])
         frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)  # a column at a time: never two whole tables
-        return with_column(frame, at, "method", pd.Series(method, index=frame.index))
+        return insert_column(frame, at, "method", pd.Series(method, index=frame.index))
 
     def ends(self, faults: list[str] | None = None) -> dict[LaneKey, LaneEnd]:
         """How far each lane has come, and why it went no further."""
         return {key: end for key, end in self.source.ends(faults).items() if key.draw in self.settings.draws}
 
     @cached_property
-    def _told_of_last(self) -> dict[Place, Told]:
+    def _last_evaluations(self) -> dict[LaneRound, LastEvaluation]:
         """What rounds left that were the last before the study grew: only where they would not have been evaluated otherwise."""
         if self.settings.plan.evaluate_every == 1 or EXTRA not in self.columns("rounds"):
             return {}
-        pieces = self.source.batches("rounds", _with_keys(["absent", EXTRA]), [])
-        return {place: told for batch in pieces for place, told in told_of(batch, self.settings.plan).items()}
+        pieces = self.source.batches("rounds", _add_keys(["absent", EXTRA]), [])
+        return {place: told for batch in pieces for place, told in find_last_evaluations(batch, self.settings.plan).items()}
 
     @cached_property
     def roster(self) -> pa.Table:
         """The clients of the only draw, or of the first."""
         roster = self.rosters[self.settings.draws[0]]
-        return roster.filter(pc.equal(roster[UNSEEN], self.outside)) if UNSEEN in roster.column_names else roster
+        return roster.filter(pc.equal(roster[UNSEEN], self.is_unseen)) if UNSEEN in roster.column_names else roster
 
     @cached_property
     def classes(self) -> int:
@@ -169,7 +180,7 @@ class Evidence:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        return class_names(self.roster, self.classes)
+        return get_class_names(self.roster, self.classes)
 
     @cached_property
     def task(self) -> TaskName:
@@ -182,9 +193,9 @@ class Evidence:
     @cached_property
     def tested(self) -> Ints:
         """(n,) test samples of each client."""
-        return self.fixed("samples").astype(np.int64) if self.task != "classification" else np.asarray(self.actual.sum(axis=1))
+        return self.get_roster_column("samples").astype(np.int64) if self.task != "classification" else np.asarray(self.actual.sum(axis=1))
 
-    def fixed(self, name: str) -> Array:
+    def get_roster_column(self, name: str) -> Array:
         """(n,) a column of the roster, of the clients."""
         return np.asarray(self.roster[name].to_numpy()[self.roster["id"].is_valid().to_numpy()])
 
@@ -209,7 +220,7 @@ class Evidence:
         return [name for name in self.roster["id"].to_pylist() if name is not None]
 
 
-def method_places(column: pa.Array, labels: Sequence[str]) -> Ints:
+def encode_methods(column: pa.Array, labels: Sequence[str]) -> Ints:
     """(rows,) where each row's method stands among these labels; -1 for one that does not."""
     known = {label: i for i, label in enumerate(labels)}
     if not pa.types.is_dictionary(column.type):
@@ -219,11 +230,11 @@ def method_places(column: pa.Array, labels: Sequence[str]) -> Ints:
     return found
 
 
-def _with_keys(columns: list[str]) -> list[str]:
+def _add_keys(columns: list[str]) -> list[str]:
     return list(dict.fromkeys([*KEYS, *columns]))
 
 
-def _plain_labels(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _decode_methods(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Pieces whose methods are plain strings: dictionaries differ from segment to segment."""
 
     def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -233,7 +244,7 @@ def _plain_labels(pieces: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [decoded(batch) for batch in pieces]
 
 
-def json_notes(evidence: Evidence, name: str, faults: list[str] | None = None) -> Iterator[tuple[LaneKey, int, Any]]:
+def read_notes(evidence: Evidence, name: str, faults: list[str] | None = None) -> Iterator[tuple[LaneKey, int, Any]]:
     """Every note of a name: whose it is, of which round, and what it says."""
     for batch in evidence.batches("notes", ["name", "value"], faults):
         own = batch.filter(pc.equal(batch.column("name"), name)).to_pylist()

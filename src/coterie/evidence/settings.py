@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.plan import Plan
 from coterie.grouping.controls import Assign
 
-LARGEST = 1 << 63  # above every seed: tables hold them in 64 bits
-MOST_SEEDS = 100_000
+SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
+MAX_SEEDS = 100_000
 FORMAT = 3  # of the evidence on disk
 UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
 
@@ -58,7 +58,7 @@ class Settings:
             if twice:
                 raise UserError(f"The study names the {kind} {', '.join(sorted(twice))} twice: name each once.")
 
-        if wrong := [seed for seed in (*self.seeds, *self.draws) if abs(seed) >= LARGEST]:
+        if wrong := [seed for seed in (*self.seeds, *self.draws) if abs(seed) >= SEED_LIMIT]:
             raise UserError(f"A study cannot use the seed {str(wrong[0])[:30]}: seeds lie below 2^63.")
 
     def as_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Settings:
             plan = Plan.from_json(tree["plan"])
             rest = {name: value for name, value in tree.items() if name not in ("format", "plan", "facts")}
             facts = {str(label): MethodFacts.from_json(own) for label, own in tree.get("facts", {}).items()}
-            tuples = {name: _tuple_of(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
+            tuples = {name: _parse_tuple(rest, name, kind) for name, kind in (("methods", str), ("seeds", int), ("draws", int))}
             if not all(isinstance(rest.get(name, ""), str) for name in ("data", "model")):
                 raise TypeError("data and model should be words")
             if not isinstance(rest.get("own_seeds", False), bool):
@@ -94,7 +94,7 @@ class Settings:
 
     def differences(self, other: "Settings") -> list[str]:
         """The settings in which two studies differ, by name."""
-        mine, theirs = (_flat(asdict(replace(own, facts={}))) for own in (self, other))
+        mine, theirs = (_flatten(asdict(replace(own, facts={}))) for own in (self, other))
         return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
 
     def identity(self) -> dict[str, Any]:
@@ -102,22 +102,22 @@ class Settings:
 
         So neither a setting that a later version adds nor the order in which a study grew changes the digest.
         """
-        usual = _flat(asdict(Settings(methods=self.methods, data=self.data)))
-        own = {name: value for name, value in _flat(asdict(replace(self, facts={}))).items() if value != usual.get(name)}
+        usual = _flatten(asdict(Settings(methods=self.methods, data=self.data)))
+        own = {name: value for name, value in _flatten(asdict(replace(self, facts={}))).items() if value != usual.get(name)}
         return own | {"methods": sorted(self.methods), "data": self.data, "seeds": sorted(self.seeds), "draws": sorted(self.draws)}
 
 
-def _tuple_of(tree: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
+def _parse_tuple(tree: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
     if not isinstance(tree[name], (list, tuple)) or not all(type(item) is kind for item in tree[name]):
         raise TypeError(f"{name} should be a list of {'words' if kind is str else 'whole numbers'}")
     return tuple(tree[name])
 
 
-def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def _flatten(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{path}{name}."))
+            flat.update(_flatten(value, f"{path}{name}."))
         else:
             flat[path + name] = list(value) if isinstance(value, (list, tuple)) else value
     return flat
@@ -135,7 +135,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         span = range(int(first), int(last or first) + 1)
         if not span:
             raise UserError(f"The seeds {piece!r} run backwards: write the lower one first.")
-        if len(seeds) + len(span) > MOST_SEEDS:
-            raise UserError(f"The seeds {text[:40]!r} are more than {MOST_SEEDS:,}: a study of so many could not be carried out.")
+        if len(seeds) + len(span) > MAX_SEEDS:
+            raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: a study of so many could not be carried out.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))

@@ -1,46 +1,85 @@
-"""Round records as tables: one set of columns, used in memory, on disk and by the digest.
+"""Round records as tables: one set of columns in memory, on disk and in the digest; the roster table; and checks for implausible values."""
 
-| table | a row is |
-| --- | --- |
-| rounds | one round of one lane: costs, discrepancy, absences, simulated time, accuracy on all clients' validation parts; `everybody` |
-| clients | one client's test part in one round: loss, and counts by class or what else the task sums up |
-| central | one named model on the server's own test set |
-| mixing | one non-zero weight of the aggregation matrix |
-| groups | one client's group |
-| clusters | one client's cluster, where clusters live for one round |
-| absences | one client that was asked and did not answer, or whose answer was refused |
-| notes | one thing a method noted, as JSON |
-| timings | seconds by phase; kept apart, and no part of the digest |
-
-Every row begins with its lane and round: draw, method, seed, round. What never changes (who the clients are, how many test samples of each
-class they hold) is in the roster table of the draw, once. What tasks other than classification sum up is in `core.tasks`.
-"""
-
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from coterie.core.arrays import Array
+from coterie._util.json_io import to_json_line, to_json_value
+from coterie.core.arrays import Array, Ints
 from coterie.core.asks import Evaluated
-from coterie.core.plain import as_json, plain
-from coterie.core.tasks import CLASSIFICATION, FIXED, Task, credits_of
+from coterie.core.tasks import CLASSIFICATION, FIXED_SUMS, Task, compute_credits
 from coterie.data.federation import Federation
-from coterie.evidence.class_names import with_class_names
-from coterie.evidence.everybody import everybody_columns
-from coterie.evidence.held import held_by_client
-from coterie.evidence.record import Cost, RoundRecord
+from coterie.evidence.records import Cost, RoundRecord, make_summary_columns
+
+CLASSES_KEY = b"classes"
+
+
+def add_class_names(roster: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The roster that knows them."""
+    return roster.replace_schema_metadata({**(roster.schema.metadata or {}), CLASSES_KEY: json.dumps(list(names)).encode()})
+
+
+def get_class_names(roster: pa.Table, count: int) -> tuple[str, ...]:
+    """As many names as there are classes; of a roster that does not know them, their numbers."""
+    try:
+        found = json.loads((roster.schema.metadata or {}).get(CLASSES_KEY, b"null"))
+    except ValueError:
+        found = None
+    return tuple(map(str, found if isinstance(found, list) and len(found) == count else range(count)))
+
+
+def summarize_test_parts(federation: Federation) -> dict[str, Array]:
+    """Columns of the roster, a row for each client and, last, one for the server's own test set where there is one."""
+    task, classes, central = federation.task, len(federation.classes), federation.central
+    if task.counts_classes:
+        owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
+        counts = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
+        table = counts.reshape(-1, classes)
+        return _make_class_columns(table if central is None else np.vstack([table, np.bincount(central[1], minlength=classes)]))
+    parts = [federation.y[own] for own in federation.test] + ([] if central is None else [np.asarray(central[1])])
+    samples = {"samples": np.array([len(part) for part in parts], dtype=np.int32)}
+    if task.name == "multilabel":
+        return samples | _make_class_columns(np.array([part.sum(axis=0, dtype=np.int64) for part in parts]))
+    if task.name == "next-token":
+        return samples
+    return samples | _summarize_targets(parts, task)
+
+
+def _make_class_columns(counts: Array) -> dict[str, Array]:
+    return {f"actual_{c}": counts[:, c].astype(np.int32) for c in range(counts.shape[1])}
+
+
+def _summarize_targets(parts: list[Array], task: Task) -> dict[str, Array]:
+    """Of a regression's targets, in their own units: the mean, squares about it, and distances from the mean of all training targets."""
+    away = [task.deviation * part.astype(np.float64) for part in parts]
+    means = [float(own.mean()) if len(own) else 0.0 for own in away]
+    return {
+        "target_mean": task.mean + np.array(means),
+        "target_squares": np.array([((own - mean) ** 2).sum() for own, mean in zip(away, means, strict=True)]),
+        "target_distance": np.array([np.abs(own).sum() for own in away]),
+    }
+
 
 TABLES = ("rounds", "clients", "central", "mixing", "groups", "clusters", "absences", "notes", "timings")
+
+
 KEYS = ("draw", "method", "seed", "round")
+
+
 EXTRA = "extra"  # of the table of rounds, for `planned`: what the evaluation of a round left that is evaluated only because it is the last
+
+
 UNSEEN = "unseen"  # of a roster, where some clients take no part: whether this is one
+
+
 ANSWERS = "answers"  # of the table of clients: a bit, or a float32, for each test sample (see `engines.tallies`); kept of the last round
 
 
-def tables_of(
+def make_tables(
     records: Sequence[RoundRecord], classes: int, *, drifting: bool = False, sampled: bool = False, task: Task = CLASSIFICATION
 ) -> dict[str, pa.Table]:
     """All the tables of some rounds, rows in the order of the records; in a world that drifts, test samples by class are in them too, and
@@ -51,47 +90,47 @@ def tables_of(
     clusters = [(r, r.notes.clusters) for r in records if r.notes.clusters is not None]
     grouped = [(r, r.groups) for r in records if r.groups is not None]
     return {
-        "rounds": _rounds(records, task, sampled),
+        "rounds": _make_rounds(records, task, sampled),
         "clients": pa.table(
             {
-                **_keys([(r, len(e)) for r, e in evaluated]),
+                **_make_keys([(r, len(e)) for r, e in evaluated]),
                 "client": _stack([e.clients for _, e in evaluated], np.int32),
-                **_counts([e for _, e in evaluated], classes, task, drifting=drifting),
-                ANSWERS: _answers([e for _, e in evaluated]),
+                **_make_counts([e for _, e in evaluated], classes, task, drifting=drifting),
+                ANSWERS: _pack_answers([e for _, e in evaluated]),
             }
         ),
         "central": pa.table(
             {
-                **_keys([(r, len(names)) for r, (names, _) in central]),
+                **_make_keys([(r, len(names)) for r, (names, _) in central]),
                 "model": pa.array([name for _, (names, _) in central for name in names], pa.string()),
-                **_counts([e for _, (_, e) in central], classes, task),
+                **_make_counts([e for _, (_, e) in central], classes, task),
             }
         ),
-        "mixing": _mixing(records),
+        "mixing": _make_mixing(records),
         "groups": pa.table(
             {
-                **_keys([(r, len(g)) for r, g in grouped]),
+                **_make_keys([(r, len(g)) for r, g in grouped]),
                 "client": _stack([np.arange(len(g)) if r.grouped is None else r.grouped for r, g in grouped], np.int32),
                 "group": _stack([g for _, g in grouped], np.int32),
             }
         ),
         "clusters": pa.table(
             {
-                **_keys([(r, len(labels)) for r, (_, labels) in clusters]),
+                **_make_keys([(r, len(labels)) for r, (_, labels) in clusters]),
                 "client": _stack([clients for _, (clients, _) in clusters], np.int32),
                 "cluster": _stack([labels for _, (_, labels) in clusters], np.int32),
             }
         ),
-        "absences": _absences(records),
-        "notes": _notes(records),
-        "timings": _timings(records),
+        "absences": _make_absences(records),
+        "notes": _make_notes(records),
+        "timings": _make_timings(records),
     }
 
 
-def roster_table(federation: Federation) -> pa.Table:
+def make_roster_table(federation: Federation) -> pa.Table:
     """The clients: id, sizes, true group where known, and what is fixed of their test parts; last, without an id, the server's own test
     set. Where some take no part, a column says who."""
-    held = held_by_client(federation)
+    held = summarize_test_parts(federation)
     ids: list[str | None] = list(federation.ids)
     sizes = federation.train.sizes
     groups = federation.groups if federation.groups is not None else np.full(len(federation), -1)
@@ -100,35 +139,35 @@ def roster_table(federation: Federation) -> pa.Table:
     columns = {"id": pa.array(ids, pa.string()), "train": sizes.astype(np.int32), "group": groups.astype(np.int32)}
     if federation.unseen:
         columns[UNSEEN] = pa.array([federation.seen <= client < len(federation) for client in range(len(ids))])
-    return with_class_names(pa.table(columns | held), federation.classes)
+    return add_class_names(pa.table(columns | held), federation.classes)
 
 
-def _rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> pa.Table:
-    columns: dict[str, Any] = _keys([(r, 1) for r in records])
+def _make_rounds(records: Sequence[RoundRecord], task: Task, sampled: bool) -> pa.Table:
+    columns: dict[str, Any] = _make_keys([(r, 1) for r in records])
     for cost in fields(Cost):
         told = [getattr(r.cost, cost.name) for r in records]
         columns[cost.name] = np.array(told, dtype=np.float64 if cost.type is float else np.int64)
     columns["discrepancy"] = np.array([r.discrepancy for r in records], dtype=np.float64)
     columns["absent"] = np.array([len(r.absences) for r in records], dtype=np.int32)
     columns["clock"] = np.array([r.clock for r in records], dtype=np.float64)
-    columns["validation"] = np.array([validation_score(r.validated, task) for r in records], dtype=np.float64)
-    columns |= everybody_columns([r.everybody for r in records]) if sampled else {}
-    columns[EXTRA] = pa.array([None if r.extra is None else as_json(r.extra) for r in records], pa.string())
+    columns["validation"] = np.array([compute_validation_score(r.validated, task) for r in records], dtype=np.float64)
+    columns |= make_summary_columns([r.everybody for r in records]) if sampled else {}
+    columns[EXTRA] = pa.array([None if r.extra is None else to_json_line(r.extra) for r in records], pa.string())
     return pa.table(columns)
 
 
-def validation_score(validated: Evaluated | None, task: Task) -> float:
+def compute_validation_score(validated: Evaluated | None, task: Task) -> float:
     """The task's score over all clients' validation samples; nan where there are none or the round was not evaluated."""
     total = 0 if validated is None else int(validated.sizes.sum())
-    return float(credits_of(validated, task).sum() / total) if validated is not None and total else float("nan")
+    return float(compute_credits(validated, task).sum() / total) if validated is not None and total else float("nan")
 
 
-def _counts(evaluated: Sequence[Evaluated], classes: int, task: Task, drifting: bool = False) -> dict[str, Array]:
+def _make_counts(evaluated: Sequence[Evaluated], classes: int, task: Task, drifting: bool = False) -> dict[str, Array]:
     """Loss, AUROC of two-class tasks, what else the task sums up, and a column for each class of hits and of predictions."""
     columns = {"loss": _stack([e.loss for e in evaluated], np.float64)}
     sums = [e.sums for e in evaluated if len(e)]  # a reply of nobody does not know what is summed up
     summed = np.concatenate(sums) if sums else np.zeros((0, len(task.sums)))
-    columns |= {name: np.ascontiguousarray(summed[:, i]) for i, name in enumerate(task.sums) if drifting or name not in FIXED}
+    columns |= {name: np.ascontiguousarray(summed[:, i]) for i, name in enumerate(task.sums) if drifting or name not in FIXED_SUMS}
     if classes == 2 and task.counts_classes:
         columns["auroc"] = _stack([e.auroc for e in evaluated], np.float64)
     for name in ("hits", "predicted", "actual") if drifting else ("hits", "predicted"):
@@ -138,13 +177,13 @@ def _counts(evaluated: Sequence[Evaluated], classes: int, task: Task, drifting: 
     return columns
 
 
-def _answers(evaluated: Sequence[Evaluated]) -> pa.Array:
+def _pack_answers(evaluated: Sequence[Evaluated]) -> pa.Array:
     """A row of bits for each client, null where they were not kept."""
     rows = [row for e in evaluated for row in ([None] * len(e) if e.answers is None else [bits.tobytes() for bits in e.answers])]
     return pa.array(rows, pa.binary())
 
 
-def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
+def _make_mixing(records: Sequence[RoundRecord]) -> pa.Table:
     keys, model, source, kept, weight = [], [], [], [], []
     for r in records:
         mixing = r.notes.mixing
@@ -163,7 +202,7 @@ def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
         keys.append((r, rows))
     return pa.table(
         {
-            **_keys(keys),
+            **_make_keys(keys),
             "model": _stack(model, np.int32),
             "source": _stack(source, np.int32),  # a client, or, where kept, a model of the round before
             "kept": _stack(kept, np.bool_),
@@ -172,45 +211,45 @@ def _mixing(records: Sequence[RoundRecord]) -> pa.Table:
     )
 
 
-def _absences(records: Sequence[RoundRecord]) -> pa.Table:
+def _make_absences(records: Sequence[RoundRecord]) -> pa.Table:
     flat = [absence for r in records for absence in r.absences]
     words = {name: pa.array([getattr(absence, name) for absence in flat], pa.string()) for name in ("ask", "why", "detail")}
     clients = np.array([absence.client for absence in flat], dtype=np.int32)
-    return pa.table({**_keys([(r, len(r.absences)) for r in records]), "client": clients, **words})
+    return pa.table({**_make_keys([(r, len(r.absences)) for r in records]), "client": clients, **words})
 
 
-def _notes(records: Sequence[RoundRecord]) -> pa.Table:
-    notes = [(r, sorted(_noted(r).items())) for r in records]
+def _make_notes(records: Sequence[RoundRecord]) -> pa.Table:
+    notes = [(r, sorted(_select_notes(r).items())) for r in records]
     flat = [item for _, items in notes for item in items]
     return pa.table(
         {
-            **_keys([(r, len(items)) for r, items in notes]),
+            **_make_keys([(r, len(items)) for r, items in notes]),
             "name": pa.array([name for name, _ in flat], pa.string()),
-            "value": pa.array([as_json(value) for _, value in flat], pa.string()),
+            "value": pa.array([to_json_line(value) for _, value in flat], pa.string()),
         }
     )
 
 
-def _noted(record: RoundRecord) -> dict[str, Any]:
+def _select_notes(record: RoundRecord) -> dict[str, Any]:
     """The notes that have no table of their own."""
     notes = record.notes
-    fields = {"choice": None if notes.choice is None else plain(notes.choice), "silhouette": notes.silhouette}
+    fields = {"choice": None if notes.choice is None else to_json_value(notes.choice), "silhouette": notes.silhouette}
     return notes.named | {name: value for name, value in fields.items() if value is not None}
 
 
-def _timings(records: Sequence[RoundRecord]) -> pa.Table:
+def _make_timings(records: Sequence[RoundRecord]) -> pa.Table:
     phases = [(r, sorted(r.seconds.items())) for r in records]
     flat = [item for _, items in phases for item in items]
     return pa.table(
         {
-            **_keys([(r, len(items)) for r, items in phases]),
+            **_make_keys([(r, len(items)) for r, items in phases]),
             "phase": pa.array([phase for phase, _ in flat], pa.string()),
             "seconds": np.array([s for _, s in flat], dtype=np.float64),
         }
     )
 
 
-def _keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
+def _make_keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
     sizes = [n for _, n in counts]
     labels = list(dict.fromkeys(r.key.method for r, _ in counts))
     place = {label: i for i, label in enumerate(labels)}
@@ -225,3 +264,42 @@ def _keys(counts: Sequence[tuple[RoundRecord, int]]) -> dict[str, Any]:
 
 def _stack(blocks: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate(blocks).astype(dtype, copy=False) if len(blocks) else np.zeros(0, dtype=dtype)
+
+
+def find_implausible(table: str, batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str | None:
+    """What cannot be in a piece of a table, as a sentence without its end; None if all can. Only columns that were read are looked at."""
+    if not len(batch):
+        return None
+    if table == "mixing" and "weight" in batch.schema.names and not np.isfinite(_read_integers(batch, "weight")).all():
+        return "a weight is no finite number"
+    if table == "clients" and "client" in batch.schema.names:
+        return _check_counts(batch, rosters)
+    return None
+
+
+def _check_counts(batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str | None:
+    """Hits lie between none and the test samples of their class, which the round itself says, or else the roster."""
+    client, draw = _read_integers(batch, "client"), _read_integers(batch, "draw")
+    hits = [name for name in batch.schema.names if name.startswith("hits_") and not batch.column(name).null_count]
+    for number in np.unique(draw):
+        roster = rosters.get(int(number))
+        if roster is None:
+            continue
+        own = draw == number
+        who = client[own]
+        if who.min() < 0 or who.max() >= roster["id"].length() - roster["id"].null_count:
+            return f"client {who.max() if who.min() >= 0 else who.min()} is in no roster"
+        for name in hits:
+            actual = name.replace("hits_", "actual_")
+            said = actual in batch.schema.names and not batch.column(actual).null_count
+            most: Ints = _read_integers(batch, actual)[own] if said else roster[actual].to_numpy()[who]
+            got = _read_integers(batch, name)[own]
+            if (wrong := (got > most) | (got < 0)).any():
+                row = int(wrong.argmax())
+                return f"client {who[row]} has {got[row]} right answers ({name}) of {most[row]} test samples"
+    return None
+
+
+def _read_integers(batch: pa.RecordBatch, name: str) -> Ints:
+    found: Ints = batch.column(name).to_numpy(zero_copy_only=False)
+    return found

@@ -7,21 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.core.errors import UserError
-from coterie.core.plain import read_json
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json
 from coterie.evidence import format1
-from coterie.evidence.aside import ASIDE
-from coterie.evidence.manifest import COUNTED, Manifest, rows_by_lane
-from coterie.evidence.restore import standing
-from coterie.evidence.roster_files import read_roster
-from coterie.evidence.sanity import nonsense
-from coterie.evidence.source import read_batches
-from coterie.evidence.tables import TABLES
-from coterie.evidence.wholeness import Wholeness, check_whole, is_study
+from coterie.evidence.folder import QUARANTINE, read_batches, read_roster
+from coterie.evidence.manifest import COUNTED_TABLES, IntegrityReport, Manifest, check_integrity, count_rows_by_lane, is_study
+from coterie.evidence.restore import load_lanes
+from coterie.evidence.tables import TABLES, find_implausible
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What was found in one study's folder."""
 
     folder: Path
@@ -45,7 +41,7 @@ class Verified:
         }
 
 
-def studies_in(folder: Path) -> list[Path]:
+def find_studies(folder: Path) -> list[Path]:
     """The study that a folder is, or those below it: of a comparison, a grid or a reproduction."""
     if is_study(folder):
         return [folder]
@@ -56,41 +52,43 @@ def studies_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def verify(folder: Path) -> Verified:
+def verify(folder: Path) -> Verification:
     """Look at everything in a study's folder. Nothing is changed."""
-    whole = check_whole(folder, everything=True)
-    wrong, aside = whole.sentences(folder), folder / ASIDE
+    whole = check_integrity(folder, everything=True)
+    wrong, aside = whole.sentences(folder), folder / QUARANTINE
     if not whole.checkable:
-        return Verified(folder, False, tuple(_without_manifests(folder)), dict.fromkeys(whole.good, 0), _names(aside))
-    rosters = {int(path.stem): roster for path in (folder / "rosters").glob("[!.]*.parquet") if (roster := _roster(path)) is not None}
-    bad = {name: told for name in whole.good if (told := _wrong_rows(folder / "segments" / name, whole.manifests[name], rosters))}
+        return Verification(folder, False, tuple(_check_without_manifests(folder)), dict.fromkeys(whole.good, 0), _list_names(aside))
+    rosters = {
+        int(path.stem): roster for path in (folder / "rosters").glob("[!.]*.parquet") if (roster := _read_roster_or_none(path)) is not None
+    }
+    bad = {name: told for name in whole.good if (told := _check_rows(folder / "segments" / name, whole.manifests[name], rosters))}
     wrong += [f"{folder / 'segments' / name} {told}" for name, told in bad.items()]
     if not wrong:  # each is whole; is what they hold, too?
-        wrong = standing(folder, ()).told
+        wrong = load_lanes(folder, ()).told
     if not wrong:
-        wrong = _wrong_routes(folder, whole)
+        wrong = _check_routes(folder, whole)
     good = {name: sum(lane["rounds"] for lane in whole.manifests[name].lanes) for name in whole.good if name not in bad}
-    return Verified(folder, True, tuple(wrong), good, _names(aside))
+    return Verification(folder, True, tuple(wrong), good, _list_names(aside))
 
 
-def _wrong_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Table]) -> str:
+def _check_rows(segment: Path, manifest: Manifest, rosters: Mapping[int, pa.Table]) -> str:
     """What is wrong in the tables of a segment whose files are as they were written; nothing if all is right."""
     for name in TABLES:
         pieces = []
         for batch in read_batches(segment / f"{name}.parquet", None, []):
-            if told := nonsense(name, batch, rosters):
+            if told := find_implausible(name, batch, rosters):
                 return f"holds what cannot be in {name}.parquet: {told}"
             pieces.append(batch)
         if sum(map(len, pieces)) != manifest.rows[name]:
             return f"holds {sum(map(len, pieces))} rows in {name}.parquet where {manifest.rows[name]} were written"
-        if name in COUNTED and pieces:
-            found = rows_by_lane(pa.Table.from_batches(pieces))
+        if name in COUNTED_TABLES and pieces:
+            found = count_rows_by_lane(pa.Table.from_batches(pieces))
             if any(found.get(key, 0) != lane[name] for key, lane in zip(manifest.keys, manifest.lanes, strict=True)):
                 return f"holds other lanes in {name}.parquet than were written"
     return ""
 
 
-def _wrong_routes(folder: Path, whole: Wholeness) -> list[str]:
+def _check_routes(folder: Path, whole: IntegrityReport) -> list[str]:
     """Whether `routes.json` is what the last segment says, or more, of a segment that was never written."""
     routes = whole.manifests[whole.good[-1]].routes if whole.good else {}
     try:
@@ -100,7 +98,7 @@ def _wrong_routes(folder: Path, whole: Wholeness) -> list[str]:
     return [] if routes.items() <= told.items() else [f"{folder / 'routes.json'} is not what the last segment says"]
 
 
-def _without_manifests(folder: Path) -> Iterator[str]:
+def _check_without_manifests(folder: Path) -> Iterator[str]:
     """What can be told of a study that has no manifests: which of its files cannot be read."""
     try:
         tree = read_json(folder / "settings.json")
@@ -108,18 +106,18 @@ def _without_manifests(folder: Path) -> Iterator[str]:
         yield str(error)
         return
     if not format1.wrote(tree):
-        yield from standing(folder, ()).told
+        yield from load_lanes(folder, ()).told
     for path in sorted((folder / "rosters").glob("[!.]*.parquet")):
-        if _roster(path) is None:
+        if _read_roster_or_none(path) is None:
             yield f"{path} cannot be read"
 
 
-def _roster(path: Path) -> pa.Table | None:
+def _read_roster_or_none(path: Path) -> pa.Table | None:
     try:
         return read_roster(path)
     except UserError:
         return None
 
 
-def _names(folder: Path) -> tuple[str, ...]:
+def _list_names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()

@@ -16,17 +16,14 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coterie.core.disk import file_hash, flush
-from coterie.core.locks import Hold
-from coterie.core.plain import json_text, read_json, write_json
-from coterie.evidence.creation import create_folder
-from coterie.evidence.head import Link, StudyHead, read_study_head
-from coterie.evidence.kept import KeptCheckpoints
-from coterie.evidence.manifest import MANIFEST, manifest_of
-from coterie.evidence.record import Progress
-from coterie.evidence.roster_files import read_roster, roster_path, write_roster
+from coterie._util.files import hash_file, sync_to_disk
+from coterie._util.json_io import format_json, read_json, write_json
+from coterie._util.locks import FolderLock
+from coterie.evidence.checkpoint import CheckpointRetention
+from coterie.evidence.folder import create_folder, get_roster_path, list_segments, read_roster, write_roster
+from coterie.evidence.manifest import MANIFEST, Link, StudyHead, make_manifest, read_study_head
+from coterie.evidence.records import LaneProgress
 from coterie.evidence.settings import Settings
-from coterie.evidence.source import segments
 
 
 class WriteError(RuntimeError):
@@ -39,14 +36,14 @@ class Writer:
     A folder without a head, from before there were manifests, gets none.
     """
 
-    def __init__(self, folder: Path, hold: Hold | None = None) -> None:
+    def __init__(self, folder: Path, hold: FolderLock | None = None) -> None:
         self.folder = folder
         self._hold = hold
         self._head = read_study_head(folder)
         for name in ("segments", "rosters"):
             (folder / name).mkdir(exist_ok=True)
-        self._next = 1 + max((int(path.name) for path in segments(folder)), default=0)
-        self._kept = KeptCheckpoints(folder)
+        self._next = 1 + max((int(path.name) for path in list_segments(folder)), default=0)
+        self._kept = CheckpointRetention(folder)
         self._routes = dict(read_json(folder / "routes.json")) if (folder / "routes.json").is_file() else {}
 
     @classmethod
@@ -59,7 +56,7 @@ class Writer:
             for name, tree in extras.items():
                 write_json(draft / f"{name}.json", tree)
             for draw, roster in rosters.items():
-                write_roster(roster_path(draft, draw), roster)
+                write_roster(get_roster_path(draft, draw), roster)
             write_json(draft / "settings.json", settings.as_json())
             StudyHead.of(draft).write(draft)
 
@@ -76,19 +73,19 @@ class Writer:
         """Write rosters that have grown, or are not as they were written; the latter are told of. Each appears whole or not at all."""
         told = []
         for draw, roster in rosters.items():
-            path = roster_path(self.folder, draw)
+            path = get_roster_path(self.folder, draw)
             name = f"rosters/{path.name}"
-            sound = path.exists() and (self._head is None or self._head.files.get(name) == file_hash(path))
+            sound = path.exists() and (self._head is None or self._head.files.get(name) == hash_file(path))
             if not sound or not read_roster(path).equals(roster):
                 write_roster(path, roster)
                 if self._head is not None:
-                    self._head = self._head.with_file(name, file_hash(path))
+                    self._head = self._head.with_file(name, hash_file(path))
                     self._head.write(self.folder)
             if not sound:
                 told.append(f"{path} was not as it was written: it is made again.")
         return told
 
-    def segment(self, lanes: Sequence[Progress], tables: Mapping[str, pa.Table]) -> None:
+    def segment(self, lanes: Sequence[LaneProgress], tables: Mapping[str, pa.Table]) -> None:
         """Write what these lanes have done since their last segment."""
         final = self.folder / "segments" / f"{self._next:06d}"
         draft = final.with_name(f".draft-{final.name}")
@@ -98,15 +95,15 @@ class Writer:
             for name, table in tables.items():
                 # a dictionary for the few methods only: of numbers compression finds repeated ones as well, in less time
                 pq.write_table(table, draft / f"{name}.parquet", compression="zstd", compression_level=1, use_dictionary=["method"])
-            entries = [_entry(lane) for lane in lanes]
-            (draft / "lanes.json").write_text(json_text(entries), encoding="utf-8")  # all are flushed together, below
+            entries = [_make_entry(lane) for lane in lanes]
+            (draft / "lanes.json").write_text(format_json(entries), encoding="utf-8")  # all are flushed together, below
             checkpoint = self._kept.draft(self._next, lanes)
             checkpoint.write(draft)
             head = self._sealed(draft, final.name, entries, tables)
             for path in (*draft.iterdir(), draft):
-                flush(path)
+                sync_to_disk(path)
             draft.rename(final)
-            flush(final.parent)
+            sync_to_disk(final.parent)
             if head is not None:
                 head.write(self.folder)
                 self._head = head
@@ -129,8 +126,8 @@ class Writer:
         """Put a manifest beside what is in a draft; the head that knows of it."""
         if self._head is None:
             return None
-        manifest_of(draft, name, self._head, entries, tables, self._routes).write(draft)
-        return replace(self._head, last=Link(name, file_hash(draft / MANIFEST)))
+        make_manifest(draft, name, self._head, entries, tables, self._routes).write(draft)
+        return replace(self._head, last=Link(name, hash_file(draft / MANIFEST)))
 
     def log(self, line: str) -> None:
         """Append a line to the study's log."""
@@ -138,5 +135,5 @@ class Writer:
             file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
 
 
-def _entry(lane: Progress) -> dict[str, Any]:
+def _make_entry(lane: LaneProgress) -> dict[str, Any]:
     return {**lane.key._asdict(), "first": lane.first, "last": lane.end.round_, "status": lane.end.status, "reason": lane.end.reason}

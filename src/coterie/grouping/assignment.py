@@ -5,15 +5,15 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.core.arrays import Doubles, Ints
 
-SURE = 1e-9  # of the largest number: a lead that no rounding takes away
+MARGIN = 1e-9  # of the largest number: a lead that no rounding takes away
 
 
-def best_order(products: Doubles) -> Ints:
+def find_best_assignment(products: Doubles) -> Ints:
     """(n,) the partner (column) of each row, by the Hungarian algorithm."""
     return np.asarray(linear_sum_assignment(products, maximize=True)[1], dtype=np.int64)
 
 
-def stays_in_order(products: Doubles, squares: Doubles) -> bool:
+def is_identity_best(products: Doubles, squares: Doubles) -> bool:
     """Whether the i-th row's partner is the i-th column beyond doubt: it is nearer to it than to any other, for every i.
 
     ``<a, b> - ||b||^2 / 2`` is largest where ||a - b|| is least, and what is subtracted is the same whoever is whose partner. Where each
@@ -22,4 +22,4 @@ def stays_in_order(products: Doubles, squares: Doubles) -> bool:
     near = products - squares / 2
     lead = near.diagonal().copy()
     np.fill_diagonal(near, -np.inf)
-    return bool((lead > near.max(axis=1) + SURE * np.abs(lead).max()).all()) if len(near) > 1 else True
+    return bool((lead > near.max(axis=1) + MARGIN * np.abs(lead).max()).all()) if len(near) > 1 else True

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.analysis.measures import METRICS, OWN
+from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
 from coterie.core.tasks import Task
-from coterie.grouping.choice.structure.cuts import LEVEL
-from coterie.grouping.choice.structure.distinct import LEAST_CLIENTS, Grouped
-from coterie.grouping.choice.structure.steadiness import AGREE, RECUR
+from coterie.grouping.structure import LEVEL, MIN_CLIENTS, StructureResult
+from coterie.grouping.structure_reference import MIN_AGREEMENT, MIN_RECURRENCE
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
 
-FEW = 5  # clients named in a sentence
+MAX_NAMED = 5  # clients named in a sentence
 
 
 @dataclass(frozen=True)
@@ -24,26 +23,26 @@ class Answer:
     evidence: str
 
 
-def answers(found: Inspection) -> list[Answer]:
+def write_answers(found: Inspection) -> list[Answer]:
     """The four answers, those that were not asked for left away."""
-    parts = [_differ(found), _beyond(found), _groups(found), _pilot(found)]
+    parts = [_answer_differ(found), _answer_beyond_labels(found), _answer_groups(found), _answer_pilot(found)]
     return [answer for answer in parts if answer is not None]
 
 
-def _differ(found: Inspection) -> Answer:
+def _answer_differ(found: Inspection) -> Answer:
     d = found.differ
     where = " as a whole or within a class" if found.beyond_labels is not None else ""
     counts = " or their label counts are further apart" if found.labels is not None else ""
     evidence = (
         f"The two halves of a client agree with a correlation of {d.agreement:.2f} (0 is chance); that they are more alike{where} than "
-        f"halves of different clients{counts}: {_p(d.p)}.{_labels(found)}"
+        f"halves of different clients{counts}: {_format_p_value(d.p)}.{_describe_labels(found)}"
     )
     if found.task != "classification":
         evidence += f" This is a {Task(found.task)}: proportions of labels are counted of classes only."
-    return Answer("Do clients differ more than chance?", _verdict(d.p, found), evidence)
+    return Answer("Do clients differ more than chance?", _describe_p_value(d.p, found), evidence)
 
 
-def _labels(found: Inspection) -> str:
+def _describe_labels(found: Inspection) -> str:
     """What the label counts tell, however few the clients are."""
     spread = found.labels
     if spread is None:
@@ -51,32 +50,32 @@ def _labels(found: Inspection) -> str:
     low, high = (f"{100 * share:.0f} % of {found.ids[row]}" for share, row in (spread.low, spread.high))
     differ = "differ" if spread.p <= LEVEL else "do not differ more than by chance"
     return (
-        f" Label proportions {differ} ({_p(spread.p)}, Cramér's V {spread.association:.2f}): class {found.classes[spread.label]} is {high} "
+        f" Label proportions {differ} ({_format_p_value(spread.p)}, Cramér's V {spread.association:.2f}): class {found.classes[spread.label]} is {high} "
         f"and {low}."
     )
 
 
-def _verdict(p: float, found: Inspection) -> str:
+def _describe_p_value(p: float, found: Inspection) -> str:
     if p <= LEVEL:
         return "yes"
-    return "too few clients to tell" if len(found.ids) < LEAST_CLIENTS else "not that one can see"
+    return "too few clients to tell" if len(found.ids) < MIN_CLIENTS else "not that one can see"
 
 
-def _beyond(found: Inspection) -> Answer | None:
+def _answer_beyond_labels(found: Inspection) -> Answer | None:
     d = found.beyond_labels
     if d is None:
         return None
-    evidence = f"Within a class, the halves of a client agree with a correlation of {d.agreement:.2f}, {_p(d.p)}."
+    evidence = f"Within a class, the halves of a client agree with a correlation of {d.agreement:.2f}, {_format_p_value(d.p)}."
     if np.isnan(d.p):
         return Answer("Beyond their label proportions?", "cannot be told", "No class is held by two clients in both halves.")
-    return Answer("Beyond their label proportions?", _verdict(d.p, found), evidence)
+    return Answer("Beyond their label proportions?", _describe_p_value(d.p, found), evidence)
 
 
-def _groups(found: Inspection) -> Answer:
+def _answer_groups(found: Inspection) -> Answer:
     g = found.groups
     question = "Distinct groups, or a continuum?"
     if np.isnan(g.p):
-        evidence = f"{len(found.ids)} clients; at least {LEAST_CLIENTS} are needed, and 20 to see much.{_labels(found)}"
+        evidence = f"{len(found.ids)} clients; at least {MIN_CLIENTS} are needed, and 20 to see much.{_describe_labels(found)}"
         return Answer(question, "too few clients to tell", evidence)
     at = g.cut - 2
     stable = (
@@ -86,72 +85,74 @@ def _groups(found: Inspection) -> Answer:
     if g.distinct:
         where = "" if g.view == "all" else " beyond label proportions"
         sizes = ", ".join(map(str, np.bincount(g.labels)))
-        evidence = f"Sizes {sizes}; {_against(g.p)}; {stable}.{_outliers(found)}"
+        evidence = f"Sizes {sizes}; {_describe_reference(g.p)}; {stable}.{_describe_outliers(found)}"
         return Answer(question, f"{g.k} distinct groups{where}", evidence)
-    none = _why_none(g)
+    none = _explain_no_groups(g)
     if g.overlapping:
-        evidence = f"The same classes come together in client after client ({_p(g.p_company)}), but {none}"
-        return Answer(question, "structure, but groups overlap", f"{evidence}; at {g.k} groups, {stable}.{_outliers(found)}")
+        evidence = f"The same classes come together in client after client ({_format_p_value(g.p_company)}), but {none}"
+        return Answer(question, "structure, but groups overlap", f"{evidence}; at {g.k} groups, {stable}.{_describe_outliers(found)}")
     return Answer(
-        question, "a continuum, as far as one can see", f"{none[0].upper()}{none[1:]}; at {g.k} groups, {stable}.{_outliers(found)}"
+        question,
+        "a continuum, as far as one can see",
+        f"{none[0].upper()}{none[1:]}; at {g.k} groups, {stable}.{_describe_outliers(found)}",
     )
 
 
-def _why_none(g: Grouped) -> str:
+def _explain_no_groups(g: StructureResult) -> str:
     """Why no groups are told: they do not stand out, or what stands out does not hold."""
     if g.p_any > LEVEL:
-        return f"no number of groups is more distinct than chance: {_against(g.p_any)}"
+        return f"no number of groups is more distinct than chance: {_describe_reference(g.p_any)}"
     at, sizes = g.cut - 2, np.bincount(g.labels)
     failed = []
-    if g.stability[at] < AGREE:
-        failed.append(f"they are not found again on the other half (agreement {g.stability[at]:.2f}, under {AGREE:g})")
-    if g.recurrence[at] < RECUR:
-        failed.append(f"they are not found again among other clients ({g.recurrence[at]:.2f}, under {RECUR:g})")
+    if g.stability[at] < MIN_AGREEMENT:
+        failed.append(f"they are not found again on the other half (agreement {g.stability[at]:.2f}, under {MIN_AGREEMENT:g})")
+    if g.recurrence[at] < MIN_RECURRENCE:
+        failed.append(f"they are not found again among other clients ({g.recurrence[at]:.2f}, under {MIN_RECURRENCE:g})")
     if g.cut - len(sizes) >= len(sizes):
         failed.append("they are mostly single clients")
     if not failed:
-        return f"the numbers of groups that stand out ({_against(g.p_any)}) do not hold, and {g.k} groups, which hold, do not stand out"
-    return f"what stands out ({_against(g.p_any)}) is not groups that hold: {' and '.join(failed)}"
+        return f"the numbers of groups that stand out ({_describe_reference(g.p_any)}) do not hold, and {g.k} groups, which hold, do not stand out"
+    return f"what stands out ({_describe_reference(g.p_any)}) is not groups that hold: {' and '.join(failed)}"
 
 
-def _against(p: float) -> str:
-    return f"against one population of the same spread, {_p(p)}"
+def _describe_reference(p: float) -> str:
+    return f"against one population of the same spread, {_format_p_value(p)}"
 
 
-def _outliers(found: Inspection) -> str:
+def _describe_outliers(found: Inspection) -> str:
     rows = found.groups.outliers
-    return f" By themselves, or far from their group: {_named([found.ids[r] for r in rows])}." if len(rows) else ""
+    return f" By themselves, or far from their group: {_join_names([found.ids[r] for r in rows])}." if len(rows) else ""
 
 
-def _pilot(found: Inspection) -> Answer | None:
+def _answer_pilot(found: Inspection) -> Answer | None:
     p = found.pilot
     if p is None:
         return None
     one, grouped, random = (100 * a for a in p.accuracies)
-    measure = METRICS[OWN[p.task.name]].measure
+    measure = METRICS[DEFAULT_METRICS[p.task.name]].measure
     what, unit = ("Right", " %") if measure.whole else (f"{measure.noun[0].upper()}{measure.noun[1:]} in hundredths", "")
     evidence = (
         f"{what} on {p.on} after a short pilot with {found.groups.k} groups: one model {one:.1f}{unit}, groups {grouped:.1f}{unit}, random "
-        f"groups of the same sizes {random:.1f}{unit} ({p.as_good} of {len(p.random)} drawings as good). {_who(p, found.pilot_ids)}"
+        f"groups of the same sizes {random:.1f}{unit} ({p.as_good_count} of {len(p.random)} drawings as good). {_describe_client_gains(p, found.pilot_ids)}"
     )
     short = {"help": "expected to help", "hurt": "expected to hurt", "not shown": "not shown to help"}[p.verdict]
     return Answer("Would grouping help?", f"{short}: {100 * p.gain:+z.1f} ± {200 * p.error:.1f} points", evidence)
 
 
-def _who(p: Pilot, ids: tuple[str, ...]) -> str:
+def _describe_client_gains(p: Pilot, ids: tuple[str, ...]) -> str:
     gains = p.client_gains
     order = np.argsort(gains, kind="stable")
     hurt = [ids[i] for i in order if gains[i] < 0]
     helped = [ids[i] for i in order[::-1] if gains[i] > 0]
-    return f"Better for {_named(helped)}; worse for {_named(hurt)}; the same for {len(ids) - len(helped) - len(hurt)}."
+    return f"Better for {_join_names(helped)}; worse for {_join_names(hurt)}; the same for {len(ids) - len(helped) - len(hurt)}."
 
 
-def _named(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     if not names:
         return "none"
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _p(value: float) -> str:
+def _format_p_value(value: float) -> str:
     return f"p = {value:.3f}" if value >= 0.001 else "p < .001"

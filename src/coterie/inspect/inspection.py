@@ -1,38 +1,68 @@
-"""What a practitioner asks before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
+"""The questions before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.analysis.measures import METRICS, OWN
+from coterie._util.errors import UserError
+from coterie._util.json_io import to_json_value
+from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
 from coterie.core.arrays import Doubles, Ids
-from coterie.core.errors import UserError
+from coterie.core.asks import Ask
 from coterie.core.layout import InitialModels
 from coterie.core.method import Context, Round
-from coterie.core.plain import plain
 from coterie.core.plan import Plan
 from coterie.core.tasks import TaskName
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
-from coterie.engines.make import make_engine
+from coterie.engines.batched import make_engine
 from coterie.engines.world import World
-from coterie.grouping.choice.structure.distinct import DRAWS, Grouped, groups_of
-from coterie.grouping.choice.structure.probes import FEWEST, enough, probe
-from coterie.heterogeneity.indices import from_counts, from_updates, gini
-from coterie.heterogeneity.pni import ask_pni
-from coterie.inspect.differ import Difference, any_of, beyond_labels, differ
-from coterie.inspect.labels import LabelSpread, label_spread
-from coterie.inspect.pilot import Judged, Pilot, PilotPlan, pilot
-from coterie.inspect.steps import Steps, WatchSteps
+from coterie.grouping.heterogeneity import ask_pni, compute_gini, compute_label_indices, compute_update_indices
+from coterie.grouping.structure import DRAWS, StructureResult, find_groups
+from coterie.grouping.structure_views import MIN_SAMPLES, has_enough_clients, probe
+from coterie.inspect.differences import (
+    Difference,
+    LabelSpread,
+    combine_tests,
+    compare_halves,
+    compare_halves_by_class,
+    compute_label_spread,
+)
+from coterie.inspect.pilot import EvaluationFold, Pilot, PilotPlan, run_pilot
 from coterie.models.given import GivenModel, given_model
-from coterie.run.drive import answer
+from coterie.run.driver import run_script
 from coterie.run.execution import Execution
-from coterie.run.steps_bar import StepsBar
+from coterie.run.progress import StepsBar
 
-MOST_ASKED = 2000  # a sample of more would change little but the time
+StepsCallback = Callable[[int, int, str], None]  # how many questions are answered, of how many, and what is done next
+
+
+@dataclass
+class StepCounter:
+    """Counts the questions of an inspection, and tells a watcher."""
+
+    gradients: int  # questions for gradients: two halves, each class
+    pilot: int  # questions of the pilot
+    watch: StepsCallback
+    done: int = field(default=0, init=False)
+
+    def __call__(self, ask: Ask[Any]) -> None:
+        self.done += 1
+        self.watch(self.done, self.gradients + 1 + self.pilot, self.next)
+
+    @property
+    def next(self) -> str:
+        if self.done < self.gradients:
+            return "asking for gradients"
+        if self.done == self.gradients:
+            return "asking for errors"
+        return "looking for groups" if self.done == self.gradients + 1 else "trying the groups out"
+
+
+MAX_CLIENTS = 2000  # a sample of more would change little but the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +71,7 @@ class InspectPlan:
 
     labels: bool = True  # whether clients may be asked class by class, which tells their label counts
     validation: bool = True  # whether clients have validation parts
-    most: int = MOST_ASKED  # clients asked: of more, a sample by lot
+    most: int = MAX_CLIENTS  # clients asked: of more, a sample by lot
     references: int = DRAWS  # draws of one population to compare with
     sketch: int | None = None  # random projections that leave a client instead of a gradient
     sketch_clip: float | None = None  # the longest of them
@@ -51,7 +81,7 @@ class InspectPlan:
     def __post_init__(self) -> None:
         if self.most < 2:
             raise UserError(
-                f"Inspecting cannot use most={self.most}: two clients are the least that can be compared, {MOST_ASKED} is usual."
+                f"Inspecting cannot use most={self.most}: two clients are the least that can be compared, {MAX_CLIENTS} is usual."
             )
         if self.references < 19:
             raise UserError(
@@ -77,7 +107,7 @@ class Inspection:
     beyond_labels: Difference | None  # None: labels were not to leave the clients
     labels: LabelSpread | None  # the same, or a single class
     classes: tuple[str, ...]
-    groups: Grouped
+    groups: StructureResult
     similarity: Doubles  # (n, n) cosines of clients in the directions that both halves share
     indices: Mapping[str, float]
     task: TaskName = "classification"
@@ -92,9 +122,9 @@ class Inspection:
         return f"{asked:,} of {self.everybody:,} clients were asked, drawn by lot." if asked < self.everybody else ""
 
     def __repr__(self) -> str:
-        from coterie.inspect.answers import answers  # which know inspections
+        from coterie.inspect.answers import write_answers  # which know inspections
 
-        told = [f"  {answer.question} {answer.short}" for answer in answers(self)]
+        told = [f"  {answer.question} {answer.short}" for answer in write_answers(self)]
         return "\n".join([f"<Inspection of {self.data!r}, {self.model}, {len(self.ids)} clients>", *told])
 
     def as_json(self) -> dict[str, Any]:
@@ -107,46 +137,48 @@ class Inspection:
             one, grouped, random = self.pilot.accuracies
             summary = {"verdict": self.pilot.verdict, "gain": self.pilot.gain, "error": self.pilot.error, "p_random": self.pilot.p_random}
             tree["pilot"].pop("task")
-            score = METRICS[OWN[self.task]].measure.name
+            score = METRICS[DEFAULT_METRICS[self.task]].measure.name
             tree["pilot"] |= summary | {score: {"one": one, "grouped": grouped, "random": random}}
-        return dict(plain(tree))
+        return dict(to_json_value(tree))
 
 
-def inspection(init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan) -> Round[Inspection]:
+def run_inspection(
+    init: InitialModels, classes: tuple[str, ...], names: tuple[str, str], ctx: Context, plan: InspectPlan
+) -> Round[Inspection]:
     """Ask, compare, pilot. `names` are those of the data and the model, for the record."""
     clients, model = ctx.sample(ctx.roster.available, plan.most, "inspected clients"), init()
     plan = plan if ctx.task.counts_classes else replace(plan, labels=False)  # there are no classes to be asked about one by one
     sketch = ctx.sketch(plan.sketch, plan.sketch_clip, plan.sketch_noise)
     probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
-    if not enough(probes):
-        raise UserError(f"Fewer than two clients have {2 * FEWEST} training samples and answered: there is nothing to compare.")
+    if not has_enough_clients(probes):
+        raise UserError(f"Fewer than two clients have {2 * MIN_SAMPLES} training samples and answered: there is nothing to compare.")
     found = yield from ask_pni(clients, init)
-    first = differ(probes, ctx.rng("inspect differ"))
-    second = beyond_labels(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
-    held = label_spread(probes.counts.sum(axis=0), ctx.rng("inspect labels")) if plan.labels else None
-    groups = groups_of(probes, ctx.rng("inspect groups"), plan.references)
+    first = compare_halves(probes, ctx.rng("inspect differ"))
+    second = compare_halves_by_class(probes, ctx.rng("inspect beyond labels")) if plan.labels else None
+    held = compute_label_spread(probes.counts.sum(axis=0), ctx.rng("inspect labels")) if plan.labels else None
+    groups = find_groups(probes, ctx.rng("inspect groups"), plan.references)
     whole = np.einsum("hnq,hn->nq", probes.halves, probes.sizes) / probes.sizes.sum(axis=0)[:, None]
-    indices = {"gini": gini(ctx.roster.sizes[ctx.roster.available]), "pni": found.literal, "pni_normalised": found.normalised}
-    indices |= from_updates(whole.astype(np.float32)) | (from_counts(probes.counts.sum(axis=0)) if plan.labels else {})
+    indices = {"gini": compute_gini(ctx.roster.sizes[ctx.roster.available]), "pni": found.literal, "pni_normalised": found.normalised}
+    indices |= compute_update_indices(whole.astype(np.float32)) | (compute_label_indices(probes.counts.sum(axis=0)) if plan.labels else {})
     trial = None
     if plan.pilot is not None:
         # Judged on a half, the groups must not have seen it.
         labels = [groups.labels] if plan.validation else list(groups.half_labels)
-        directions = Judged.on(plan.validation)
-        trial = yield from pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
+        directions = EvaluationFold.on(plan.validation)
+        trial = yield from run_pilot(model, probes.clients, labels, directions, plan.pilot, ctx.rng("inspect random groups"), ctx.task)
     ids = ctx.roster.ids
     return Inspection(
         *names,
         ids=tuple(ids[c] for c in probes.clients),
         left_out=tuple(ids[c] for c in probes.left_out),
         sizes=ctx.roster.sizes[probes.clients],
-        differ=any_of(first, *(test.p for test in (second, held) if test is not None)),
+        differ=combine_tests(first, *(test.p for test in (second, held) if test is not None)),
         beyond_labels=second,
         labels=held,
         classes=classes,
         task=ctx.task.name,
         groups=groups,
-        similarity=_cosines(groups.coordinates),
+        similarity=_compute_cosines(groups.coordinates),
         indices=indices,
         pilot=trial,
         everybody=len(ctx.roster.available),
@@ -163,9 +195,9 @@ def inspect_data(
     data_dir: Path | None = None,
     plan: InspectPlan | None = None,
     execution: Execution | None = None,
-    watch: WatchSteps | None = None,
+    watch: StepsCallback | None = None,
 ) -> Inspection:
-    """Inspect a simulated federation. A real one runs the same `inspection`, carried out by its own engine.
+    """Inspect a simulated federation. A real one runs the same `run_inspection`, carried out by its own engine.
 
     `watch` is told, after every question to the clients, how many of how many are answered, and what comes next; without one, a notebook
     shows it.
@@ -179,19 +211,19 @@ def inspect_data(
     problem, execution = world.problem, execution or Execution()
     ctx = Context(problem.roster_at(0), problem.layout, Plan(), seed, 0, task=federation.task)
     plan = plan if federation.task.counts_classes else replace(plan, labels=False)
-    script = inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
+    script = run_inspection(problem.initial(seed), federation.classes, (federation.name, named), ctx, plan)
     with make_engine(world, execution.engine, execution.device, execution.threads, precision=execution.precision) as engine:
         if watch is not None:
-            return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), watch))
+            return run_script(script, engine, seed=seed, watch=_make_steps(plan, len(federation.classes), watch))
         with StepsBar.in_notebook() as bar:
-            return answer(script, engine, seed=seed, watch=_steps(plan, len(federation.classes), bar))
+            return run_script(script, engine, seed=seed, watch=_make_steps(plan, len(federation.classes), bar))
 
 
-def _steps(plan: InspectPlan, classes: int, watch: WatchSteps) -> Steps:
+def _make_steps(plan: InspectPlan, classes: int, watch: StepsCallback) -> StepCounter:
     tried = plan.pilot
-    return Steps(2 * (classes if plan.labels else 1), 0 if tried is None else tried.asks(crossed=not plan.validation), watch)
+    return StepCounter(2 * (classes if plan.labels else 1), 0 if tried is None else tried.asks(crossed=not plan.validation), watch)
 
 
-def _cosines(points: Doubles) -> Doubles:
+def _compute_cosines(points: Doubles) -> Doubles:
     norms = np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
     return np.asarray(np.clip((points / norms) @ (points / norms).T, -1.0, 1.0))

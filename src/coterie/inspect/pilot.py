@@ -11,18 +11,18 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Evaluated, Share, Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
 from coterie.core.method import Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import Serving
-from coterie.core.tasks import CLASSIFICATION, Task, credits_of
+from coterie.core.tasks import CLASSIFICATION, Task, compute_credits
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationFold:
     """What the pilot trains on and is judged on: the validation parts where there are any, or else one half against the other."""
 
     part: Literal["train", "validation"]
@@ -30,7 +30,7 @@ class Judged:
     judged_on: Share | None = None
 
     @classmethod
-    def on(cls, validation: bool) -> "tuple[Judged, ...]":
+    def on(cls, validation: bool) -> "tuple[EvaluationFold, ...]":
         """The directions: one with validation parts, else either half against the other."""
         if validation:
             return (cls("validation"),)
@@ -44,7 +44,7 @@ class PilotPlan:
     rounds: int = 20  # random groups train for half of them, and are compared with the groups as they are then
     local: Local = field(default_factory=lambda: Local(epochs=3))
     randoms: int = 19
-    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0)  # the lowest is used at which one model is within `FLAT` of its best
+    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 3.0)  # the lowest is used at which one model is within `RATE_TOLERANCE` of its best
     tuning: int = 5  # epochs of fine-tuning
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Pilot:
     random: Array  # (randoms, n)
     on: str  # which samples decided
     task: Task = CLASSIFICATION
-    ways: "Ways | None" = None
+    ways: "ServingScores | None" = None
 
     @property
     def accuracies(self) -> tuple[float, float, float]:
@@ -99,20 +99,20 @@ class Pilot:
         return float(np.sqrt(n / max(n - 1, 1) * np.sum(left.astype(np.float64) ** 2)) / self.judged.sum())
 
     @property
-    def as_good(self) -> int:
+    def as_good_count(self) -> int:
         """How many of the random groupings do at least as well as the groups."""
         return int(np.sum(self.random.sum(axis=1) >= self.grouped.sum()))
 
     @property
     def p_random(self) -> float:
         """The chance that random groups of the same sizes do at least as well, the groups counted as one drawing."""
-        return (1 + self.as_good) / (len(self.random) + 1)
+        return (1 + self.as_good_count) / (len(self.random) + 1)
 
     @property
     def verdict(self) -> Literal["help", "hurt", "not shown"]:
         """Help needs both: better than one model by twice its error, and better than random groups."""
         # With fewer than 19 random groupings no p-value can reach .05: beating all of them is then all that can be asked.
-        if self.gain > 2 * self.error and (self.p_random <= 0.05 or self.as_good == 0):
+        if self.gain > 2 * self.error and (self.p_random <= 0.05 or self.as_good_count == 0):
             return "help"
         return "hurt" if self.gain < -2 * self.error else "not shown"
 
@@ -122,24 +122,24 @@ class Pilot:
         return np.asarray((self.grouped - self.one) / np.maximum(self.judged, 1))
 
 
-Way = Literal["one", "tuned", "groups", "alone"]
+ServingWay = Literal["one", "tuned", "groups", "alone"]
 
 
 @dataclass(frozen=True)
-class Ways:
+class ServingScores:
     """What clients score in each way to be served; without validation parts, cross-fitted over both halves."""
 
     clients: Ids  # (n,) those judged in every way
     judged: Ints  # (n,) samples
-    credits: dict[Way, Array]  # (n,) right answers, or other credits
+    credits: dict[ServingWay, Array]  # (n,) right answers, or other credits
     common: float  # the score of always answering the most common class; nan where that is not known
     rate: float  # the learning rate
 
-    def score(self, way: Way) -> float:
+    def score(self, way: ServingWay) -> float:
         """The score over all samples judged."""
         return float(self.credits[way].sum() / self.judged.sum())
 
-    def gain(self, way: Way, over: Way = "one") -> tuple[float, float]:
+    def gain(self, way: ServingWay, over: ServingWay = "one") -> tuple[float, float]:
         """One way less another in the score, and its standard error: clients are what is sampled; of fewer than eight, samples are."""
         n, total = len(self.clients), float(self.judged.sum())
         difference = (self.credits[way] - self.credits[over]).astype(np.float64)
@@ -160,11 +160,17 @@ class Ways:
 
 
 FEW_CLIENTS = 8
-FLAT = 0.005  # of the score
+RATE_TOLERANCE = 0.005  # of the score
 
 
-def pilot(
-    model: Floats, clients: Ids, labels: Sequence[Ids], directions: Sequence[Judged], plan: PilotPlan, rng: np.random.Generator, task: Task
+def run_pilot(
+    model: Floats,
+    clients: Ids,
+    labels: Sequence[Ids],
+    directions: Sequence[EvaluationFold],
+    plan: PilotPlan,
+    rng: np.random.Generator,
+    task: Task,
 ) -> Round[Pilot]:
     """Train in every way from the same start, and judge each client with the model it gets.
 
@@ -178,40 +184,40 @@ def pilot(
         task: What is scored.
     """
     first, groups = directions[0], labels[0]
-    tried: dict[float, _Arm] = {}
+    tried: dict[float, _TrainedArm] = {}
     for rate in plan.rates:
-        tried[rate] = yield from _arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
-    rate = _flat_rate({rate: _score(arm.end, task) for rate, arm in tried.items()})
+        tried[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
+    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in tried.items()})
     one = tried[rate]
-    grouped = yield from _arm(model, clients, groups, first, plan, rate, halfway=True)
+    grouped = yield from _train_arm(model, clients, groups, first, plan, rate, halfway=True)
     arms = [one.halfway, grouped.halfway]
     short = replace(plan, rounds=plan.halfway)
     for _ in range(plan.randoms):
-        drawn = yield from _arm(model, clients, rng.permutation(groups), first, short, rate)
+        drawn = yield from _train_arm(model, clients, rng.permutation(groups), first, short, rate)
         arms.append(drawn.end)
-    common = _answered(arms)
-    hits = np.stack([credits_of(arm.of(common), task) for arm in arms])
+    common = _find_complete(arms)
+    hits = np.stack([compute_credits(arm.of(common), task) for arm in arms])
     on = "validation parts" if first.part == "validation" else "the other half of the training samples"
-    folds: list[dict[Way, Evaluated]] = []
+    folds: list[dict[ServingWay, Evaluated]] = []
     for fold, (judged, own) in enumerate(zip(directions, labels, strict=True)):
         if fold:
-            one = yield from _arm(model, clients, np.zeros_like(own), judged, plan, rate)
-            grouped = yield from _arm(model, clients, own, judged, plan, rate)
-        personal = yield from _personal(model, one.models, clients, judged, plan, rate)
+            one = yield from _train_arm(model, clients, np.zeros_like(own), judged, plan, rate)
+            grouped = yield from _train_arm(model, clients, own, judged, plan, rate)
+        personal = yield from _train_personal(model, one.models, clients, judged, plan, rate)
         folds.append({"one": one.end, "groups": grouped.end, **personal})
-    found = _ways(folds, rate, task)
+    found = _combine_folds(folds, rate, task)
     return Pilot(common, arms[0].of(common).sizes, hits[0], hits[1], hits[2:], on, task, found)
 
 
-def _answered(arms: Sequence[Evaluated]) -> Ids:
+def _find_complete(arms: Sequence[Evaluated]) -> Ids:
     """Who answered every time, about some samples."""
     common = reduce(np.intersect1d, [arm.clients for arm in arms])
     return np.asarray(common[arms[0].of(common).sizes > 0])
 
 
-def _ways(folds: Sequence[dict[Way, Evaluated]], rate: float, task: Task) -> Ways:
+def _combine_folds(folds: Sequence[dict[ServingWay, Evaluated]], rate: float, task: Task) -> ServingScores:
     """The folds' credits added up, of the clients that were judged in every way of some fold."""
-    known = [_answered(list(fold.values())) for fold in folds]
+    known = [_find_complete(list(fold.values())) for fold in folds]
     clients = reduce(np.union1d, known)
     judged, credits = np.zeros(len(clients), np.int64), {way: np.zeros(len(clients)) for way in folds[0]}
     counts = 0
@@ -220,15 +226,20 @@ def _ways(folds: Sequence[dict[Way, Evaluated]], rate: float, task: Task) -> Way
         judged[rows] += fold["one"].of(common).sizes
         counts = counts + fold["one"].of(common).actual.sum(axis=0)
         for way, arm in fold.items():
-            credits[way][rows] += credits_of(arm.of(common), task)
+            credits[way][rows] += compute_credits(arm.of(common), task)
     several = task.name == "classification" and np.count_nonzero(counts) > 1  # a site may tell all samples as one class
-    return Ways(clients, judged, credits, float(np.max(counts) / np.sum(counts)) if several else np.nan, rate)
+    return ServingScores(clients, judged, credits, float(np.max(counts) / np.sum(counts)) if several else np.nan, rate)
 
 
-def _personal(model: Floats, shared: Floats, clients: Ids, judged: Judged, plan: PilotPlan, rate: float) -> Round[dict[Way, Evaluated]]:
+def _train_personal(
+    model: Floats, shared: Floats, clients: Ids, judged: EvaluationFold, plan: PilotPlan, rate: float
+) -> Round[dict[ServingWay, Evaluated]]:
     """Clients fine-tune the shared model, and train alone from the start."""
-    found: dict[Way, Evaluated] = {}
-    starts: tuple[tuple[Way, Floats, int], ...] = (("tuned", shared, plan.tuning), ("alone", model[None], plan.rounds * plan.local.epochs))
+    found: dict[ServingWay, Evaluated] = {}
+    starts: tuple[tuple[ServingWay, Floats, int], ...] = (
+        ("tuned", shared, plan.tuning),
+        ("alone", model[None], plan.rounds * plan.local.epochs),
+    )
     for way, start, epochs in starts:
         local = plan.local.but(lr=rate, epochs=epochs)
         trained = yield from Train(clients, start, local, share=judged.trained_on, purpose=f"pilot {way}", alone=True)
@@ -238,7 +249,7 @@ def _personal(model: Floats, shared: Floats, clients: Ids, judged: Judged, plan:
 
 
 @dataclass(frozen=True)
-class _Arm:
+class _TrainedArm:
     """A trained arm: its models, and what clients score with them, at the end and halfway."""
 
     models: Floats
@@ -246,7 +257,9 @@ class _Arm:
     halfway: Evaluated
 
 
-def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPlan, rate: float, *, halfway: bool = False) -> Round[_Arm]:
+def _train_arm(
+    model: Floats, clients: Ids, labels: Ids, judged: EvaluationFold, plan: PilotPlan, rate: float, *, halfway: bool = False
+) -> Round[_TrainedArm]:
     """Federated averaging within each group. All arms share their shuffles, so they differ by the grouping alone."""
     models, local, middle = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate), None
     for t in range(plan.rounds):
@@ -257,14 +270,14 @@ def _arm(model: Floats, clients: Ids, labels: Ids, judged: Judged, plan: PilotPl
         if halfway and t + 1 == plan.halfway:
             middle = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
     end = yield from Evaluate(Serving(clients, models, labels), judged.part, judged.judged_on)
-    return _Arm(models, end, end if middle is None else middle)
+    return _TrainedArm(models, end, end if middle is None else middle)
 
 
-def _score(reply: Evaluated, task: Task) -> float:
-    return float(credits_of(reply, task).sum() / max(reply.sizes.sum(), 1))
+def _score_reply(reply: Evaluated, task: Task) -> float:
+    return float(compute_credits(reply, task).sum() / max(reply.sizes.sum(), 1))
 
 
-def _flat_rate(scores: Mapping[float, float]) -> float:
-    """The lowest rate whose score is within `FLAT` of the best: fine-tuning suffers from a rate that is higher than need be."""
+def _choose_rate(scores: Mapping[float, float]) -> float:
+    """The lowest rate whose score is within `RATE_TOLERANCE` of the best: fine-tuning suffers from a rate that is higher than need be."""
     finite = {rate: score for rate, score in scores.items() if np.isfinite(score)}
-    return min((rate for rate, score in finite.items() if score >= max(finite.values()) - FLAT), default=min(scores))
+    return min((rate for rate, score in finite.items() if score >= max(finite.values()) - RATE_TOLERANCE), default=min(scores))

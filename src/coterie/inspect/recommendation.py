@@ -9,12 +9,12 @@ from shlex import quote
 from typing import Literal
 
 from coterie.inspect.inspection import Inspection
-from coterie.inspect.pilot import FEW_CLIENTS, Pilot, Way, Ways
+from coterie.inspect.pilot import FEW_CLIENTS, Pilot, ServingScores, ServingWay
 
 NEGLIGIBLE = 0.0025  # of the score: a simpler way may be so much behind
-BY_CHANCE = 0.2  # groups are not recommended where random groups do as well more often than this
-SIMPLEST: tuple[Way, ...] = ("one", "tuned", "alone", "groups")
-NAMES: dict[Way, str] = {
+CHANCE_LEVEL = 0.2  # groups are not recommended where random groups do as well more often than this
+SIMPLICITY_ORDER: tuple[ServingWay, ...] = ("one", "tuned", "alone", "groups")
+WAY_NAMES: dict[ServingWay, str] = {
     "one": "one model",
     "tuned": "one model, fine-tuned",
     "groups": "a model for each group",
@@ -23,10 +23,10 @@ NAMES: dict[Way, str] = {
 
 
 @dataclass(frozen=True)
-class Recommended:
+class ServingRecommendation:
     """What to do, why, and the next command."""
 
-    way: Way | Literal["more data"]
+    way: ServingWay | Literal["more data"]
     title: str
     reason: str
     command: str
@@ -35,7 +35,7 @@ class Recommended:
         return f"Recommended: {self.title}. {self.reason}"
 
 
-def recommend(found: Inspection, federation: str | None = None) -> Recommended | None:
+def recommend(found: Inspection, federation: str | None = None) -> ServingRecommendation | None:
     """The recommendation of an inspection; None without a pilot.
 
     Args:
@@ -46,26 +46,28 @@ def recommend(found: Inspection, federation: str | None = None) -> Recommended |
         return None
     ways = found.pilot.ways
     if not ways.learned:
-        return Recommended("more data", "more data first", _unlearned(ways), _command(found, "more data", federation))
+        return ServingRecommendation(
+            "more data", "more data first", _explain_unlearned(ways), _next_command(found, "more data", federation)
+        )
     way = choose_way(found.pilot)
-    title = f"{found.groups.k} groups, a model each" if way == "groups" else NAMES[way]
-    return Recommended(way, title, _reason(found.pilot, way), _command(found, way, federation))
+    title = f"{found.groups.k} groups, a model each" if way == "groups" else WAY_NAMES[way]
+    return ServingRecommendation(way, title, _explain_way(found.pilot, way), _next_command(found, way, federation))
 
 
-def choose_way(pilot: Pilot) -> Way:
+def choose_way(pilot: Pilot) -> ServingWay:
     """The simplest way within a quarter of a point of the best."""
     ways = pilot.ways
     assert ways is not None
     few = len(ways.clients) < FEW_CLIENTS  # of few clients nearly every random grouping is nearly the same one
-    known = [way for way in SIMPLEST if way != "groups" or few or pilot.p_random <= max(BY_CHANCE, 1 / (len(pilot.random) + 1))]
+    known = [way for way in SIMPLICITY_ORDER if way != "groups" or few or pilot.p_random <= max(CHANCE_LEVEL, 1 / (len(pilot.random) + 1))]
     best = max(ways.score(way) for way in known)
     return next(way for way in known if ways.score(way) >= best - NEGLIGIBLE)
 
 
-def _reason(pilot: Pilot, way: Way) -> str:
+def _explain_way(pilot: Pilot, way: ServingWay) -> str:
     ways = pilot.ways
     assert ways is not None
-    scores = ", ".join(f"{NAMES[each]} {100 * ways.score(each):.1f}" for each in SIMPLEST)
+    scores = ", ".join(f"{WAY_NAMES[each]} {100 * ways.score(each):.1f}" for each in SIMPLICITY_ORDER)
     told = f"In the pilot (score in %, on samples that did not train): {scores}."
     if way == "one":
         return f"{told} No other way is ahead of it by more than a quarter of a point."
@@ -73,15 +75,15 @@ def _reason(pilot: Pilot, way: Way) -> str:
     return f"{told} It is {100 * gain:+.1f} ± {200 * error:.1f} points from one model."
 
 
-def _unlearned(ways: Ways) -> str:
+def _explain_unlearned(ways: ServingScores) -> str:
     best = max(ways.credits, key=ways.score)
     return (
-        f"The pilot has not learned: {NAMES[best]} reaches {100 * ways.score(best):.1f} %, always answering the most common class "
+        f"The pilot has not learned: {WAY_NAMES[best]} reaches {100 * ways.score(best):.1f} %, always answering the most common class "
         f"{100 * ways.common:.1f} %. Collect more samples, check features and labels, or let the pilot train longer (--rounds 50)."
     )
 
 
-def _command(found: Inspection, way: Way | Literal["more data"], federation: str | None) -> str:
+def _next_command(found: Inspection, way: ServingWay | Literal["more data"], federation: str | None) -> str:
     ways = found.pilot.ways if found.pilot is not None else None
     rate = f" --lr {ways.rate:g}" if ways is not None else ""
     model = "" if found.model == "mclr" else f" --model {quote(found.model)}"

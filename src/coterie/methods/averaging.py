@@ -1,23 +1,44 @@
-"""Weights by rule, and the average that they make: what most methods end their rounds with."""
+"""Weights and weighted averages of replies: of whole models, or tensor by tensor."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles
+from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Gradients, Trained
 from coterie.core.method import Context
-from coterie.core.mixing import Mixing
+from coterie.core.mixing import MixedTensor, Mixing
 from coterie.core.states import Models
 
 Weighting = Literal["samples", "uniform"]
 
 
-def weights_of(replies: Trained | Gradients, weighting: Weighting) -> Doubles:
+def compute_weights(replies: Trained | Gradients, weighting: Weighting) -> Doubles:
     """(n,) how much each reply counts, up to a common factor: n_k, or 1."""
     return replies.sizes.astype(np.float64) if weighting == "samples" else np.ones(len(replies))
 
 
-def averaged(state: Models, trained: Trained, weighting: Weighting, ctx: Context) -> Models:
+def average_replies(state: Models, trained: Trained, weighting: Weighting, ctx: Context) -> Models:
     """The state with its one model replaced by the average of the replies; unchanged when nobody answered."""
-    return state.with_models(ctx.mix(Mixing.average(trained.clients, weights_of(trained, weighting)), trained, state.models))
+    return state.with_models(ctx.mix(Mixing.average(trained.clients, compute_weights(trained, weighting)), trained, state.models))
+
+
+TensorWeighting = Callable[[Floats, Floats], Doubles]  # (n, s) replies and (s,) model before of one tensor -> (n,) weights that sum to one
+
+
+def compute_tensor_mixing(weigh: TensorWeighting, trained: Trained, before: Floats, ctx: Context, *, step: float = 1.0) -> Mixing:
+    """One model that moves, tensor by tensor, `step` of the way to the weighted mean of the replies.
+
+    Statistics and counters are not compared: they are averaged with the clients' mean weight over the tensors that are,
+    and never beyond the average (a variance must not turn negative).
+    """
+    slices = ctx.layout.slices
+    weights = {s.begin: weigh(trained.vectors[:, s.begin : s.end], before[0, s.begin : s.end]) for s in slices if s.kind == "weight"}
+    usual: Doubles = np.mean(list(weights.values()), axis=0)
+    parts = []
+    for s in slices:
+        moved = step if s.kind == "weight" else 1.0
+        row = weights[s.begin] if s.kind == "weight" else usual
+        parts.append(MixedTensor(s.begin, s.end, moved * row[None, :], np.array([[1.0 - moved]])))
+    return Mixing.by_tensor(trained.clients, tuple(parts), averages=step <= 1.0)

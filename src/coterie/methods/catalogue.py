@@ -3,19 +3,16 @@
 from dataclasses import fields
 from typing import Any
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.method import Method
-from coterie.core.named_code import named_object
-from coterie.core.specs import Registry, Spec, parse, split_at
-from coterie.core.trust import check_trust, names_code
-from coterie.methods.at_rate import AtRate
+from coterie.core.specs import Registry, Spec, check_trust, import_object, is_external_code, parse, split_at
 from coterie.methods.cfl import CFL
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedatt import FedAtt
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.feddane import FedDANE
 from coterie.methods.fedex import FedEx
-from coterie.methods.fedgroup import FedGroup, FedGrouProx, RandomCentres, RandomNewcomers
+from coterie.methods.fedgroup import FedGroup, FedGroupRAC, FedGroupRCC, FedGrouProx
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedsgd import FedSGD
 from coterie.methods.fedsim import FedSim
@@ -26,13 +23,14 @@ from coterie.methods.flhc import FLHC
 from coterie.methods.guard import Guard
 from coterie.methods.ifca import IFCA, HypoCluster
 from coterie.methods.local_only import LocalOnly
-from coterie.methods.moon import Moon
+from coterie.methods.moon import MOON
 from coterie.methods.neighbour_prox import NeighbourProx
 from coterie.methods.own_norm import OwnNorm
+from coterie.methods.rate_override import RateOverride
 from coterie.methods.reptile import FedDist, FedDWS
 from coterie.methods.restarts import Restarts
 from coterie.methods.robust import Robust
-from coterie.methods.scaffold import Scaffold
+from coterie.methods.scaffold import SCAFFOLD
 from coterie.methods.server_optimised import ServerOptimised
 from coterie.methods.simagg import SimAgg
 from coterie.methods.simprox import SimProx
@@ -50,8 +48,8 @@ methods.add("fedsim", FedSim)
 methods.add("fedatt", FedAtt)
 methods.add("fedgroup", FedGroup)
 methods.add("fedgrouprox", FedGrouProx)
-methods.add("rcc", RandomCentres)
-methods.add("rac", RandomNewcomers)
+methods.add("rcc", FedGroupRCC)
+methods.add("rac", FedGroupRAC)
 methods.add("fesem", FeSEM)
 methods.add("fesem_ma", MatchedFeSEM)
 methods.add("fedex", FedEx)
@@ -63,15 +61,15 @@ methods.add("robust", Robust)
 methods.add("feddane", FedDANE)
 methods.add("feddist", FedDist)
 methods.add("feddws", FedDWS)
-methods.add("scaffold", Scaffold)
+methods.add("scaffold", SCAFFOLD)
 methods.add("neighbourprox", NeighbourProx)
-methods.add("moon", Moon)
+methods.add("moon", MOON)
 methods.add("ditto", Ditto)
 
 wrappers.add("fedbn", OwnNorm)
 wrappers.add("finetune", FineTuned)
 wrappers.add("guard", Guard)
-wrappers.add("rate", AtRate)
+wrappers.add("rate", RateOverride)
 wrappers.add("restarts", Restarts)
 wrappers.add("server", ServerOptimised)
 
@@ -83,16 +81,16 @@ def build(text: str, *, trust: bool = False) -> Method[Any]:
     whoever wrote that could have anything imported.
     """
     first, *rest = split_at(text, "+")
-    method = _own(parse(first), trust) if names_code(first) else methods.build(first)
+    method = _build_user_method(parse(first), trust) if is_external_code(first) else methods.build(first)
     for wrapper in rest:
         method = wrappers.build(wrapper, method=method)
     return method
 
 
-def _own(spec: Spec, trust: bool) -> Method[Any]:
+def _build_user_method(spec: Spec, trust: bool) -> Method[Any]:
     """A method of the user's own: nothing but a subclass of `Method` is called."""
     check_trust([str(spec)], "This", trust, "method")
-    found = named_object("Method", spec.name)
+    found = import_object("Method", spec.name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"Method {spec.name!r} is of type {type(found).__name__}: name a subclass of coterie.Method.")
     one: Registry[Method[Any]] = Registry("method")
@@ -100,7 +98,7 @@ def _own(spec: Spec, trust: bool) -> Method[Any]:
     return one.build(spec)
 
 
-def spec_of(method: Method[Any]) -> str:
+def get_spec(method: Method[Any]) -> str:
     """The spec that names a method object: its name and the settings that are not the defaults."""
     inner = getattr(method, "method", None)
     known = wrappers if isinstance(inner, Method) else methods
@@ -108,4 +106,4 @@ def spec_of(method: Method[Any]) -> str:
     names = sorted((f for f in fields(method) if f.name != "method"), key=lambda f: f.name == "assign")  # a control is named last
     changed = {f.name: getattr(method, f.name) for f in names if getattr(method, f.name) != f.default}
     own = str(Spec(name, (), changed))
-    return f"{spec_of(inner)}+{own}" if isinstance(inner, Method) else own
+    return f"{get_spec(inner)}+{own}" if isinstance(inner, Method) else own

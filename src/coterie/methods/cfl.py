@@ -12,21 +12,19 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Train, Trained
-from coterie.core.holdings import EVERYBODY_TRAINS, Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
+from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.states import grown
-from coterie.grouping.controls import controlled, largest
-from coterie.grouping.cuts import Parting
-from coterie.grouping.pulls import pull_of
-from coterie.methods.averaging import Weighting, weights_of
-from coterie.methods.grouped import GroupedMethod, Groups, lowest_loss, within_groups
+from coterie.core.states import grow_rows
+from coterie.grouping.bipartition import Bipartition, summarize_updates
+from coterie.grouping.controls import apply_control, find_largest_group
+from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss
 
 
 @dataclass(frozen=True)
-class Branches(Groups):
+class CFLState(Groups):
     """One model a group; every client is in exactly one. Everything about a client stands at its number: no positions within groups."""
 
     settled: Bools  # (n,) False: it missed the split of its group (or came later) and takes the lowest loss when it next takes part
@@ -34,7 +32,7 @@ class Branches(Groups):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFL(GroupedMethod[Branches]):
+class CFL(GroupedMethod[CFLState]):
     """FedAvg in each group; a group whose mean update is short while a member's is long is cut in two."""
 
     eps1: float = setting(0.4, "The mean update is short below this.", least=0)
@@ -46,34 +44,34 @@ class CFL(GroupedMethod[Branches]):
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property
-    def holdings(self) -> Holdings:
-        return EVERYBODY_TRAINS
+    def memory_needs(self) -> MemoryNeeds:
+        return ALL_CLIENTS_TRAIN
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Branches]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[CFLState]:
         n = len(ctx.roster)
-        return done(Branches(init()[None, :], np.zeros(n, np.int64), np.ones(n, np.bool_), 0.0))
+        return done(CFLState(init()[None, :], np.zeros(n, np.int64), np.ones(n, np.bool_), 0.0))
 
-    def round(self, state: Branches, ctx: Context) -> Round[Branches]:
+    def round(self, state: CFLState, ctx: Context) -> Round[CFLState]:
         before, cohort = state, ctx.cohort()
         looks = ctx.round_ % self.look == 0 or len(cohort) == len(ctx.roster.available)
         asked = ctx.roster.available if looks else cohort
-        state = yield from self._settle(_with_newcomers(state, len(ctx.roster)), asked)
+        state = yield from self._settle(_add_newcomers(state, len(ctx.roster)), asked)
         trained = yield from Train(asked, state.models, ctx.local, start=state.groups[asked])
         if not len(trained):
             return before
-        weights, old = weights_of(trained, self.weighting), state.groups[trained.clients]
+        weights, old = compute_weights(trained, self.weighting), state.groups[trained.clients]
         for j in np.unique(old) if looks else ():
-            state = self._look(state, int(j), trained.take(old == j), weights[old == j], ctx)
+            state = self._check_group(state, int(j), trained.take(old == j), weights[old == j], ctx)
         count = int(state.groups.max()) + 1
         ctx.note("splits", count - len(before.models))
-        models = within_groups(before, trained, state.groups[trained.clients], weights, count, ctx)
+        models = average_within_groups(before, trained, state.groups[trained.clients], weights, count, ctx)
         return replace(state, models=models)
 
-    def _look(self, state: Branches, j: int, trained: Trained, weights: Doubles, ctx: Context) -> Branches:
+    def _check_group(self, state: CFLState, j: int, trained: Trained, weights: Doubles, ctx: Context) -> CFLState:
         """Group j after its updates have been looked at: as it was, or cut in two (its model comes later)."""
         sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models[j : j + 1])
         weights = ctx.bound_weights(trained.clients, weights)
-        mean, longest, cut = pull_of(sent, origin, weights / weights.sum(), ctx)
+        mean, longest, cut = summarize_updates(sent, origin, weights / weights.sum(), ctx)
         state = replace(state, scale=max(state.scale, mean))
         unit = state.scale if self.relative else 1.0
         ctx.note(f"mean_update {j}", mean / unit if unit else 0.0)
@@ -82,7 +80,7 @@ class CFL(GroupedMethod[Branches]):
             return state
         return self._split(state, j, trained.clients, cut(self.linkage), ctx)
 
-    def _split(self, state: Branches, j: int, clients: Ids, cut: Parting, ctx: Context) -> Branches:
+    def _split(self, state: CFLState, j: int, clients: Ids, cut: Bipartition, ctx: Context) -> CFLState:
         """Two groups out of one: the cut with the smallest largest cosine across it (single linkage), Alg. 1, line 5."""
         parts, across = cut
         if not parts.any():
@@ -90,7 +88,7 @@ class CFL(GroupedMethod[Branches]):
         ctx.note(f"cross_cosine {j}", across)
         if np.sqrt(max(1.0 - across, 0.0) / 2) <= self.gamma:  # the paper's gamma_max
             return state
-        labels = controlled(parts.astype(np.int64), clients, self.assign, ctx)
+        labels = apply_control(parts.astype(np.int64), clients, self.assign, ctx)
         leaves = labels != labels[0]  # the oracle may know more than two: they part one after the other
         if not leaves.any():
             return state
@@ -101,22 +99,22 @@ class CFL(GroupedMethod[Branches]):
         settled[clients], settled[absent] = True, False
         return replace(state, groups=groups, settled=settled)
 
-    def _settle(self, state: Branches, asked: Ids) -> Round[Branches]:
+    def _settle(self, state: CFLState, asked: Ids) -> Round[CFLState]:
         """Clients that missed a split take the group whose model fits them best."""
         lost = asked[~state.settled[asked]]
-        rows = yield from lowest_loss(lost, state.models)
+        rows = yield from find_lowest_loss(lost, state.models)
         groups, settled = state.groups.copy(), state.settled.copy()
         groups[lost[rows >= 0]], settled[lost[rows >= 0]] = rows[rows >= 0], True
         return replace(state, groups=groups, settled=settled) if len(lost) else state
 
-    def serve(self, state: Branches, clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: CFLState, clients: Ids, ctx: Context) -> Round[Serving]:
         """One that missed a split takes the lowest loss, as a newcomer does."""
         return (yield from super().serve(replace(state, groups=np.where(state.settled, state.groups, -1)), clients, ctx))
 
 
-def _with_newcomers(state: Branches, clients: int) -> Branches:
+def _add_newcomers(state: CFLState, clients: int) -> CFLState:
     """The state with a row for every client of the roster: who came since is for the time being with the largest group."""
     if clients == len(state.groups):
         return state
-    groups = grown(state.groups, clients, largest(state.groups, len(state.models)))
-    return replace(state, groups=groups, settled=grown(state.settled, clients, False))
+    groups = grow_rows(state.groups, clients, find_largest_group(state.groups, len(state.models)))
+    return replace(state, groups=groups, settled=grow_rows(state.settled, clients, False))

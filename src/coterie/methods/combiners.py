@@ -1,16 +1,47 @@
-"""FedEx's combiners: how the answers of several experts become one (FedEx, Algorithm 2 and its alternatives).
+"""FedEx's combiners: how the outputs of several experts become one prediction (FedEx, Algorithm 2 and its alternatives).
 
-Each takes the experts' class probabilities (k, m, C) on m inputs in their order and gives scores (m, C); the largest score is the answer.
+Each takes the experts' class probabilities (k, m, C) on m inputs in their order and returns scores (m, C). The largest score is the
+prediction. The online layer runs many clients side by side: the first input of all, then the second, and so on. Each client's layer starts
+from scratch and sees its own inputs only, so the result is bitwise identical to one client after the other.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Ints
 from coterie.core.serving import Combiner, NamedModels
-from coterie.methods.online_together import scores_of_each
+
+CLIENTS_AT_ONCE = 1 << 13  # clients at a time: their weights are to stay near
+
+
+def compute_online_scores(probabilities: Doubles, sizes: Ints, begin: Doubles, *, per_class: bool) -> Doubles:
+    """(m, C) the scores of the layer, each client's pass over its `sizes` inputs begun with the weights `begin` (k, C)."""
+    scores, first = np.empty(probabilities.shape[1:]), np.cumsum(sizes) - sizes
+    order = np.argsort(-sizes, kind="stable")  # the longest first: who still has inputs is then a part from the front
+    for at, end in pairwise((*range(0, len(order), CLIENTS_AT_ONCE), len(order))):
+        some = order[at:end]
+        _run_online_pass(probabilities, sizes[some], first[some], begin, scores, per_class)
+    return scores
+
+
+def _run_online_pass(probabilities: Doubles, sizes: Ints, first: Ints, begin: Doubles, scores: Doubles, per_class: bool) -> None:
+    """Algorithm 2 for these clients, whose inputs begin at `first`; their rows of `scores` are filled."""
+    weights = np.repeat(begin[None], len(sizes), axis=0)  # (n, k, C)
+    said_before = np.zeros((len(sizes), begin.shape[1]), dtype=np.int64)  # (n, C) inputs that were taken for a class
+    for t in range(int(sizes.max(initial=0))):
+        left = np.arange(np.count_nonzero(sizes > t))
+        outputs = np.ascontiguousarray(probabilities[:, first[left] + t].transpose(1, 0, 2))
+        scores[first[left] + t] = found = (weights[left] * outputs).sum(axis=1)
+        p = found.argmax(axis=1)  # line 2
+        said = np.ascontiguousarray(outputs[left, :, p])
+        total = said.sum(axis=1, keepdims=True)
+        confidence = np.divide(said, total, out=np.full_like(said, 1.0 / begin.shape[0]), where=total > 0)  # line 4
+        now = (said_before[left, p] + 1 if per_class else np.full(len(left), t + 1))[:, None]
+        weights[left, :, p] = (weights[left, :, p] * now + confidence) / (now + 1)  # line 7
+        said_before[left, p] += 1
 
 
 @dataclass(frozen=True)
@@ -33,7 +64,7 @@ class Online:
         """(k, m, C) -> (m, C) for clients whose inputs, so many each, stand one after the other: the bits of `combine` for each."""
         if self.frozen:
             return None
-        return scores_of_each(probabilities, sizes, self._first(*probabilities.shape[::2]), per_class=self.per_class)
+        return compute_online_scores(probabilities, sizes, self._get_initial_weights(*probabilities.shape[::2]), per_class=self.per_class)
 
     def learned(self, probabilities: Doubles) -> Doubles:
         """(k, C) the weights after a pass over these inputs."""
@@ -41,7 +72,7 @@ class Online:
 
     def _run(self, probabilities: Doubles) -> tuple[Doubles, Doubles]:
         k, m, classes = probabilities.shape
-        weights = self._first(k, classes)
+        weights = self._get_initial_weights(k, classes)
         if self.frozen:
             return np.einsum("ij,imj->mj", weights, probabilities), weights
         by_input = np.ascontiguousarray(probabilities.transpose(1, 0, 2))  # (m, k, C)
@@ -58,7 +89,7 @@ class Online:
             t[p] += 1
         return scores, weights
 
-    def _first(self, k: int, classes: int) -> Doubles:
+    def _get_initial_weights(self, k: int, classes: int) -> Doubles:
         """(k, C) what every pass begins with."""
         return np.full((k, classes), 1.0 / k) if self.weights is None else np.array(self.weights, dtype=np.float64)
 
@@ -115,7 +146,7 @@ class ByRow:
 
     combiners: tuple[Combiner | None, ...]  # None where a single model answers
 
-    def without_classes(self, named: NamedModels) -> NamedModels:
+    def drop_class_combiners(self, named: NamedModels) -> NamedModels:
         """The models of a panel that do not go by classes, for tasks that have none."""
         kept = np.array([not getattr(each, "of_classes", False) for each in self.combiners], dtype=np.bool_)
         names = tuple(name for name, good in zip(named.names, kept, strict=True) if good)

@@ -11,54 +11,52 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Ids
 from coterie.core.asks import Train
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
-from coterie.core.own_rows import OwnRows
-from coterie.core.rules import MODEL, LocalRule, Step
+from coterie.core.local import MODEL, LocalRule, Step
+from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.states import Models, grown
-from coterie.methods.averaging import Weighting, averaged
+from coterie.core.states import ClientTable, Models, grow_rows
+from coterie.methods.averaging import Weighting, average_replies
 from coterie.methods.one_model import SharedModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-OWN = "own"
+OWN_MODEL = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside(LocalRule):
+class DittoRule(LocalRule):
     """Two loops: the shared model on the study's loss, then the client's own, pulled towards the shared one as it was received."""
 
-    loops = (MODEL, OWN)
-    needs = (OWN,)
+    loops = (MODEL, OWN_MODEL)
+    needs = (OWN_MODEL,)
 
     lam: float
     own_epochs: int | None
 
     def epochs(self, loop: str, epochs: int) -> int:
-        return self.own_epochs if loop == OWN and self.own_epochs is not None else epochs
+        return self.own_epochs if loop == OWN_MODEL and self.own_epochs is not None else epochs
 
     def objective(self, step: Step) -> "Tensor":
         loss = step.loss(step.outputs())
-        if step.loop == OWN:
+        if step.loop == OWN_MODEL:
             gaps = [((step.weights[name] - step.received[name]) ** 2).sum() for name in step.trained]
             loss = loss + self.lam / 2 * sum(gaps)  # Alg. 1, line 7
         return loss
 
 
 @dataclass(frozen=True)
-class Personal(Models):
+class DittoState(Models):
     """The shared model, and each client's own."""
 
-    own: OwnRows  # (n, d) v_k; the common start until a client has taken part
+    own: ClientTable  # (n, d) v_k; the common start until a client has taken part
     seen: Bools  # (n,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ditto(SharedModel[Personal]):
+class Ditto(SharedModel[DittoState]):
     """FedAvg, and beside it a model of its own for each client that took part; who never did is served the shared one."""
 
     lam: float = setting(1.0, "How strongly a client's own model is held near the shared one.", least=0)
@@ -66,24 +64,24 @@ class Ditto(SharedModel[Personal]):
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(kept=1.0)
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=1.0)
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Personal]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[DittoState]:
         model = init()[None, :]
-        return done(Personal(model, OwnRows.nobody(len(ctx.roster), model[0]), np.zeros(len(ctx.roster), dtype=np.bool_)))
+        return done(DittoState(model, ClientTable.empty(len(ctx.roster), model[0]), np.zeros(len(ctx.roster), dtype=np.bool_)))
 
-    def round(self, state: Personal, ctx: Context) -> Round[Personal]:
-        own = state.own.grown(len(ctx.roster), state.models[0])
-        seen = np.array(grown(state.seen, len(ctx.roster), False))
+    def round(self, state: DittoState, ctx: Context) -> Round[DittoState]:
+        own = state.own.grow(len(ctx.roster), state.models[0])
+        seen = np.array(grow_rows(state.seen, len(ctx.roster), False))
         cohort = ctx.cohort()
-        local = ctx.local.but(rule=Beside(lam=self.lam, own_epochs=self.own_epochs))
-        trained = yield from Train(cohort, state.models, local, extra={OWN: own.of(cohort)}, kept=(OWN,))
+        local = ctx.local.but(rule=DittoRule(lam=self.lam, own_epochs=self.own_epochs))
+        trained = yield from Train(cohort, state.models, local, extra={OWN_MODEL: own.of(cohort)}, kept=(OWN_MODEL,))
         if not len(trained):
             return state
         seen[trained.clients] = True
-        return Personal(averaged(state, trained, self.weighting, ctx).models, own.put(trained.clients, trained.more[:, 0]), seen)
+        return DittoState(average_replies(state, trained, self.weighting, ctx).models, own.put(trained.clients, trained.more[:, 0]), seen)
 
-    def serve(self, state: Personal, clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: DittoState, clients: Ids, ctx: Context) -> Round[Serving]:
         n = len(ctx.roster)
-        return done(state.own.grown(n).serving(clients, state.models, grown(state.seen, n, False)))
+        return done(state.own.grow(n).serving(clients, state.models, grow_rows(state.seen, n, False)))

@@ -12,8 +12,8 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.grouping.similarity import lengths
-from coterie.methods.by_tensor import tensor_mixing
+from coterie.grouping.similarity import compute_norms
+from coterie.methods.averaging import compute_tensor_mixing
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -28,12 +28,12 @@ class FedAtt(OneModelMethod):
         if not len(trained):
             return state
         # w <- w - eps * sum_k a_k (w - w_k) = (1 - eps) w + eps * sum_k a_k w_k, since the a_k of a tensor sum to one
-        mixing = tensor_mixing(attention, trained, state.models, ctx, step=self.epsilon)
+        mixing = compute_tensor_mixing(compute_attention, trained, state.models, ctx, step=self.epsilon)
         ctx.note("weights", mixing.replies[0])
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
 
-def attention(replies: Floats, before: Floats) -> Doubles:
+def compute_attention(replies: Floats, before: Floats) -> Doubles:
     """(n,) a_k = softmax of ||w - w_k||: the farther, the more."""
-    weights: Doubles = softmax(lengths(replies, before))
+    weights: Doubles = softmax(compute_norms(replies, before))
     return weights

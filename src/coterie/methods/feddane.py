@@ -12,7 +12,7 @@ from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing, mix
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.averaging import Weighting, averaged, weights_of
+from coterie.methods.averaging import Weighting, average_replies, compute_weights
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -38,8 +38,8 @@ class FedDANE(OneModelMethod):
         ctx.note("gradients", len(asked))
         if not len(asked) or not len(own):
             return state  # no direction, or nobody to correct
-        mean = ctx.bound_mixing(Mixing.average(asked.clients, weights_of(asked, self.weighting)))
+        mean = ctx.bound_mixing(Mixing.average(asked.clients, compute_weights(asked, self.weighting)))
         slope = mix(mean, asked.vectors, state.models)  # g_t, from S
         # min F_k(w) + <g_t - grad F_k(w_t), w> + mu/2 ||w - w_t||^2
         trained = yield from Train(own.clients, state.models, ctx.local.but(mu=self.mu), linear=slope - own.vectors)
-        return averaged(state, trained, self.weighting, ctx)
+        return average_replies(state, trained, self.weighting, ctx)

@@ -1,26 +1,153 @@
-"""FedEx: experts for clusters of clients, and an online layer that combines their answers.
+"""FedEx: experts for clusters of clients, and an online layer that combines their outputs.
 
-Miles et al., "FedEx: An Exploration of Clustering Clients in Federated Learning": clusters in one round (see `experts`), FedAvg in each,
-Algorithm 2 at inference (see `combiners`).
+Miles et al., "FedEx: An Exploration of Clustering Clients in Federated Learning": spectral clustering of clients' models after one round,
+FedAvg in each cluster, Algorithm 2 at inference (see `combiners`).
 """
 
+from abc import ABC
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Ids
-from coterie.core.asks import Evaluate, Train
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Evaluate, Train, Trained
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
+from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Round, done
+from coterie.core.mixing import Mixing, mix
 from coterie.core.serving import COMBINED, Combiner, NamedModels, Serving
 from coterie.core.settings import setting
-from coterie.methods.averaging import weights_of
+from coterie.grouping.clustering import merge_singletons_large, spectral_clustering, spectral_clustering_large
+from coterie.grouping.controls import apply_control, assign_newcomers
+from coterie.grouping.kmeans import renumber_labels
+from coterie.grouping.landmarks import MANY, compute_short_points, map_row_chunks, prepare_rows
+from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram, note_landmarks
+from coterie.methods.averaging import compute_weights
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, MostConfident, Online
-from coterie.methods.experts import ExpertClusters, Experts
-from coterie.methods.grouped import named_models, within_groups
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, name_models
+
+
+@dataclass(frozen=True)
+class FedExState(Groups):
+    """The experts, who trains which, and what a latecomer is compared with. One model, w_0, until the clustering round."""
+
+    origin: Floats  # (1, d) w_0
+    centres: Floats | None  # (G, d) each cluster's mean model in the clustering round; None before
+    fresh: Floats | None  # (G, d) models for start_from="fresh", until they are used
+    gate: Doubles | None  # (G, C) the accuracy gate's weights; None before clients were asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
+    """Clusters by the cosines of what clients send back after one round in which everybody trains."""
+
+    groups: GroupNumber = setting(3, "Experts.", least=1)
+    warmup: int = setting(5, "Epochs of the clustering round.", least=1)
+    on: Literal["updates", "weights"] = setting("updates", "What is compared; weights are the paper's letter.")
+    start_from: Literal["w0", "fresh", "first_round"] = setting("w0", "Where experts begin.")
+
+    @property
+    def memory_needs(self) -> MemoryNeeds:
+        return ALL_CLIENTS_TRAIN
+
+    def clustered(self, state: FedExState, ctx: Context) -> Round[tuple[FedExState, Ids]]:
+        """The state after the clustering round, and who took part: everybody trains from w_0, and what comes back is grouped."""
+        count = yield from self.ask_number(self.groups, state.origin, lambda i=0: state.origin[0], ctx)
+        trained = yield from self._warm_up(ctx.roster.available, state, ctx)
+        if not len(trained):
+            return state, trained.clients  # nobody answered: the next round tries again
+        labels = self._labels(count, state, trained, ctx)
+        groups, count = state.everybody(ctx), int(labels.max()) + 1
+        groups[trained.clients] = labels
+        ctx.note("experts", count)
+        means = ctx.bound_mixing(Mixing.within(trained.clients, labels, np.ones(len(trained)), 1, count))
+        centres = mix(means, trained.vectors, state.models)
+        if state.fresh is not None:
+            models = state.fresh[np.arange(count) % len(state.fresh)]  # made of no reply and no old model: there is no matrix
+        elif self.start_from == "w0":
+            models = ctx.mix(Mixing(trained.clients, np.zeros((count, len(trained))), np.ones((count, 1))), trained, state.models)
+        else:
+            models = average_within_groups(state, trained, labels, compute_weights(trained, "samples"), count, ctx)
+        return FedExState(models, groups, state.origin, centres, None, None), trained.clients
+
+    def _labels(self, count: int | None, state: FedExState, trained: Trained, ctx: Context) -> Ids:
+        """(n,) the expert of each client that trained: no expert is empty, and none has a single client where there are others."""
+        if len(trained) > MANY:
+            return self._label_many(count, state, trained, ctx)
+        alike = self._compute_cosines(trained.vectors, state, ctx)
+        count = self.read_number(None, compute_coordinates(alike), ctx) if count is None else count
+        affinity = (1.0 + alike) / 2.0
+        labels = spectral_clustering(affinity, count, ctx.rng("clusters"))
+        ctx.note("groups_missing", count - len(np.unique(labels)))  # fewer distinct clients than groups, or empty experts
+        ctx.note("lone_clients", int(np.sum(np.bincount(labels) == 1)))
+        return renumber_labels(apply_control(merge_lone_clients(labels, affinity), trained.clients, self.assign, ctx))
+
+    def _label_many(self, count: int | None, state: FedExState, trained: Trained, ctx: Context) -> Ids:
+        """The same from directions in few dimensions, without a matrix of pairs."""
+        note_landmarks(ctx)
+        sent, origin = ctx.layout.comparable(trained.vectors), self._get_origin(state, ctx)
+        directions = compute_short_points(sent, origin, ctx.rng("landmarks"), centred=False, unit=True)
+        count = self.read_number(count, directions, ctx)
+        labels = spectral_clustering_large(directions, count, ctx.rng("clusters"))
+        ctx.note("groups_missing", count - len(np.unique(labels)))
+        ctx.note("lone_clients", int(np.sum(np.bincount(labels) == 1)))
+        return renumber_labels(apply_control(merge_singletons_large(labels, directions), trained.clients, self.assign, ctx))
+
+    def admit_latecomers(self, state: FedExState, ctx: Context) -> Round[Ids]:
+        """(n,) the groups, with those who missed the clustering or came later: they warm up and join the nearest cluster by cosine."""
+        groups = state.everybody(ctx)
+        new = ctx.roster.available[groups[ctx.roster.available] < 0]
+        if not len(new):
+            return groups
+        trained = yield from self._warm_up(new, state, ctx)
+        ctx.note("admitted", len(trained))
+        if len(trained):
+            assert state.centres is not None
+            rows = self._find_nearest_centre(trained.vectors, state.centres, state, ctx)
+            groups[trained.clients] = assign_newcomers(rows, trained.clients, groups, len(state.models), self.assign, ctx)
+        return groups
+
+    def _warm_up(self, clients: Ids, state: FedExState, ctx: Context) -> Round[Trained]:
+        """Training from w_0; with the plan's own number of epochs it is a round of FedAvg like any other."""
+        usual = self.warmup == ctx.local.epochs and state.centres is None
+        local = ctx.local.but(epochs=self.warmup)
+        return (yield from Train(clients, state.origin, local, purpose="train" if usual else "pretrain"))
+
+    def _compute_cosines(self, vectors: Floats, state: FedExState, ctx: Context) -> Doubles:
+        """(n, n) of updates from w_0, or of weights."""
+        return compute_cosines(compute_gram(ctx.layout.comparable(vectors), self._get_origin(state, ctx)))
+
+    def _find_nearest_centre(self, vectors: Floats, centres: Floats, state: FedExState, ctx: Context) -> Ids:
+        """(n,) the centre with the largest cosine."""
+        if len(vectors) > MANY:
+            layout, origin = ctx.layout, self._get_origin(state, ctx)
+            targets = prepare_rows(layout.comparable(centres), origin, unit=True)
+            found = map_row_chunks(lambda block: (prepare_rows(block, origin) @ targets.T).argmax(axis=1), layout.comparable(vectors))
+            return found.astype(np.int64)
+        alike = self._compute_cosines(np.concatenate([vectors, centres]), state, ctx)
+        return np.asarray(alike[: len(vectors), len(vectors) :].argmax(axis=1))
+
+    def _get_origin(self, state: FedExState, ctx: Context) -> Floats | None:
+        """What updates are measured from; nothing where weights are compared."""
+        return ctx.layout.comparable(state.origin) if self.on == "updates" else None
+
+
+def merge_lone_clients(labels: Ids, affinity: Doubles) -> Ids:
+    """The labels after every cluster of one client has joined the cluster it is, on average, most alike; one after the other."""
+    labels = renumber_labels(labels)
+    while len(labels) > 1 and labels.max() > 0:
+        lone = np.flatnonzero(np.bincount(labels)[labels] == 1)
+        if not len(lone):
+            break
+        one = lone[0]
+        others = [j for j in range(int(labels.max()) + 1) if j != labels[one]]
+        means = [float(affinity[one, labels == j].mean()) for j in others]
+        labels[one] = others[int(np.argmax(means))]
+        labels = renumber_labels(labels)
+    return labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +160,7 @@ class FedEx(ExpertClusters):
     frozen: bool = setting(False, "Whether the online layer stays at the weights it begins with.")
     gate_part: Literal["train", "validation"] = setting("validation", "Where clients count hits for the accuracy gate.")
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Experts]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[FedExState]:
         if self.combiner not in ("mean", "own") and not ctx.task.counts_classes:
             raise UserError(f"FedEx's combiner {self.combiner!r} goes by classes, and this is a {ctx.task}: use combiner=mean or own.")
         if self.combiner == "gate" and self.gate_part == "validation" and not ctx.validation:
@@ -41,21 +168,21 @@ class FedEx(ExpertClusters):
         w0 = init()[None, :]
         count = self.most if self.groups == "auto" else self.groups
         fresh = np.stack([init(1 + i) for i in range(min(count, len(ctx.roster)))]) if self.start_from == "fresh" else None
-        return done(Experts(w0, np.full(len(ctx.roster), -1, dtype=np.int64), w0, None, fresh, None))
+        return done(FedExState(w0, np.full(len(ctx.roster), -1, dtype=np.int64), w0, None, fresh, None))
 
-    def round(self, state: Experts, ctx: Context) -> Round[Experts]:
+    def round(self, state: FedExState, ctx: Context) -> Round[FedExState]:
         if state.centres is None:  # it counts as a round
             state, clients = yield from self.clustered(state, ctx)
             return (yield from self._counted(state, clients, ctx))
-        groups = yield from self.admitted(state, ctx)
-        cohort = self._cohort(groups, ctx)
+        groups = yield from self.admit_latecomers(state, ctx)
+        cohort = self._draw_cohort(groups, ctx)
         trained = yield from Train(cohort, state.models, ctx.local, start=groups[cohort])
         if not len(trained):
             return state if np.array_equal(groups, state.groups) else replace(state, groups=groups)
-        models = within_groups(state, trained, groups[trained.clients], weights_of(trained, "samples"), len(state.models), ctx)
+        models = average_within_groups(state, trained, groups[trained.clients], compute_weights(trained, "samples"), len(state.models), ctx)
         return (yield from self._counted(replace(state, models=models, groups=groups), trained.clients, ctx))
 
-    def _cohort(self, groups: Ids, ctx: Context) -> Ids:
+    def _draw_cohort(self, groups: Ids, ctx: Context) -> Ids:
         """ceil(fraction * |cluster|) clients of each cluster; one cluster draws the very cohort that FedAvg draws."""
         available = ctx.roster.available
         fraction = len(ctx.cohort()) / max(len(available), 1) if self.fraction is None else self.fraction
@@ -65,7 +192,7 @@ class FedEx(ExpertClusters):
             picked.append(ctx.sample(members, ceil(fraction * len(members) - 1e-9), "cohort"))
         return np.sort(np.concatenate(picked))
 
-    def _counted(self, state: Experts, clients: Ids, ctx: Context) -> Round[Experts]:
+    def _counted(self, state: FedExState, clients: Ids, ctx: Context) -> Round[FedExState]:
         """With the accuracy gate's weights: clients count predictions and hits of every expert as it now is, where the gate answers."""
         if self.combiner != "gate" or len(state.models) == 1:
             return state
@@ -80,7 +207,7 @@ class FedEx(ExpertClusters):
             predictions.append(factors @ judged.predicted)
         return replace(state, gate=AccuracyGate.of(np.array(hits), np.array(predictions)).weights)
 
-    def _combiners(self, state: Experts) -> dict[str, Combiner]:
+    def _make_combiners(self, state: FedExState) -> dict[str, Combiner]:
         """By name. Before anybody was asked the gate knows nothing and is the mean."""
         online = Online(per_class=self.per_class, frozen=self.frozen)
         found: dict[str, Combiner] = {"online": online, "mean": Mean(), "confident": MostConfident()}
@@ -88,18 +215,18 @@ class FedEx(ExpertClusters):
             found["gate"] = Mean() if state.gate is None else AccuracyGate(state.gate)
         return found
 
-    def serve(self, state: Experts, clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: FedExState, clients: Ids, ctx: Context) -> Round[Serving]:
         if self.combiner == "own" or len(state.models) == 1:
             return (yield from super().serve(state, clients, ctx))
         rows = np.full(len(clients), COMBINED, dtype=np.int64)
-        return Serving(clients, state.models, rows, self._combiners(state)[self.combiner])
+        return Serving(clients, state.models, rows, self._make_combiners(state)[self.combiner])
 
-    def central(self, state: Experts) -> NamedModels:
+    def central(self, state: FedExState) -> NamedModels:
         """Every expert, and the ways to combine them, in one table; "online" is the paper's."""
-        named = named_models(state.models)
+        named = name_models(state.models)
         if len(state.models) == 1:
             return named
-        combiners, experts = self._combiners(state), len(state.models)
+        combiners, experts = self._make_combiners(state), len(state.models)
         rows = np.concatenate([np.arange(experts), np.full(len(combiners), COMBINED)])
         serving = Serving(np.arange(len(rows)), state.models, rows, ByRow((*(None,) * experts, *combiners.values())))
         return NamedModels((*named.names, *combiners), serving)

@@ -10,7 +10,7 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.averaging import Weighting, averaged
+from coterie.methods.averaging import Weighting, average_replies
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -23,4 +23,4 @@ class FedSGD(OneModelMethod):
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         cohort = ctx.cohort()
         trained = yield from Train(cohort, state.models, ctx.local.but(epochs=1, batch_size=None))
-        return averaged(state, trained, self.weighting, ctx)
+        return average_replies(state, trained, self.weighting, ctx)

@@ -16,25 +16,24 @@ from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
 from coterie.core.sketches import Sketch
 from coterie.core.states import Models
-from coterie.grouping.clusterers import Clusterer, canonical, cluster
-from coterie.grouping.controls import Assign, controlled
-from coterie.grouping.principal import points_of_rows
-from coterie.grouping.projection import sketch
-from coterie.grouping.similarity import gram
-from coterie.methods.number import ChoosesGroups, GroupNumber
+from coterie.grouping.clustering import Clusterer, cluster
+from coterie.grouping.controls import Assign, apply_control
+from coterie.grouping.kmeans import renumber_labels
+from coterie.grouping.similarity import compute_gram, compute_points, project_randomly
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin
 from coterie.methods.one_model import SharedModel
-from coterie.methods.sketching import Sketching
+from coterie.methods.sketching import SketchingMixin
 
 
 @dataclass(frozen=True)
-class Guided(Models):
+class FedSimState(Models):
     """The shared model, and how many clusters a cohort is cut into; None where every round finds out."""
 
     clusters: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
+class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberMixin):
     """One model; in each round the cohort's clusters, which live for that round only, decide who counts how much."""
 
     clusters: GroupNumber = setting(5, "Clusters a round.", least=1)
@@ -46,16 +45,16 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
     across: Literal["uniform", "samples"] = setting("uniform", "How much a cluster counts.")
     mu: float = setting(0.0, "Above 0, clients train as in FedProx.", least=0)
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Guided]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[FedSimState]:
         model = init()[None, :]
-        number = yield from self.asked_number(self.clusters, model, init, ctx, "clusters", self.sketching(ctx))
-        return Guided(model, number)
+        number = yield from self.ask_number(self.clusters, model, init, ctx, "clusters", self.sketching(ctx))
+        return FedSimState(model, number)
 
     @property
     def proximal(self) -> float:
         return self.mu
 
-    def round(self, state: Guided, ctx: Context) -> Round[Guided]:
+    def round(self, state: FedSimState, ctx: Context) -> Round[FedSimState]:
         cohort, sketch = ctx.cohort(), self.sketching(ctx)  # Alg. 1, line 3
         probes = yield from Gradient(cohort, state.models, sketch=sketch)  # Alg. 2, lines 1-4
         clusters = self.cluster(probes, sketch, state.clusters, ctx)  # Alg. 2, lines 5-7
@@ -63,7 +62,7 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         trained = yield from Train(cohort, state.models, local, partial=self.mu > 0)  # Alg. 1, line 7
         if not len(trained):
             return state
-        labels = matched(clusters, probes, trained, state, ctx)
+        labels = match_clusters(clusters, probes, trained, state, ctx)
         ctx.notes.clusters = (trained.clients, labels)
         mixing = Mixing(trained.clients, self.weights(labels, trained.sizes)[None, :], np.zeros((1, 1)))
         return replace(state, models=ctx.mix(mixing, trained, state.models))
@@ -72,10 +71,10 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         """(n,) the cluster of each client that sent a gradient."""
         if not len(probes):
             return np.zeros(0, dtype=np.int64)
-        points = self.reduced(probes.vectors if sketch is not None else ctx.layout.comparable(probes.vectors), ctx)
+        points = self.reduce_gradients(probes.vectors if sketch is not None else ctx.layout.comparable(probes.vectors), ctx)
         # The *reduced* points are clustered; line 6 of Alg. 2 prints the unreduced ones.
         labels = cluster(points, self.read_number(number, points, ctx), self.clusterer, ctx.rng("clusters"))
-        labels = canonical(controlled(labels, probes.clients, self.assign, ctx, each_round=True))
+        labels = renumber_labels(apply_control(labels, probes.clients, self.assign, ctx, each_round=True))
         ctx.note("components", points.shape[1])
         ctx.note("clusters_found", int(labels.max()) + 1)  # fewer than asked for where the cohort or its differences are
         if sketch is None:  # no loss leaves with a sketch
@@ -83,11 +82,11 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
             ctx.note("F_G", float(np.mean([probes.losses[labels == c].mean() for c in np.unique(labels)])))  # Eq. 6-7
         return labels
 
-    def reduced(self, gradients: Floats, ctx: Context) -> Doubles:
+    def reduce_gradients(self, gradients: Floats, ctx: Context) -> Doubles:
         """(n, r) the gradients, or their sketches, in few dimensions; without a reducer, in as many as keep every distance."""
         if self.reducer == "random_projection":
-            return sketch(gradients, self.dimensions, ctx.rng("projection"))
-        return points_of_rows(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
+            return project_randomly(gradients, self.dimensions, ctx.rng("projection"))
+        return compute_points(gradients, None, ctx, self.variance if self.reducer == "pca" else None)
 
     def weights(self, labels: Ids, sizes: Ints) -> Doubles:
         """(n,) the client's share in its cluster's model times the cluster's share in the global one: Eq. 13 and 14 in one."""
@@ -105,7 +104,7 @@ class FedSim(Sketching[Guided], SharedModel[Guided], ChoosesGroups):
         return self.across == "uniform"
 
 
-def matched(clusters: Ids, probes: Gradients, trained: Trained, state: Guided, ctx: Context) -> Ids:
+def match_clusters(clusters: Ids, probes: Gradients, trained: Trained, state: FedSimState, ctx: Context) -> Ids:
     """(n,) the cluster of each client that sent a model: its own, or, without a probe, the one with the nearest mean update."""
     labels = np.full(len(trained), -1, dtype=np.int64)
     known = np.isin(trained.clients, probes.clients)
@@ -114,7 +113,7 @@ def matched(clusters: Ids, probes: Gradients, trained: Trained, state: Guided, c
         return labels
     if not known.any():  # no cluster to join: all are one, which is FedAvg
         return np.zeros(len(trained), dtype=np.int64)
-    inner = gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models))
+    inner = compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models))
     present = np.unique(labels[known])
     members = (labels == present[:, None]) / np.sum(labels == present[:, None], axis=1, keepdims=True)  # (C, n): a row averages a cluster
     # ||u_i - mean_c||^2 without ||u_i||^2, which is the same for every cluster

@@ -1,23 +1,193 @@
 """FeSEM: multi-centre federated learning by stochastic expectation maximisation.
 
-Long, Xie, Shen, Zhou, Wang and Jiang, "Multi-Center Federated Learning: Clients Clustering for Better Personalization", Algorithms 1 and 2.
-The paper assumes that all clients take part in every round. Here a round re-assigns only those who took part, by the model they have just
-trained, so no table of everybody's last model is needed. The warm-up is in `centres`.
+Long, Xie, Shen, Zhou, Wang and Jiang, "Multi-Center Federated Learning: Clients Clustering for Better Personalization", Algorithms 1 and 2
+and the training settings of Section 6.1. Centres start from one round of local training (Algorithm 1, line 1). Clients that come later are
+compared with these first centres. The paper assumes that all clients take part in every round. Here a round re-assigns only the clients
+that took part, by the model they have just trained, so no table of all clients' last models is needed.
 """
 
+from abc import ABC
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Ids
-from coterie.core.asks import Train
+from coterie._util.errors import UserError
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Train, Trained
+from coterie.core.layout import InitialModels, Layout
 from coterie.core.local import Local
-from coterie.core.method import Context, Round
+from coterie.core.method import Context, MemoryNeeds, Round, done
+from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.methods.averaging import weights_of
-from coterie.methods.centre_distances import reseed
-from coterie.methods.centres import Centres, WarmStart
-from coterie.methods.grouped import within_groups
+from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import on_device
+from coterie.grouping.clustering import compute_silhouette
+from coterie.grouping.controls import apply_control
+from coterie.grouping.kmeans import kmeans, renumber_labels
+from coterie.grouping.landmarks import MANY, compute_short_points_of
+from coterie.grouping.similarity import BLOCK, compute_points, note_landmarks
+from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
+from coterie.methods.sketching import SketchingMixin
+
+ComparedPart = Literal["all", "last_layer", "sketch"]
+
+
+def compute_compared_points(vectors: Floats, origin: Floats, on: ComparedPart, sketch: Sketch | None, ctx: Context) -> Doubles:
+    """(n, r) the models as points with the distances that `on` asks for; many are placed in the principal directions of landmarks."""
+    vectors, origin = _select_compared(vectors, on, ctx.layout), _select_compared(origin[None, :], on, ctx.layout)
+    if sketch is None:
+        return compute_points(vectors, origin, ctx)
+    if len(vectors) <= MANY:
+        return project(vectors, sketch, origin)
+    note_landmarks(ctx)  # everybody's sketches, side by side in float64, would outgrow the models themselves
+    return compute_short_points_of(lambda rows: project(rows, sketch, origin), vectors, ctx.rng("landmarks"))
+
+
+def compute_distances(vectors: Floats, centres: Floats, on: ComparedPart, sketch: Sketch | None, ctx: Context) -> Doubles:
+    """(n, K) squared L2 (Eq. 8)."""
+    vectors, centres = _select_compared(vectors, on, ctx.layout), _select_compared(centres, on, ctx.layout)
+    if sketch is not None:  # of differences from one centre: models lose their updates in the rounding
+        return compute_squared_distances(project(vectors, sketch, centres[:1]), project(centres, sketch, centres[:1]))
+    return compute_squared_distances(vectors, centres)
+
+
+def compute_squared_distances(vectors: Floats | Doubles, centres: Floats | Doubles) -> Doubles:
+    """(n, K) ||w_i - c_k||^2 in float64, from the differences themselves, a block of columns at a time."""
+    if (away := on_device(vectors)) is not None:
+        return away.squares_to(centres)
+    if len(vectors) > MANY:
+        return np.concatenate([compute_squared_distances(vectors[at : at + MANY], centres) for at in range(0, len(vectors), MANY)])
+    total = np.zeros((len(vectors), len(centres)))
+    for begin in range(0, vectors.shape[1], BLOCK):
+        block = vectors[:, begin : begin + BLOCK].astype(np.float64)
+        for k, centre in enumerate(centres[:, begin : begin + BLOCK]):
+            total[:, k] += ((block - centre) ** 2).sum(axis=1)
+    return total
+
+
+def reseed_empty_centres(members: Ids, clients: Ids, apart: Doubles) -> list[int]:
+    """Give a centre that has lost every client this round's farthest, unless that would empty another; `members` is changed."""
+    sizes = np.bincount(members[members >= 0], minlength=apart.shape[1])
+    reseeded = []
+    for empty in np.flatnonzero(sizes == 0):
+        own = members[clients]
+        gaps = np.where(sizes[own] > 1, apart[np.arange(len(own)), own], 0.0)
+        far = int(gaps.argmax())
+        if gaps[far] > 0:
+            sizes[own[far]] -= 1
+            sizes[empty], members[clients[far]] = 1, empty
+            reseeded.append(int(empty))
+    return reseeded
+
+
+def _select_compared(vectors: Floats, on: ComparedPart, layout: Layout) -> Floats:
+    if on != "last_layer":
+        return layout.comparable(vectors)
+    weights = layout.weights
+    last = [piece for piece in weights if piece.name.rpartition(".")[0] == weights[-1].name.rpartition(".")[0]]
+    return vectors[:, last[0].begin : last[-1].end]
+
+
+DEFAULT_SKETCH_SIZE = 256  # numbers of a sketch unless said: distances survive to about 6 %
+
+
+@dataclass(frozen=True)
+class FeSEMState(Groups):
+    """The centres, and whose they are; before the warm-up, the common start alone."""
+
+    initial: Floats  # (d,) w_0
+    first: Floats  # (K, d) the centres right after the warm-up, which newcomers are compared with; no rows before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumberMixin, ABC):
+    """Centres from one round of local training; newcomers are compared with them as they were then."""
+
+    groups: GroupNumber = setting(3, "Centres (K).", least=1)
+    warmup: int | None = setting(None, "Epochs of the first round; the plan's unless given.", least=1)
+    warmup_by: Literal["all", "cohort"] = setting("all", "Who trains in the first round.")
+    weighting: Weighting = setting("uniform", "How much a client counts in its centre (Eq. 9).")
+    assign_on: ComparedPart = setting("all", "What the E-step compares.")
+    newcomers: Literal["train", "loss"] = setting("train", "How a client never seen finds its centre.")
+    restarts: int = setting(20, "Starts of k-means.", least=1)
+
+    @property
+    def memory_needs(self) -> MemoryNeeds:
+        gathered = self.count_trial_clients(self.groups)
+        return MemoryNeeds(everybody=self.warmup_by == "all", gathered=gathered, placing=self.newcomers == "train")
+
+    @property
+    def groups_cohort(self) -> bool:
+        return self.warmup_by == "cohort"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sketch is not None and self.assign_on != "sketch":
+            raise UserError(f"{type(self).__name__} cannot use sketch={self.sketch} with assign_on={self.assign_on}: add assign_on=sketch.")
+
+    def sketching(self, ctx: Context) -> Sketch | None:
+        size = self.sketch or DEFAULT_SKETCH_SIZE
+        return ctx.sketch(size, self.sketch_clip, self.sketch_noise) if self.assign_on == "sketch" else None
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[FeSEMState]:
+        """Asks nothing: the warm-up is round 1, on the round axis and in the costs."""
+        w0 = init()
+        return done(FeSEMState(w0[None, :], np.full(len(ctx.roster), -1, np.int64), w0, np.zeros((0, len(w0)), np.float32)))
+
+    def warm_up(self, state: FeSEMState, ctx: Context) -> Round[FeSEMState]:
+        """Round 1: one local training from w_0, then k-means++."""
+        known = yield from self.ask_number(self.groups, state.models, lambda i=0: state.initial, ctx, sketch=self.sketching(ctx))
+        clients = ctx.roster.available if self.warmup_by == "all" else ctx.cohort()
+        trained = yield from Train(clients, state.models, self._warmup_local(ctx.local))
+        if not len(trained):
+            return state
+        trained = self.align(trained, np.zeros(len(trained), dtype=np.int64), state.models, ctx)
+        points = compute_compared_points(trained.vectors, state.initial, self.assign_on, self.sketching(ctx), ctx)
+        k = self.read_number(known, points, ctx)
+        labels = kmeans(points, k, ctx.rng("groups"), self.restarts)
+        labels = renumber_labels(apply_control(labels, trained.clients, self.assign, ctx))
+        sizes = np.bincount(labels)
+        ctx.note("group_sizes", sizes)
+        ctx.notes.silhouette = compute_silhouette(points, labels)
+        ctx.note("groups_capped", int(max(k - len(sizes), 0)))  # fewer distinct models, or clients, than centres asked for
+        groups = state.everybody(ctx)
+        groups[trained.clients] = labels
+        models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), len(sizes), ctx)
+        return FeSEMState(models, groups, state.initial, models)
+
+    def place(self, state: FeSEMState, new: Ids, ctx: Context) -> Round[Ids]:
+        """A client never seen trains from w_0, as the others did, and is compared with the first centres; or takes the lowest loss."""
+        if self.newcomers == "loss" or len(state.models) == 1:
+            return (yield from super().place(state, new, ctx))
+        rows = np.full(len(new), -1, dtype=np.int64)
+        sketch = self.sketching(ctx)
+        trained = yield from Train(new, state.initial, self._warmup_local(ctx.plan.local), purpose="warm-up", sketch=sketch)
+        if sketch is None:
+            apart = self.distances(trained.vectors, state.first, ctx)
+        else:  # sketches are of updates: so are those of the first centres
+            first, origin = (ctx.layout.comparable(part) for part in (state.first, state.initial[None, :]))
+            apart = compute_squared_distances(trained.vectors, project(first, sketch, origin))
+        rows[np.searchsorted(new, trained.clients)] = apart.argmin(axis=1)
+        return rows
+
+    def serve(self, state: FeSEMState, clients: Ids, ctx: Context) -> Round[Serving]:
+        if not len(state.first):
+            return Serving.one(clients, state.models)
+        return (yield from super().serve(state, clients, ctx))
+
+    def _warmup_local(self, local: Local) -> Local:
+        return local if self.warmup is None else local.but(epochs=self.warmup)
+
+    def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
+        """(n, K) what the E-step compares; FeSEM-MA has its own."""
+        return compute_distances(vectors, centres, self.assign_on, self.sketching(ctx), ctx)
+
+    def align(self, trained: Trained, own: Ids, centres: Floats, ctx: Context) -> Trained:
+        """The models as they are averaged with the others of their centre; FeSEM-MA puts their neurons in order."""
+        return trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +201,7 @@ class FeSEM(WarmStart):
     def proximal(self) -> float:
         return 2 * self.lam
 
-    def round(self, state: Centres, ctx: Context) -> Round[Centres]:
+    def round(self, state: FeSEMState, ctx: Context) -> Round[FeSEMState]:
         if not len(state.first):
             return (yield from self.warm_up(state, ctx))
         cohort = ctx.cohort()
@@ -44,13 +214,13 @@ class FeSEM(WarmStart):
         apart = self.distances(trained.vectors, state.models, ctx)  # (n, K), Alg. 1, line 4
         before, groups = members[trained.clients], state.everybody(ctx)
         groups[trained.clients] = self._e_step(apart, before)
-        reseeded = reseed(groups, trained.clients, apart) if self.assign == "similar" else []
+        reseeded = reseed_empty_centres(groups, trained.clients, apart) if self.assign == "similar" else []
         labels = groups[trained.clients]
         ctx.note("switches", int(np.sum(labels != before)))
         ctx.note("reseeded", np.array(reseeded, dtype=np.int64))
         ctx.note("intra_distance", float(np.take_along_axis(apart, labels[:, None], axis=1).mean()))  # Eq. 6
-        trained = self.aligned(trained, labels, state.models, ctx)
-        models = within_groups(state, trained, labels, weights_of(trained, self.weighting), len(state.models), ctx)  # Eq. 9
+        trained = self.align(trained, labels, state.models, ctx)
+        models = average_within_groups(state, trained, labels, compute_weights(trained, self.weighting), len(state.models), ctx)  # Eq. 9
         ctx.note("group_sizes", np.bincount(groups[groups >= 0], minlength=len(models)))
         return replace(state, models=models, groups=groups)
 

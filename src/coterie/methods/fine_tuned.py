@@ -4,26 +4,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
-from coterie.core.holdings import Holdings
-from coterie.core.method import Context, Round, S
+from coterie.core.method import Context, MemoryNeeds, Round, S
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.settings import setting
-from coterie.methods.wrapper import Layer
+from coterie.methods.wrapper import ContextWrapper
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuned(Layer[S]):
+class FineTuned(ContextWrapper[S]):
     """Trains like the method it wraps; serves each client a copy adapted to its own training part."""
 
     epochs: int = setting(1, "Epochs on the client's own training part.", least=1)
     lr: float | None = setting(None, "The learning rate; the plan's unless given.", above=0)
 
     @property
-    def holdings(self) -> Holdings:
-        return super().holdings.serving(1.0)
+    def memory_needs(self) -> MemoryNeeds:
+        return super().memory_needs.serving(1.0)
 
     def serve(self, state: S, clients: Ids, ctx: Context) -> Round[Serving]:
         serving = yield from self.method.serve(state, clients, ctx)

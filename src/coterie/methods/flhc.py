@@ -8,24 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Trained
-from coterie.core.errors import UserError
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
-from coterie.grouping.clusterers import Linkage, agglomerative
-from coterie.grouping.many.points import MANY
-from coterie.grouping.many.trees import tree_of_many
-from coterie.grouping.principal import points_of_rows
-from coterie.grouping.similarity import coordinates, distances, gram
-from coterie.methods.averaging import Weighting, weights_of
-from coterie.methods.clustered_once import ClusteredOnce, Clusters
-from coterie.methods.grouped import within_groups
-from coterie.methods.number import ChoosesGroups, GroupNumber
+from coterie.grouping.clustering import Linkage, agglomerative_clustering, agglomerative_clustering_large
+from coterie.grouping.landmarks import MANY
+from coterie.grouping.similarity import compute_coordinates, compute_distances, compute_gram, compute_points
+from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.grouped import OneShotClustering, OneShotState, average_within_groups
 
 
 @dataclass(frozen=True, kw_only=True)
-class FLHC(ClusteredOnce, ChoosesGroups):
+class FLHC(OneShotClustering, GroupNumberMixin):
     """FedAvg for `warmup` rounds, agglomerative clustering of everybody's update in the next, FedAvg in each cluster from then on."""
 
     warmup: int = setting(10, "Rounds of FedAvg before the clustering.", least=0)
@@ -42,18 +39,18 @@ class FLHC(ClusteredOnce, ChoosesGroups):
     def due(self, ctx: Context) -> bool:
         return ctx.round_ > self.warmup
 
-    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
+    def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
         sent, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)
         many, count = len(trained) > MANY, None
-        inner = np.zeros((0, 0)) if many else gram(sent, origin)
-        points = points_of_rows(sent, origin, ctx) if many else None
+        inner = np.zeros((0, 0)) if many else compute_gram(sent, origin)
+        points = compute_points(sent, origin, ctx) if many else None
         if self.threshold is None:
-            count = yield from self.asked_number(self.groups, state.models, lambda i=0: state.models[0], ctx)
+            count = yield from self.ask_number(self.groups, state.models, lambda i=0: state.models[0], ctx)
             if count is None:
-                count = self.read_number(None, coordinates(inner) if points is None else points, ctx)
+                count = self.read_number(None, compute_coordinates(inner) if points is None else points, ctx)
         if points is not None:
-            return tree_of_many(points, ctx.rng("groups"), groups=count, threshold=self.threshold, linkage=self.linkage)
-        return agglomerative(distances(inner), groups=count, threshold=self.threshold, linkage=self.linkage)
+            return agglomerative_clustering_large(points, ctx.rng("groups"), groups=count, threshold=self.threshold, linkage=self.linkage)
+        return agglomerative_clustering(compute_distances(inner), groups=count, threshold=self.threshold, linkage=self.linkage)
 
-    def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
-        return within_groups(state, trained, groups, weights_of(trained, self.weighting), models, ctx)
+    def aggregate(self, state: OneShotState, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
+        return average_within_groups(state, trained, groups, compute_weights(trained, self.weighting), models, ctx)

@@ -1,19 +1,24 @@
-"""What methods that keep a model for each group have in common: who is in which group, who joins, who is served what."""
+"""Base classes of methods with a model for each group: who is in which group, how newcomers join, which model a client is served.
 
-from abc import ABC
+`OneShotClustering` is the base of methods that cluster all clients in one round and keep these groups.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
-from coterie.core.asks import Losses, Trained
-from coterie.core.method import Context, Method, Round
+from coterie.core.asks import Losses, Train, Trained
+from coterie.core.layout import InitialModels
+from coterie.core.method import ALL_CLIENTS_TRAIN, Context, MemoryNeeds, Method, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
-from coterie.core.states import Models, grown
-from coterie.grouping.controls import Assign, joining, largest
+from coterie.core.states import Models, grow_rows
+from coterie.grouping.controls import Assign, apply_control, assign_newcomers, find_largest_group
+from coterie.grouping.kmeans import renumber_labels
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Groups(Models):
 
     def everybody(self, ctx: Context) -> Ids:
         """A copy of the groups with a row for every client of the roster: those who came since are in none."""
-        return np.array(grown(self.groups, len(ctx.roster), -1))
+        return np.array(grow_rows(self.groups, len(ctx.roster), -1))
 
 
 G = TypeVar("G", bound=Groups)
@@ -38,27 +43,30 @@ class GroupedMethod(Method[G], ABC):
 
     def place(self, state: G, new: Ids, ctx: Context) -> Round[Ids]:
         """(n,) the group that each of these newcomers belongs to by similarity, -1 for one that does not answer: the lowest loss."""
-        return (yield from lowest_loss(new, state.models))
+        return (yield from find_lowest_loss(new, state.models))
 
     def joined(self, state: G, clients: Ids, ctx: Context) -> Round[Ids]:
         """(roster,) everybody's group, with the newcomers among these clients."""
         groups = state.everybody(ctx)
         new = np.sort(clients[groups[clients] < 0])
-        found, count = np.empty(len(new), np.int64), self.holdings.placed_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster))
+        found, count = (
+            np.empty(len(new), np.int64),
+            self.memory_needs.count_newcomers_at_once(ctx.layout.size, ctx.plan.cohort or len(ctx.roster)),
+        )
         for begin in range(0, len(new), count):
             found[begin : begin + count] = yield from self.place(state, new[begin : begin + count], ctx)
         if len(new):  # dealt out as a whole: controls depend on who else comes
-            groups[new] = joining(found, new, groups, len(state.models), self.assign, ctx)
+            groups[new] = assign_newcomers(found, new, groups, len(state.models), self.assign, ctx)
         return groups
 
     def serve(self, state: G, clients: Ids, ctx: Context) -> Round[Serving]:
         """Each client its group's model, a newcomer that of the group it would join; one that does not answer the largest group's."""
         groups = yield from self.joined(state, clients, ctx)
         rows = groups[clients]
-        return Serving(clients, state.models, np.where(rows >= 0, rows, largest(state.groups, len(state.models))))
+        return Serving(clients, state.models, np.where(rows >= 0, rows, find_largest_group(state.groups, len(state.models))))
 
     def central(self, state: G) -> NamedModels:
-        return named_models(state.models)
+        return name_models(state.models)
 
     def members(self, state: G) -> Ids:
         return state.groups
@@ -68,7 +76,7 @@ class GroupedMethod(Method[G], ABC):
         return getattr(self, "weighting", None) == "uniform"
 
 
-def lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
+def find_lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
     """(n,) the model with the lowest loss on each client's training part; -1 for a client that does not answer."""
     if len(models) == 1:
         return np.zeros(len(clients), dtype=np.int64)  # nothing to choose: nobody need be asked
@@ -80,24 +88,84 @@ def lowest_loss(clients: Ids, models: Floats) -> Round[Ids]:
     return rows
 
 
-def within_groups(state: Groups, trained: Trained, groups: Ids, weights: Doubles, models: int, ctx: Context) -> Floats:
+def average_within_groups(state: Groups, trained: Trained, groups: Ids, weights: Doubles, models: int, ctx: Context) -> Floats:
     """(models, d) each group's average of its members' replies; a group from which nobody answered keeps its model. `groups` are the
     replies'."""
     return ctx.mix(Mixing.within(trained.clients, groups, weights, len(state.models), models), trained, state.models)
 
 
-def mean_model(models: Floats) -> Floats:
+def compute_mean_model(models: Floats) -> Floats:
     """(1, d) the plain mean of the groups' models, in float64; a single model keeps its bits."""
     mean: Doubles = models.mean(axis=0, dtype=np.float64)
     return mean.astype(np.float32)[None, :]
 
 
-def named_models(models: Floats, *, mean: bool = False) -> NamedModels:
+def name_models(models: Floats, *, mean: bool = False) -> NamedModels:
     """Each group's model for the central test set, and before them, where the method has one, the mean of all."""
     if len(models) == 1:
         return NamedModels(("global",), Serving.one(np.zeros(1, dtype=np.int64), models))
     names = tuple(f"group {j}" for j in range(len(models)))
     if mean:
-        names, models = ("global", *names), np.concatenate([mean_model(models), models])
+        names, models = ("global", *names), np.concatenate([compute_mean_model(models), models])
     rows = np.arange(len(models), dtype=np.int64)
     return NamedModels(names, Serving(rows, models, rows))
+
+
+@dataclass(frozen=True)
+class OneShotState(Groups):
+    """One model until the clustering, then one a group."""
+
+    clustered: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotClustering(GroupedMethod[OneShotState], ABC):
+    """A shared model for some rounds, one round of clustering, then a model a group."""
+
+    @property
+    def memory_needs(self) -> MemoryNeeds:
+        return ALL_CLIENTS_TRAIN
+
+    @abstractmethod
+    def due(self, ctx: Context) -> bool:
+        """Whether groups, where there are none yet, are made in this round."""
+
+    @abstractmethod
+    def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
+        """(n,) the similar group of each client that has trained; may ask."""
+
+    @abstractmethod
+    def aggregate(self, state: OneShotState, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
+        """(models, d) each group's new model from its members' replies; a group without any keeps the one it has."""
+
+    def start(self, init: InitialModels, ctx: Context) -> Round[OneShotState]:
+        return done(OneShotState(init()[None, :], np.full(len(ctx.roster), -1, dtype=np.int64), False))
+
+    def round(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
+        if not state.clustered and self.due(ctx):
+            return (yield from self._cluster(state, ctx))
+        cohort, groups = ctx.cohort(), state.everybody(ctx)
+        rows = np.zeros(len(ctx.roster), dtype=np.int64)
+        if state.clustered:
+            groups = rows = yield from self.joined(state, cohort, ctx)
+            cohort = cohort[groups[cohort] >= 0]
+        trained = yield from Train(cohort, state.models, ctx.local, start=rows[cohort])
+        if not len(trained):
+            return state
+        return OneShotState(self.aggregate(state, trained, rows[trained.clients], len(state.models), ctx), groups, state.clustered)
+
+    def _cluster(self, state: OneShotState, ctx: Context) -> Round[OneShotState]:
+        """Everybody trains once from the shared model; each group's first model is made from its members' replies."""
+        trained = yield from Train(ctx.roster.available, state.models, ctx.local)
+        if not len(trained):
+            return state  # nobody answered: the next round tries again
+        found = yield from self.labels(state, trained, ctx)
+        labels = renumber_labels(apply_control(found, trained.clients, self.assign, ctx))
+        groups = state.everybody(ctx)
+        groups[trained.clients] = labels
+        count = int(labels.max()) + 1
+        ctx.note("groups_found", count)
+        return OneShotState(self.aggregate(state, trained, labels, count, ctx), groups, True)
+
+    def central(self, state: OneShotState) -> NamedModels:
+        return name_models(state.models, mean=True)

@@ -1,41 +1,165 @@
-"""A guard around any method's aggregate: each model is made by a robust rule from the replies that count in it.
+"""A guard around any method: robust aggregation, and replies that are outliers by direction are left out.
 
-The method decides who counts in which model and how much; the guard decides how far a few of them can move it, model by model, and so
-within the method's groups. Rules are in `robust_rules`. Replies that stand clearly apart from all others (`held_out`) do not reach the
-method at all, so that they found no group and draw nobody into one.
+The method decides which replies count in which model and how much. The guard limits how far a few of them can move it, model by model, and
+so within the method's groups. Rules are in `robust_rules`. Outliers do not reach the method, so they found no group and join none.
 
-Where fewer than `least` answer in a round the method's own mean stands, and a note says so. To tell f hostile replies from n by how they
-lie, Krum's condition asks for n >= 2f + 3 (Blanchard et al. 2017), so for five where one is hostile; and a rule in place of the mean moves
-the model of unequal honest clients in any case. In small groups of a larger round the rule stays.
+If fewer than `least` clients answer in a round, the method's own mean is used, and a note records it. To detect f malicious replies of n,
+Krum's condition asks for n >= 2f + 3 (Blanchard et al. 2017), so for five with one malicious reply. A rule in place of the mean also moves
+the model of unequal honest clients. In small groups of a larger round the rule stays.
+
+Outliers are found by two numbers per client, both from its update (what it sent minus the model it was sent): the cosine with the
+coordinate-wise median of the updates, and the cosine with its m-th nearest neighbour's update. Honest clients, in groups or not, lie near
+the median or near each other. A client is an outlier only if the lower of these numbers are separated from the rest by a gap nearly as wide
+as the range above it. If updates merely vary, there are no outliers. A true group of at most m clients cannot be distinguished from a few
+colluding clients. Only updates from the same model are compared, and only if there are many: among few, gaps arise by chance.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal
 
 import numpy as np
 
-from coterie.core.arrays import Doubles, Floats, Ids, Ints
-from coterie.core.asks import Gradient, Train
-from coterie.core.layout import InitialModels
+from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints, find_positions
+from coterie.core.asks import Gradient, Train, Trained
+from coterie.core.layout import InitialModels, Layout
 from coterie.core.method import Context, Round, S
-from coterie.core.mixing import MixedTensor, Mixing, mix, mixed_plainly
+from coterie.core.mixing import MixedTensor, Mixing, SiteBound, apply_mixing, mix
+from coterie.core.rng import make_key, shuffle
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.site_shares import SiteBound
-from coterie.core.states import State, grown
-from coterie.grouping.many.points import MANY
+from coterie.core.states import State, grow_rows
+from coterie.grouping.landmarks import MANY, map_row_chunks, prepare_rows
+from coterie.grouping.similarity import compute_norms
 from coterie.methods import robust_rules as rules
-from coterie.methods.held_out import COMPARED, standing_apart
+from coterie.methods.robust_rules import compute_median
 from coterie.methods.wrapper import Wrapper
 
-HELD_OUT = "held_out"  # the note that names the clients whose replies were left out of a round
-UNGUARDED = "unguarded"  # the note of a round in which too few answered for any rule: how many
-LANDMARKS_HELD = "held_out_landmarks"  # the note of how many replies stood for all, where these are many
-FEW = 3  # replies in a model: of fewer no rule can tell which is false
+MIN_COMPARED = 20  # of fewer updates nobody stands apart
+
+
+MAX_OUTLIER_SHARE = 0.4  # share of them that may
+
+
+MIN_GAP = 0.75  # of the range of the numbers above it
+
+
+LANDMARKS = 512  # of many updates: landmarks that stand for everybody
+
+
+Votes = Callable[[Ids], Doubles | None]  # of clients: how much each counts, None where all count alike
+
+
+def vote_equally(clients: Ids) -> None:
+    """All clients count alike."""
+
+
+def find_outlying_replies(ask: Train, trained: Trained, layout: Layout, votes: Votes = vote_equally) -> tuple[Bools, Bools]:
+    """(n,) which replies were compared with others from the same model, and which of them stand apart. `votes` are those of a context."""
+    compared, apart = np.zeros((2, len(trained)), dtype=np.bool_)
+    begun = ask.start[find_positions(ask.clients, trained.clients)]
+    for row in np.unique(begun):
+        own = np.flatnonzero(begun == row)
+        if len(own) >= MIN_COMPARED:
+            compared[own] = True
+            vectors = trained.vectors if len(own) == len(trained) else trained.vectors[own]
+            counted = votes(trained.clients[own])
+            if ask.sketch is not None:  # a sketch is of the update already
+                apart[own] = find_outliers(vectors, votes=counted)
+            else:
+                apart[own] = find_outliers(layout.comparable(vectors), layout.comparable(ask.models[[row]]), counted)
+    return compared, apart
+
+
+def find_outliers(vectors: Floats, origin: Floats | None = None, votes: Doubles | None = None) -> Bools:
+    """(n,) which updates, these rows or their differences from `origin`, stand apart; one of length zero has no direction, and then nobody
+    does. Among many, landmarks stand for everybody: the middle is theirs, and so are the neighbours.
+
+    With votes (where a site's share is bounded), the middle, the number of neighbours and the number that may stand apart are of votes.
+    """
+    if len(vectors) > MANY:
+        return _find_outliers_of_many(vectors, origin, votes)
+    updates = vectors if origin is None else vectors - origin
+    n, norms = len(updates), np.linalg.norm(updates.astype(np.float64), axis=1)
+    if not norms.all():
+        return np.zeros(n, dtype=np.bool_)
+    directions = updates / norms[:, None]
+    middle, _ = compute_median(updates, np.full(n, 1 / n) if votes is None else votes)
+    among = directions @ directions.T
+    np.fill_diagonal(among, -np.inf)
+    nearest = (
+        np.sort(among, axis=1)[:, -compute_neighbour_rank(n)]
+        if votes is None
+        else _compute_nearest_by_votes(among, votes, compute_neighbour_rank(n) / n)
+    )
+    length = float(np.linalg.norm(middle))
+    return _find_below_gap(nearest, votes) | _find_below_gap(directions @ middle / length if length else np.zeros(n), votes)
+
+
+def _compute_nearest_by_votes(among: Doubles, votes: Doubles, share: float) -> Doubles:
+    """(n,) the cosine at which the nearest others of each row have this share of the votes."""
+    order = np.argsort(-among, axis=1, kind="stable")
+    at = np.argmax(np.cumsum(votes[order], axis=1) >= share - 1e-12, axis=1)
+    return np.asarray(among[np.arange(len(among)), order[np.arange(len(among)), at]])
+
+
+def _find_outliers_of_many(vectors: Floats, origin: Floats | None, votes: Doubles | None) -> Bools:
+    """The same without a table of pairs."""
+    norms = compute_norms(vectors, origin)
+    if not norms.all():
+        return np.zeros(len(vectors), dtype=np.bool_)
+    chosen = np.sort(shuffle(make_key("held out"), len(vectors))[:LANDMARKS])
+    some = prepare_rows(vectors[chosen], origin)
+    own = None if votes is None else votes[chosen] / votes[chosen].sum()
+    middle, _ = compute_median(some, np.full(len(some), 1 / len(some)) if own is None else own)
+    along, m, length = some / norms[chosen][:, None], compute_neighbour_rank(len(some)), float(np.linalg.norm(middle))
+
+    def scores(block: Floats) -> Doubles:
+        directions = prepare_rows(block, origin, unit=True)
+        if own is not None:  # a landmark counts as its own neighbour, with its one vote
+            near = _compute_nearest_by_votes(directions @ along.T, own, m / len(some))
+            return np.stack([near, near, directions @ middle / length if length else np.zeros(len(block))], axis=1)
+        among = np.partition(directions @ along.T, [-m - 1, -m], axis=1)
+        return np.stack([among[:, -m], among[:, -m - 1], directions @ middle / length if length else np.zeros(len(block))], axis=1)
+
+    found = map_row_chunks(scores, vectors, width=len(some))
+    nearest = found[:, 0].copy()
+    nearest[chosen] = found[chosen, 1]  # a landmark is the nearest to itself
+    return _find_below_gap(nearest, votes) | _find_below_gap(found[:, 2], votes)
+
+
+def compute_neighbour_rank(n: int) -> int:
+    """Which neighbour is looked at: the third, or, of many, the one of a tenth of them."""
+    return max(3, n // 10)
+
+
+def _find_below_gap(scores: Doubles, votes: Doubles | None) -> Bools:
+    """Which scores are below the widest gap in the lower part, where it is wide enough."""
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    most = int(MAX_OUTLIER_SHARE * len(scores)) if votes is None else int(np.sum(np.cumsum(votes[order]) <= MAX_OUTLIER_SHARE))
+    gaps = np.diff(ordered)[:most]
+    if not len(gaps):  # the lowest score is of a client with many votes
+        return np.zeros(len(scores), dtype=np.bool_)
+    at = int(np.argmax(gaps))
+    wide = gaps[at] > MIN_GAP * (ordered[-1] - ordered[at + 1])
+    return np.asarray((scores <= ordered[at]) & wide)
+
+
+HELD_OUT_NOTE = "held_out"  # the note that names the clients whose replies were left out of a round
+
+
+UNGUARDED_NOTE = "unguarded"  # the note of a round in which too few answered for any rule: how many
+
+
+LANDMARKS_NOTE = "held_out_landmarks"  # the note of how many replies stood for all, where these are many
+
+
+MIN_MEMBERS = 3  # replies in a model: of fewer no rule can tell which is false
 
 
 @dataclass(frozen=True)
-class Guarded(State, Generic[S]):
+class GuardState(State, Generic[S]):
     """The method's own state, and what was seen of each client."""
 
     inner: S
@@ -44,7 +168,7 @@ class Guarded(State, Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guard(Wrapper[Guarded[S], S]):
+class Guard(Wrapper[GuardState[S], S]):
     """The method it wraps, its models made by a robust rule instead of a weighted mean, and without replies that stand clearly apart."""
 
     rule: Literal["trim", "median", "krum", "geometric", "clip"] = setting("geometric", "How a model is made from its replies.")
@@ -53,30 +177,30 @@ class Guard(Wrapper[Guarded[S], S]):
     least: int = setting(5, "Replies in a round: of fewer the method's own mean is taken, since one hostile cannot be told.", least=1)
     hold: bool = setting(True, "Whether replies that stand clearly apart by direction are left out before the method sees them.")
 
-    def inner(self, state: Guarded[S]) -> S:
+    def inner(self, state: GuardState[S]) -> S:
         return state.inner
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Guarded[S]]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[GuardState[S]]:
         none = np.zeros(len(ctx.roster), dtype=np.int64)
-        return self._watched(self.method.start(init, self._context(ctx)), none, none, ctx)
+        return self._filter_replies(self.method.start(init, self._context(ctx)), none, none, ctx)
 
-    def round(self, state: Guarded[S], ctx: Context) -> Round[Guarded[S]]:
-        judged, apart = (grown(counts, len(ctx.roster), 0) for counts in (state.judged, state.apart))
-        return self._watched(self.method.round(state.inner, self._context(ctx)), judged, apart, ctx)
+    def round(self, state: GuardState[S], ctx: Context) -> Round[GuardState[S]]:
+        judged, apart = (grow_rows(counts, len(ctx.roster), 0) for counts in (state.judged, state.apart))
+        return self._filter_replies(self.method.round(state.inner, self._context(ctx)), judged, apart, ctx)
 
-    def serve(self, state: Guarded[S], clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: GuardState[S], clients: Ids, ctx: Context) -> Round[Serving]:
         return self.method.serve(state.inner, clients, self._context(ctx))
 
     def _context(self, ctx: Context) -> Context:
         def aggregate(mixing: Mixing, vectors: Floats, before: Floats) -> tuple[Floats, Mixing]:
             if len(mixing.clients) >= self.least:
                 return self.aggregate(mixing, vectors, before, ctx.site_bound)
-            ctx.note(UNGUARDED, len(mixing.clients))
-            return mixed_plainly(mixing, vectors, before)
+            ctx.note(UNGUARDED_NOTE, len(mixing.clients))
+            return apply_mixing(mixing, vectors, before)
 
         return replace(ctx, aggregate=aggregate)
 
-    def _watched(self, script: Round[S], judged: Ints, apart: Ints, ctx: Context) -> Round[Guarded[S]]:
+    def _filter_replies(self, script: Round[S], judged: Ints, apart: Ints, ctx: Context) -> Round[GuardState[S]]:
         """The same script; what is left out reaches it as if it had never come, so that it founds and joins no group.
 
         Left out are replies that stand apart, and those of clients that have stood apart more often than not.
@@ -88,15 +212,15 @@ class Guard(Wrapper[Guarded[S], S]):
                 ask = script.send(reply)
             except StopIteration as end:
                 if self.hold:
-                    ctx.note(HELD_OUT, np.flatnonzero(out))
-                return Guarded(end.value, judged, apart)
+                    ctx.note(HELD_OUT_NOTE, np.flatnonzero(out))
+                return GuardState(end.value, judged, apart)
             reply = yield ask
             if self.hold and isinstance(ask, Train | Gradient) and not ask.alone:
                 odd = np.zeros(len(reply), dtype=np.bool_)
                 if isinstance(ask, Train):
-                    compared, odd = standing_apart(ask, reply, ctx.layout, ctx.votes)
+                    compared, odd = find_outlying_replies(ask, reply, ctx.layout, ctx.votes)
                     if len(reply) > MANY:
-                        ctx.note(LANDMARKS_HELD, COMPARED)
+                        ctx.note(LANDMARKS_NOTE, LANDMARKS)
                     judged[reply.clients] += compared
                     apart[reply.clients] += odd
                 odd |= 2 * apart[reply.clients] > judged[reply.clients]
@@ -121,8 +245,8 @@ class Guard(Wrapper[Guarded[S], S]):
         for part in mixing.parts or (MixedTensor(0, models.shape[1], mixing.replies, mixing.before),):
             replies = part.replies.copy()
             for j in range(len(models)):
-                sites = _voting_sites(bound, mixing.clients[np.flatnonzero(part.replies[j])])
-                made = self._row(part, j, vectors, before, sites)
+                sites = _get_voting_sites(bound, mixing.clients[np.flatnonzero(part.replies[j])])
+                made = self._aggregate_row(part, j, vectors, before, sites)
                 if made is not None:
                     models[j, part.begin : part.end], replies[j] = made
             parts.append(replace(part, replies=replies))
@@ -134,11 +258,13 @@ class Guard(Wrapper[Guarded[S], S]):
             return models, Mixing.by_tensor(mixing.clients, tuple(parts), averages=averages)
         return models, replace(mixing, replies=parts[0].replies, averages=averages)
 
-    def _row(self, part: MixedTensor, j: int, vectors: Floats, before: Floats, sites: Ints | None) -> tuple[Doubles, Doubles] | None:
+    def _aggregate_row(
+        self, part: MixedTensor, j: int, vectors: Floats, before: Floats, sites: Ints | None
+    ) -> tuple[Doubles, Doubles] | None:
         """A model's columns and how much each reply counts in them; None where the plain mean stands."""
         members = np.flatnonzero(part.replies[j])
         weights, columns = part.replies[j, members], slice(part.begin, part.end)
-        if len(members) < FEW or weights.min() < 0:
+        if len(members) < MIN_MEMBERS or weights.min() < 0:
             return None
         total = float(weights.sum())
         made = self._made(vectors[members, columns], weights / total, sites)
@@ -151,16 +277,16 @@ class Guard(Wrapper[Guarded[S], S]):
     def _made(self, vectors: Floats, weights: Doubles, sites: Ints | None) -> tuple[Doubles, Doubles] | None:
         """What the rule makes of the replies that count in a model; None where it leaves all of them as they are."""
         if self.rule == "trim":
-            return rules.trimmed(vectors, weights, self.trim) if self.trim else None
+            return rules.compute_trimmed_mean(vectors, weights, self.trim) if self.trim else None
         if self.rule == "krum":
             hostile = int(self.trim * (len(vectors) if sites is None else len(np.unique(sites))))
-            return rules.krum(vectors, weights, hostile, sites) if hostile else None
+            return rules.compute_krum(vectors, weights, hostile, sites) if hostile else None
         if self.rule == "clip":
-            made = rules.drawn_in(vectors, weights, self.bound) if self.bound < np.inf else None
+            made = rules.compute_clipped_mean(vectors, weights, self.bound) if self.bound < np.inf else None
             return made if made is not None and made[1].sum() < weights.sum() else None
-        return rules.median(vectors, weights) if self.rule == "median" else rules.geometric(vectors, weights)
+        return rules.compute_median(vectors, weights) if self.rule == "median" else rules.compute_geometric_median(vectors, weights)
 
 
-def _voting_sites(bound: SiteBound | None, clients: Ids) -> Ints | None:
+def _get_voting_sites(bound: SiteBound | None, clients: Ids) -> Ints | None:
     """(n,) the site of each client, where one vote a client would give a site more than its share; None where clients vote."""
     return bound.sites[clients] if bound is not None and bound.votes(clients) is not None else None

@@ -11,20 +11,19 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats, Ids
 from coterie.core.asks import Train
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round
+from coterie.core.method import Context, MemoryNeeds, Round
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.grouping.controls import largest, truth_of
-from coterie.grouping.similarity import coordinates, cosines, gram
-from coterie.methods.averaging import Weighting, weights_of
-from coterie.methods.grouped import GroupedMethod, Groups, lowest_loss, within_groups
-from coterie.methods.number import ChoosesGroups, GroupNumber
+from coterie.grouping.controls import find_largest_group, get_true_groups
+from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram
+from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(GroupedMethod[Groups], ChoosesGroups):
+class IFCA(GroupedMethod[Groups], GroupNumberMixin):
     """Clients take the model with the lowest loss, train it, and those who took the same are averaged."""
 
     groups: GroupNumber = setting(3, "Models.", least=1)
@@ -32,8 +31,8 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
     probe: int = setting(100, "Clients whose updates auto reads the number from, where its choice reads points.", least=1)
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(gathered=self.tried_on(self.groups, self.probe))
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(gathered=self.count_trial_clients(self.groups, self.probe))
 
     def start(self, init: InitialModels, ctx: Context) -> Round[Groups]:
         k = yield from self._count(init, ctx)
@@ -43,9 +42,9 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
     def _count(self, init: InitialModels, ctx: Context) -> Round[int]:
         """The number of models: as set, as the oracle knows, as asked for, or read from the updates of a short probe."""
         if self.assign == "oracle":
-            return int(truth_of(ctx).max()) + 1
+            return int(get_true_groups(ctx).max()) + 1
         model = init()[None, :]
-        known = yield from self.asked_number(self.groups, model, init, ctx)
+        known = yield from self.ask_number(self.groups, model, init, ctx)
         if known is not None:
             return known
         points = yield from self._updates(model, ctx)
@@ -57,7 +56,7 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
         trained = yield from Train(clients, model, ctx.local.but(epochs=1), purpose="probe")
         if not len(trained):
             return np.zeros((0, 0))
-        return coordinates(cosines(gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))))
+        return compute_coordinates(compute_cosines(compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))))
 
     def round(self, state: Groups, ctx: Context) -> Round[Groups]:
         cohort = ctx.cohort()
@@ -65,7 +64,9 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
         cohort = cohort[groups[cohort] >= 0]
         trained = yield from Train(cohort, state.models, ctx.local, start=groups[cohort])  # line 9
         took = groups[trained.clients]
-        models = within_groups(state, trained, took, weights_of(trained, self.weighting), len(state.models), ctx)  # line 13, II
+        models = average_within_groups(
+            state, trained, took, compute_weights(trained, self.weighting), len(state.models), ctx
+        )  # line 13, II
         after = state.everybody(ctx)
         before = after[trained.clients]
         after[trained.clients] = took
@@ -80,14 +81,14 @@ class IFCA(GroupedMethod[Groups], ChoosesGroups):
         if self.assign != "similar":
             return (yield from self.joined(state, clients, ctx))
         groups = state.everybody(ctx)
-        rows = yield from lowest_loss(clients, state.models)
+        rows = yield from find_lowest_loss(clients, state.models)
         groups[clients] = np.where(rows >= 0, rows, groups[clients])
         return groups
 
     def serve(self, state: Groups, clients: Ids, ctx: Context) -> Round[Serving]:
         """Old clients and new ones alike take what fits them now."""
         rows = (yield from self.estimated(state, clients, ctx))[clients]
-        return Serving(clients, state.models, np.where(rows >= 0, rows, largest(state.groups, len(state.models))))
+        return Serving(clients, state.models, np.where(rows >= 0, rows, find_largest_group(state.groups, len(state.models))))
 
 
 @dataclass(frozen=True, kw_only=True)

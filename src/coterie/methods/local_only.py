@@ -7,33 +7,31 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Ids, Ints
 from coterie.core.asks import Evaluate, Train
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round, done
-from coterie.core.own_rows import OwnRows
+from coterie.core.method import Context, MemoryNeeds, Method, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.states import State, grown
+from coterie.core.states import ClientTable, State, grow_rows
 
 
 @dataclass(frozen=True)
-class Alone(State):
+class LocalOnlyState(State):
     """Each client's model, the common start until it has trained; for early stopping, its best, and how long ago that was."""
 
-    models: OwnRows
-    best: OwnRows  # what is served
+    models: ClientTable
+    best: ClientTable  # what is served
     losses: Doubles  # (n,) validation loss of the best
     stale: Ints  # (n,) trainings since
 
-    def everybody(self, n: int) -> "Alone":
+    def everybody(self, n: int) -> "LocalOnlyState":
         """With a place for each of n clients: the roster may have grown."""
-        models = self.models.grown(n)
-        best = models if self.best is self.models else self.best.grown(n)
-        return Alone(models, best, grown(self.losses, n, np.inf), grown(self.stale, n, 0))
+        models = self.models.grow(n)
+        best = models if self.best is self.models else self.best.grow(n)
+        return LocalOnlyState(models, best, grow_rows(self.losses, n, np.inf), grow_rows(self.stale, n, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalOnly(Method[Alone]):
+class LocalOnly(Method[LocalOnlyState]):
     """Every client trains its own model from the common start.
 
     `until="participation"` gives a client the training it would have had in FedAvg's cohorts. The fairer forms train everybody in every
@@ -46,21 +44,21 @@ class LocalOnly(Method[Alone]):
     patience: int = setting(3, "Trainings without improvement, with until=validation.", least=1)
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(kept=2.0 if self.until == "validation" else 1.0, everybody=self.until != "participation")
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=2.0 if self.until == "validation" else 1.0, everybody=self.until != "participation")
 
     @property
     def is_local(self) -> bool:
         return True
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Alone]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[LocalOnlyState]:
         n = len(ctx.roster)
-        own = OwnRows.nobody(n, init())
-        return done(Alone(own, own, np.full(n, np.inf), np.zeros(n, dtype=np.int64)))
+        own = ClientTable.empty(n, init())
+        return done(LocalOnlyState(own, own, np.full(n, np.inf), np.zeros(n, dtype=np.int64)))
 
-    def round(self, state: Alone, ctx: Context) -> Round[Alone]:
+    def round(self, state: LocalOnlyState, ctx: Context) -> Round[LocalOnlyState]:
         state = state.everybody(len(ctx.roster))
-        clients, epochs = self._who(state, ctx)
+        clients, epochs = self._select_clients(state, ctx)
         models, start = state.models.begun(clients)
         trained = yield from Train(clients, models, ctx.local, start=start, epochs=epochs, alone=True)
         if not len(trained):
@@ -70,7 +68,7 @@ class LocalOnly(Method[Alone]):
             return replace(state, models=own, best=own)
         return (yield from self._keep_best(state, own, trained.clients))
 
-    def _who(self, state: Alone, ctx: Context) -> tuple[Ids, Ints | None]:
+    def _select_clients(self, state: LocalOnlyState, ctx: Context) -> tuple[Ids, Ints | None]:
         """The clients that train in this round, and for how many epochs where that is not the plan's number."""
         if self.until == "participation":
             return ctx.cohort(), None
@@ -80,7 +78,7 @@ class LocalOnly(Method[Alone]):
         left = self.epochs - (ctx.round_ - 1) * ctx.local.epochs
         return (available if left > 0 else available[:0]), np.full(len(available), min(left, ctx.local.epochs))
 
-    def _keep_best(self, state: Alone, own: OwnRows, clients: Ids) -> Round[Alone]:
+    def _keep_best(self, state: LocalOnlyState, own: ClientTable, clients: Ids) -> Round[LocalOnlyState]:
         """Early stopping: keep the model with the lowest validation loss so far. Each client judges only its own model."""
         losses, stale = state.losses.copy(), state.stale.copy()
         judged = yield from Evaluate(Serving(clients, own.of(clients), np.arange(len(clients))), "validation", alone=True)
@@ -91,7 +89,7 @@ class LocalOnly(Method[Alone]):
         losses[judged.clients] = np.fmin(judged.loss, state.losses[judged.clients])
         return replace(state, models=own, best=state.best.put(better, own.of(better)), losses=losses, stale=stale)
 
-    def admit(self, state: Alone, clients: Ids, ctx: Context) -> Round[Alone]:
+    def admit(self, state: LocalOnlyState, clients: Ids, ctx: Context) -> Round[LocalOnlyState]:
         """Train newcomers alone, in one go, for the epochs that a client of the study trains (with early stopping: at most)."""
         state = state.everybody(len(ctx.roster))
         share = len(ctx.cohort()) / len(ctx.roster) if self.until == "participation" else 1.0
@@ -101,5 +99,5 @@ class LocalOnly(Method[Alone]):
         own = state.best.put(trained.clients, trained.vectors)
         return replace(state, models=own, best=own)
 
-    def serve(self, state: Alone, clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: LocalOnlyState, clients: Ids, ctx: Context) -> Round[Serving]:
         return done(state.everybody(len(ctx.roster)).best.serving(clients, state.models.common[None, :]))

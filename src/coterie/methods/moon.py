@@ -9,27 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.core.asks import Train
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
-from coterie.core.own_rows import OwnRows
-from coterie.core.rules import LocalRule, Step
+from coterie.core.local import LocalRule, Step
+from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.settings import setting
-from coterie.core.states import Models
-from coterie.methods.averaging import Weighting, averaged
+from coterie.core.states import ClientTable, Models
+from coterie.methods.averaging import Weighting, average_replies
 from coterie.methods.one_model import SharedModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PREVIOUS = "previous"
+PREVIOUS_MODEL = "previous"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast(LocalRule):
+class MOONRule(LocalRule):
     """The study's loss, and a pull of the representation towards the shared model's and away from the client's own last one."""
 
-    needs = (PREVIOUS,)
+    needs = (PREVIOUS_MODEL,)
 
     mu: float
     temperature: float
@@ -39,7 +37,7 @@ class Contrast(LocalRule):
         from torch.nn import functional
 
         with torch.no_grad():
-            shared, previous = step.features(step.received), step.features(step.extra[PREVIOUS])
+            shared, previous = step.features(step.received), step.features(step.extra[PREVIOUS_MODEL])
         own = step.features()
         near = functional.cosine_similarity(own, shared, dim=-1) / self.temperature
         far = functional.cosine_similarity(own, previous, dim=-1) / self.temperature
@@ -48,14 +46,14 @@ class Contrast(LocalRule):
 
 
 @dataclass(frozen=True)
-class Remembered(Models):
+class MOONState(Models):
     """The shared model, and the model that each client trained last; the common start before it has."""
 
-    last: OwnRows  # (n, d)
+    last: ClientTable  # (n, d)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moon(SharedModel[Remembered]):
+class MOON(SharedModel[MOONState]):
     """FedAvg whose clients contrast their representation with the shared model's and with their own last one."""
 
     mu: float = setting(1.0, "Weight of the contrast.", least=0)
@@ -63,19 +61,21 @@ class Moon(SharedModel[Remembered]):
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(kept=1.0)
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=1.0)
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Remembered]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[MOONState]:
         model = init()[None, :]
-        return done(Remembered(model, OwnRows.nobody(len(ctx.roster), model[0])))
+        return done(MOONState(model, ClientTable.empty(len(ctx.roster), model[0])))
 
-    def round(self, state: Remembered, ctx: Context) -> Round[Remembered]:
-        last = state.last.grown(len(ctx.roster), state.models[0])
+    def round(self, state: MOONState, ctx: Context) -> Round[MOONState]:
+        last = state.last.grow(len(ctx.roster), state.models[0])
         cohort = ctx.cohort()
-        local = ctx.local.but(rule=Contrast(mu=self.mu, temperature=self.temperature)) if self.mu else ctx.local
-        extra = {PREVIOUS: last.of(cohort)} if self.mu else {}
-        trained = yield from Train(cohort, state.models, local, extra=extra, kept=(PREVIOUS,))  # Alg. 1: clients keep their last model
+        local = ctx.local.but(rule=MOONRule(mu=self.mu, temperature=self.temperature)) if self.mu else ctx.local
+        extra = {PREVIOUS_MODEL: last.of(cohort)} if self.mu else {}
+        trained = yield from Train(
+            cohort, state.models, local, extra=extra, kept=(PREVIOUS_MODEL,)
+        )  # Alg. 1: clients keep their last model
         if not len(trained):
             return state
-        return Remembered(averaged(state, trained, self.weighting, ctx).models, last.put(trained.clients, trained.vectors))
+        return MOONState(average_replies(state, trained, self.weighting, ctx).models, last.put(trained.clients, trained.vectors))

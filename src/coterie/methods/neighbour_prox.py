@@ -11,27 +11,25 @@ import numpy as np
 
 from coterie.core.arrays import Floats, Ids
 from coterie.core.asks import Train
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
-from coterie.core.own_rows import OwnRows
+from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.settings import setting
-from coterie.core.states import Models
-from coterie.grouping.nearest import nearest_clients
-from coterie.methods.averaging import Weighting, averaged
+from coterie.core.states import ClientTable, Models
+from coterie.grouping.neighbours import find_nearest_clients
+from coterie.methods.averaging import Weighting, average_replies
 from coterie.methods.one_model import SharedModel
 
 
 @dataclass(frozen=True)
-class Neighbourly(Models):
+class NeighbourProxState(Models):
     """The shared model, and the last that was heard of each client."""
 
-    last: OwnRows  # (n, d) its last model
-    updates: OwnRows  # (n, d) its last model less the one it had received: what clients are compared by
+    last: ClientTable  # (n, d) its last model
+    updates: ClientTable  # (n, d) its last model less the one it had received: what clients are compared by
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighbourProx(SharedModel[Neighbourly]):
+class NeighbourProx(SharedModel[NeighbourProxState]):
     """FedAvg whose clients are drawn to the last models of their nearest neighbours."""
 
     gamma: float = setting(0.01, "How strongly a client is drawn to each neighbour.", least=0)
@@ -39,18 +37,18 @@ class NeighbourProx(SharedModel[Neighbourly]):
     weighting: Weighting = setting("samples", "How much a client counts: by its samples, or as much as any other.")
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(kept=2.0)
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=2.0)
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Neighbourly]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[NeighbourProxState]:
         model = init()[None, :]
-        nothing = OwnRows.nobody(len(ctx.roster), np.zeros_like(model[0]))
-        return done(Neighbourly(model, nothing, nothing))
+        nothing = ClientTable.empty(len(ctx.roster), np.zeros_like(model[0]))
+        return done(NeighbourProxState(model, nothing, nothing))
 
-    def round(self, state: Neighbourly, ctx: Context) -> Round[Neighbourly]:
-        last, updates = (rows.grown(len(ctx.roster)) for rows in (state.last, state.updates))
+    def round(self, state: NeighbourProxState, ctx: Context) -> Round[NeighbourProxState]:
+        last, updates = (rows.grow(len(ctx.roster)) for rows in (state.last, state.updates))
         cohort = ctx.cohort()
-        anchors, counts = self._anchors(Neighbourly(state.models, last, updates), cohort, ctx)
+        anchors, counts = self._find_anchors(NeighbourProxState(state.models, last, updates), cohort, ctx)
         drawn = bool(counts.any()) and self.gamma > 0  # the gradient of Eq. 4's sum is 2 gamma |N(i)| (w - mean of w_j)
         mus = 2.0 * self.gamma * counts.astype(np.float64)
         trained = yield from Train(cohort, state.models, ctx.local, anchors=anchors if drawn else None, mus=mus if drawn else None)
@@ -58,17 +56,17 @@ class NeighbourProx(SharedModel[Neighbourly]):
         if not len(trained):
             return state
         last, updates = last.put(trained.clients, trained.vectors), updates.put(trained.clients, trained.vectors - state.models[0])
-        return Neighbourly(averaged(state, trained, self.weighting, ctx).models, last, updates)
+        return NeighbourProxState(average_replies(state, trained, self.weighting, ctx).models, last, updates)
 
-    def _anchors(self, state: Neighbourly, cohort: Ids, ctx: Context) -> tuple[Floats, Ids]:
+    def _find_anchors(self, state: NeighbourProxState, cohort: Ids, ctx: Context) -> tuple[Floats, Ids]:
         """(m, d) the mean of each client's neighbours' last models, and (m,) how many they are; none before it has been seen itself."""
         anchors = np.repeat(state.models, len(cohort), axis=0)
         counts = np.zeros(len(cohort), dtype=np.int64)
-        known = np.flatnonzero(state.last.has)
-        here, count = np.flatnonzero(state.last.has[cohort]), min(self.neighbours, len(known) - 1)
+        known = np.flatnonzero(state.last.has_row)
+        here, count = np.flatnonzero(state.last.has_row[cohort]), min(self.neighbours, len(known) - 1)
         if count > 0 and len(here):
             compared = ctx.layout.comparable(state.updates.of(known))
-            near = known[nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx)]
+            near = known[find_nearest_clients(compared, np.searchsorted(known, cohort[here]), count, ctx)]
             for i, others in zip(here, near, strict=True):
                 anchors[i], counts[i] = state.last.of(others).mean(axis=0, dtype=np.float64), count
         return anchors, counts

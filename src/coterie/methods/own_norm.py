@@ -10,19 +10,19 @@ from typing import Any, Generic, Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Bools, Floats, Ids, Ints
 from coterie.core.asks import Ask, Gradient, ModelAsk, Train
-from coterie.core.errors import UserError
 from coterie.core.layout import InitialModels, Layout
 from coterie.core.method import Context, Round, S, T
 from coterie.core.serving import COMBINED, NamedModels, Serving
 from coterie.core.settings import setting
-from coterie.core.states import State, grown
+from coterie.core.states import State, grow_rows
 from coterie.methods.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
-class Normed(State, Generic[S]):
+class OwnNormState(State, Generic[S]):
     """The method's own state, and each client's norms."""
 
     inner: S
@@ -31,24 +31,24 @@ class Normed(State, Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNorm(Wrapper[Normed[S], S]):
+class OwnNorm(Wrapper[OwnNormState[S], S]):
     """The method it wraps, with batch norms that no client sends; who has not trained yet begins with, and is served, the initial ones."""
 
     keep: Literal["layers", "statistics"] = setting("layers", "What stays: whole batch norms (FedBN), or their running statistics alone.")
 
-    def inner(self, state: Normed[S]) -> S:
+    def inner(self, state: OwnNormState[S]) -> S:
         return state.inner
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Normed[S]]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[OwnNormState[S]]:
         own = np.zeros((len(ctx.roster), len(self.columns(ctx.layout))), dtype=np.float32)
-        return self._held(self.method.start(init, ctx), own, np.zeros(len(ctx.roster), dtype=np.bool_), ctx)
+        return self._run_with_norms(self.method.start(init, ctx), own, np.zeros(len(ctx.roster), dtype=np.bool_), ctx)
 
-    def round(self, state: Normed[S], ctx: Context) -> Round[Normed[S]]:
-        return self._held(self.method.round(state.inner, ctx), *self._known(state, ctx), ctx)
+    def round(self, state: OwnNormState[S], ctx: Context) -> Round[OwnNormState[S]]:
+        return self._run_with_norms(self.method.round(state.inner, ctx), *self._known(state, ctx), ctx)
 
-    def serve(self, state: Normed[S], clients: Ids, ctx: Context) -> Round[Serving]:
+    def serve(self, state: OwnNormState[S], clients: Ids, ctx: Context) -> Round[Serving]:
         own, seen = self._known(state, ctx)
-        serving = yield from self._asking(self.method.serve(state.inner, clients, ctx), own, seen, ctx)
+        serving = yield from self._exchange_norms(self.method.serve(state.inner, clients, ctx), own, seen, ctx)
         if np.any(serving.rows == COMBINED):
             raise UserError("Models that answer together have no one's batch norms: serve one model a client, or leave fedbn away.")
         which = np.flatnonzero(seen[serving.clients])
@@ -57,7 +57,7 @@ class OwnNorm(Wrapper[Normed[S], S]):
         rows[which] = len(serving.models) + np.arange(len(which))
         return replace(serving, models=np.concatenate([serving.models, models]), rows=rows)
 
-    def central(self, state: Normed[S]) -> NamedModels | None:
+    def central(self, state: OwnNormState[S]) -> NamedModels | None:
         return None  # no model is meant for everybody
 
     def columns(self, layout: Layout) -> Ints:
@@ -65,16 +65,16 @@ class OwnNorm(Wrapper[Normed[S], S]):
         parts = [s for s in layout.slices if s.norm and (self.keep == "layers" or s.kind != "weight")]
         return np.concatenate([np.arange(s.begin, s.end) for s in parts]) if parts else np.zeros(0, np.int64)
 
-    def _held(self, script: Round[S], own: Floats, seen: Bools, ctx: Context) -> Round[Normed[S]]:
-        inner = yield from self._asking(script, own, seen, ctx)
-        return Normed(inner, own, seen)
+    def _run_with_norms(self, script: Round[S], own: Floats, seen: Bools, ctx: Context) -> Round[OwnNormState[S]]:
+        inner = yield from self._exchange_norms(script, own, seen, ctx)
+        return OwnNormState(inner, own, seen)
 
-    def _known(self, state: Normed[S], ctx: Context) -> tuple[Floats, Bools]:
+    def _known(self, state: OwnNormState[S], ctx: Context) -> tuple[Floats, Bools]:
         """Copies, with rows for clients that have come since."""
         nothing = np.zeros(state.own.shape[1], dtype=np.float32)
-        return np.array(grown(state.own, len(ctx.roster), nothing)), np.array(grown(state.seen, len(ctx.roster), False))
+        return np.array(grow_rows(state.own, len(ctx.roster), nothing)), np.array(grow_rows(state.seen, len(ctx.roster), False))
 
-    def _asking(self, script: Round[T], own: Floats, seen: Bools, ctx: Context) -> Round[T]:
+    def _exchange_norms(self, script: Round[T], own: Floats, seen: Bools, ctx: Context) -> Round[T]:
         """The script with each client's own norms put into what it is sent, and taken out of what it sends back."""
         columns = self.columns(ctx.layout)
         reply: Any = None
@@ -84,15 +84,15 @@ class OwnNorm(Wrapper[Normed[S], S]):
             except StopIteration as end:
                 value: T = end.value
                 return value
-            sent = self._with_own(ask, columns, own, seen)
+            sent = self._insert_norms(ask, columns, own, seen)
             reply = yield sent
             if len(columns) and isinstance(sent, Train) and sent.sketch is None and not sent.alone and len(reply):
                 own[reply.clients], seen[reply.clients] = reply.vectors[:, columns], True
                 vectors = np.array(reply.vectors)
-                vectors[:, columns] = ask.sent_to(reply.clients)[:, columns]  # to the method nothing has moved there
+                vectors[:, columns] = ask.get_sent_models(reply.clients)[:, columns]  # to the method nothing has moved there
                 reply = replace(reply, vectors=vectors)
 
-    def _with_own(self, ask: Ask[Any], columns: Ints, own: Floats, seen: Bools) -> Ask[Any]:
+    def _insert_norms(self, ask: Ask[Any], columns: Ints, own: Floats, seen: Bools) -> Ask[Any]:
         if not len(columns) or not isinstance(ask, ModelAsk):
             return ask
         if not isinstance(ask, (Train, Gradient)):

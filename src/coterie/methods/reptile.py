@@ -14,7 +14,7 @@ from coterie.core.method import Context, Round
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.methods.averaging import Weighting, weights_of
+from coterie.methods.averaging import Weighting, compute_weights
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -27,7 +27,7 @@ class Reptile(OneModelMethod, ABC):
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
         trained = yield from Train(ctx.cohort(), state.models, ctx.local)
-        mean = Mixing.average(trained.clients, weights_of(trained, self.weighting))
+        mean = Mixing.average(trained.clients, compute_weights(trained, self.weighting))
         step = Mixing(trained.clients, self.beta * mean.replies, np.array([[1.0 - self.beta]]))  # the same step, sorted by terms
         return state.with_models(ctx.mix(step, trained, state.models))
 

@@ -12,20 +12,18 @@ import numpy as np
 
 from coterie.core.arrays import Doubles, Floats
 from coterie.core.asks import Evaluate
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, S
-from coterie.core.notes import Notes
+from coterie.core.method import Context, MemoryNeeds, Notes, Round, S
 from coterie.core.settings import setting
 from coterie.core.states import State
-from coterie.methods.trial import keyed_apart
+from coterie.methods.group_number import rekey_training
 from coterie.methods.wrapper import Wrapper
 
-SPAN = 1000  # initial models that a start may use: start i draws from init(i * SPAN) on
+MODELS_PER_START = 1000  # initial models that a start may use: start i draws from init(i * SPAN) on
 
 
 @dataclass(frozen=True)
-class Starts(State, Generic[S]):
+class RestartsState(State, Generic[S]):
     """The states of the starts that are still in the running, and the one that leads."""
 
     running: tuple[S, ...]
@@ -33,57 +31,59 @@ class Starts(State, Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restarts(Wrapper[Starts[S], S]):
+class Restarts(Wrapper[RestartsState[S], S]):
     """The method it wraps from several starts; after some rounds the one with the lowest training loss stays."""
 
     starts: int = setting(5, "Starts.", least=1)
     trial: int = setting(3, "Rounds for which all of them run.", least=1)
 
     @property
-    def holdings(self) -> Holdings:
-        return super().holdings.times(self.starts)
+    def memory_needs(self) -> MemoryNeeds:
+        return super().memory_needs.times(self.starts)
 
-    def inner(self, state: Starts[S]) -> S:
+    def inner(self, state: RestartsState[S]) -> S:
         return state.running[state.leading]
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Starts[S]]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[RestartsState[S]]:
         states = []
         for i in range(self.starts):
-            script = self.method.start(partial(_shifted, init, i * SPAN), ctx if i == 0 else replace(ctx, notes=Notes()))
-            states.append((yield from script if i == 0 else keyed_apart(script, f"start {i}")))
-        return Starts(tuple(states), 0)
+            script = self.method.start(
+                partial(_make_initial_model, init, i * MODELS_PER_START), ctx if i == 0 else replace(ctx, notes=Notes())
+            )
+            states.append((yield from script if i == 0 else rekey_training(script, f"start {i}")))
+        return RestartsState(tuple(states), 0)
 
-    def round(self, state: Starts[S], ctx: Context) -> Round[Starts[S]]:
+    def round(self, state: RestartsState[S], ctx: Context) -> Round[RestartsState[S]]:
         if len(state.running) == 1:
-            return Starts(((yield from self.method.round(state.running[0], ctx)),), 0)
+            return RestartsState(((yield from self.method.round(state.running[0], ctx)),), 0)
         contexts = [replace(ctx, notes=Notes()) for _ in state.running]  # all draw the same cohorts; each writes notes of its own
         running = []
         for i, (own, inside) in enumerate(zip(state.running, contexts, strict=True)):
             script = self.method.round(own, inside)
-            running.append((yield from script if i == state.leading else keyed_apart(script, f"start {i}")))
+            running.append((yield from script if i == state.leading else rekey_training(script, f"start {i}")))
         if all(after is before for after, before in zip(running, state.running, strict=True)):
             return state  # nobody answered
-        losses = yield from self._losses(running, ctx)
+        losses = yield from self._compute_losses(running, ctx)
         known = bool(np.isfinite(losses).any())
         best = int(np.argmin(losses)) if known else state.leading
         vars(ctx.notes).update(vars(contexts[best].notes))  # the round's notes are those of the start that is served after it
         ctx.note("start_losses", losses)
         if ctx.round_ < self.trial or not known:  # nothing to choose by: the next round tries again
-            return Starts(tuple(running), best)
+            return RestartsState(tuple(running), best)
         ctx.note("start_kept", best)
-        return Starts((running[best],), 0)
+        return RestartsState((running[best],), 0)
 
-    def _losses(self, running: list[S], ctx: Context) -> Round[Doubles]:
+    def _compute_losses(self, running: list[S], ctx: Context) -> Round[Doubles]:
         """(starts,) the mean training loss of the cohort, each client with the model it would be served; infinite where nobody answers."""
         losses = np.full(len(running), np.inf)
         for i, state in enumerate(running):
-            serving = yield from keyed_apart(self.method.serve(state, ctx.cohort(), replace(ctx, notes=Notes())), f"start {i}")
+            serving = yield from rekey_training(self.method.serve(state, ctx.cohort(), replace(ctx, notes=Notes())), f"start {i}")
             judged = yield from Evaluate(serving, "train")
             if judged.sizes.sum():
                 losses[i] = np.average(judged.loss, weights=ctx.bound_weights(judged.clients, judged.sizes.astype(np.float64)))
         return losses
 
 
-def _shifted(init: InitialModels, first: int, i: int = 0) -> Floats:
+def _make_initial_model(init: InitialModels, first: int, i: int = 0) -> Floats:
     """The initial models of one start."""
     return init(first + i)

@@ -10,22 +10,21 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
 from coterie.core.asks import Trained
-from coterie.core.held import elsewhere
 from coterie.core.method import Context, Round, done
 from coterie.core.mixing import Mixing
 from coterie.core.settings import setting
-from coterie.grouping.many.points import MANY
-from coterie.grouping.principal import points_of_rows
-from coterie.grouping.similarity import BLOCK
-from coterie.grouping.trimmed import trimmed_kmeans
+from coterie.core.vectors import on_device
+from coterie.grouping.kmeans import trimmed_kmeans
+from coterie.grouping.landmarks import MANY
+from coterie.grouping.similarity import BLOCK, compute_points
 from coterie.methods import robust_rules
-from coterie.methods.clustered_once import ClusteredOnce, Clusters
+from coterie.methods.grouped import OneShotClustering, OneShotState
 
-SORTED = 1 << 24  # numbers of many clients that are sorted at a time
+MAX_SORTED = 1 << 24  # numbers of many clients that are sorted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Robust(ClusteredOnce):
+class Robust(OneShotClustering):
     """Clusters found in the first round among everybody's local models, the oddest left out; then a trimmed mean in each."""
 
     groups: int = setting(3, "Groups.", least=1)
@@ -40,13 +39,13 @@ class Robust(ClusteredOnce):
     def weighs_alike(self) -> bool:
         return True  # a trimmed mean counts every client alike
 
-    def labels(self, state: Clusters, trained: Trained, ctx: Context) -> Round[Ids]:
-        points = points_of_rows(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
+    def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
+        points = compute_points(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
         labels, odd = trimmed_kmeans(points, self.groups, int(self.trim * len(points)), ctx.rng("clusters"))
         ctx.note("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
         return done(labels)
 
-    def aggregate(self, state: Clusters, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
+    def aggregate(self, state: OneShotState, trained: Trained, groups: Ids, models: int, ctx: Context) -> Floats:
         """Coordinate-wise trimmed means. Where nothing is trimmed that is the plain mean, and the matrix says all.
 
         Where something is, no matrix does: each coordinate leaves out others. Its row then holds the share of the coordinates in which
@@ -59,9 +58,9 @@ class Robust(ClusteredOnce):
             members = np.flatnonzero(groups == j)
             cut, votes = int(self.trim * len(members)), ctx.votes(trained.clients[members])
             if self.trim and votes is not None:  # the share of the votes, not of the clients, goes at each end
-                means[j], shares[j, members] = robust_rules.trimmed(np.asarray(trained.vectors[members]), votes, self.trim)
+                means[j], shares[j, members] = robust_rules.compute_trimmed_mean(np.asarray(trained.vectors[members]), votes, self.trim)
             elif cut:
-                means[j], shares[j, members] = trimmed_mean(trained.vectors[members], cut)
+                means[j], shares[j, members] = compute_trimmed_mean(trained.vectors[members], cut)
         # the bound is on what enters a mean: of what is left after trimming, honest sites may make up more
         mixing = Mixing(trained.clients, shares, plain.before, averages=not means, bounded=True)
         result = ctx.mix(mixing, trained, state.models)
@@ -71,14 +70,14 @@ class Robust(ClusteredOnce):
         return result
 
 
-def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
+def compute_trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """(d,) the mean of each coordinate without its `cut` lowest and highest values, and (n,) how much of it each row made up."""
-    if (away := elsewhere(vectors)) is not None:
+    if (away := on_device(vectors)) is not None:
         return away.trimmed(cut)
     n, d = vectors.shape
     if n > MANY:
-        return _trimmed_mean_of_many(vectors, cut)
-    mean, counted, columns = np.empty(d, dtype=np.float32), np.zeros(n), max(8, min(BLOCK, SORTED // n))
+        return _compute_trimmed_mean_of_many(vectors, cut)
+    mean, counted, columns = np.empty(d, dtype=np.float32), np.zeros(n), max(8, min(BLOCK, MAX_SORTED // n))
     for begin in range(0, d, columns):
         block = vectors[:, begin : begin + columns].astype(np.float64)
         kept = np.argsort(block, axis=0, kind="stable")[cut : n - cut]
@@ -87,19 +86,19 @@ def trimmed_mean(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     return mean, counted / counted.sum()
 
 
-def _trimmed_mean_of_many(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
+def _compute_trimmed_mean_of_many(vectors: Floats, cut: int) -> tuple[Floats, Doubles]:
     """The same to rounding: what is kept lies between two ranks, which are found without sorting."""
     n, d = vectors.shape
     mean, counted = np.empty(d, dtype=np.float32), np.zeros(n)
-    for begin in range(0, d, columns := max(8, SORTED // n)):
+    for begin in range(0, d, columns := max(8, MAX_SORTED // n)):
         for at, values in enumerate(np.ascontiguousarray(vectors[:, begin : begin + columns].T), begin):
-            kept = _between(values, cut)
+            kept = _select_between_ranks(values, cut)
             mean[at] = values[kept].mean(dtype=np.float64)
             counted += kept
     return mean, counted / counted.sum()
 
 
-def _between(values: Floats, cut: int) -> Bools:
+def _select_between_ranks(values: Floats, cut: int) -> Bools:
     """(n,) which values a stable sort would leave without `cut` at either end: of equals the first are the lower ones."""
     low, high = np.partition(values, [cut, len(values) - cut - 1])[[cut, -cut - 1]]
     kept = (values >= low) & (values <= high)

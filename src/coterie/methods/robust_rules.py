@@ -16,20 +16,23 @@ import numpy as np
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from coterie.core.arrays import Doubles, Floats, Ints
-from coterie.core.rng import key, shuffle
-from coterie.grouping.many.points import MANY, by_rows
-from coterie.grouping.similarity import lengths
+from coterie.core.rng import make_key, shuffle
+from coterie.grouping.landmarks import MANY, map_row_chunks
+from coterie.grouping.similarity import compute_norms
 
 BLOCK = 1 << 14  # columns at a time
-COMPARED = 512  # of many rows: landmarks that Krum's scores are taken of
-SORTED = 1 << 24  # numbers of many rows that are sorted at a time
-STEPS, CLOSE = 300, 1e-9  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
+LANDMARKS = 512  # of many rows: landmarks that Krum's scores are taken of
+MAX_SORTED = 1 << 24  # numbers of many rows that are sorted at a time
+MAX_STEPS, TOLERANCE = (
+    300,
+    1e-9,
+)  # Weiszfeld's iteration ends after so many, or when it moves by less than this share of the median distance
 
 
-def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
+def compute_trimmed_mean(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Doubles]:
     """The mean of each coordinate without the share `cut` of the weight at each end."""
     n, d = vectors.shape
-    mean, counted, columns = np.empty(d), np.zeros(n), _columns(n)
+    mean, counted, columns = np.empty(d), np.zeros(n), _count_columns(n)
     for begin in range(0, d, columns):
         block = vectors[:, begin : begin + columns].astype(np.float64)
         order = np.argsort(block, axis=0, kind="stable")
@@ -41,10 +44,10 @@ def trimmed(vectors: Floats, weights: Doubles, cut: float) -> tuple[Doubles, Dou
     return mean, counted / d
 
 
-def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Doubles]:
+def compute_median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The weighted median of each coordinate: where the weight on both sides is equal, the middle of the two values."""
     n, d = vectors.shape
-    middle, counted, together = np.empty(d), np.zeros(n), _columns(n)
+    middle, counted, together = np.empty(d), np.zeros(n), _count_columns(n)
     for begin in range(0, d, together):
         block = vectors[:, begin : begin + together].astype(np.float64)
         order = np.argsort(block, axis=0, kind="stable")
@@ -58,42 +61,42 @@ def median(vectors: Floats | Doubles, weights: Doubles) -> tuple[Doubles, Double
     return middle, counted / d
 
 
-def krum(vectors: Floats, weights: Doubles, hostile: int, sites: Ints | None = None) -> tuple[Doubles, Doubles]:
+def compute_krum(vectors: Floats, weights: Doubles, hostile: int, sites: Ints | None = None) -> tuple[Doubles, Doubles]:
     """The weighted mean of the n - f rows with the lowest scores: the sum of squared distances to the n - f - 2 nearest others.
 
     With sites, each votes once: the mean of its rows is scored, and its rows are kept or left out together.
     """
     if sites is not None:
-        return _krum_of_sites(vectors, weights, hostile, sites)
+        return _compute_krum_of_sites(vectors, weights, hostile, sites)
     n = len(vectors)
-    scores = _krum_scores(vectors, hostile) if n <= MANY else _krum_scores_of_many(vectors, hostile)
+    scores = _compute_krum_scores(vectors, hostile) if n <= MANY else _compute_krum_scores_of_many(vectors, hostile)
     kept = np.zeros(n)
     chosen = np.argsort(scores, kind="stable")[: n - hostile]
     kept[chosen] = weights[chosen] / weights[chosen].sum()
-    return _average(vectors, kept), kept
+    return _compute_average(vectors, kept), kept
 
 
-def _krum_of_sites(vectors: Floats, weights: Doubles, hostile: int, sites: Ints) -> tuple[Doubles, Doubles]:
+def _compute_krum_of_sites(vectors: Floats, weights: Doubles, hostile: int, sites: Ints) -> tuple[Doubles, Doubles]:
     _, own = np.unique(sites, return_inverse=True)
     shares = np.asarray(np.bincount(own, weights=weights), dtype=np.float64)
-    means = np.stack([_average(vectors[own == site], weights[own == site] / shares[site]) for site in range(len(shares))])
-    _, kept = krum(means.astype(np.float32), shares, hostile)
+    means = np.stack([_compute_average(vectors[own == site], weights[own == site] / shares[site]) for site in range(len(shares))])
+    _, kept = compute_krum(means.astype(np.float32), shares, hostile)
     rows = weights * (kept / shares)[own]
-    return _average(vectors, rows), rows
+    return _compute_average(vectors, rows), rows
 
 
-def _krum_scores(vectors: Floats, hostile: int) -> Doubles:
+def _compute_krum_scores(vectors: Floats, hostile: int) -> Doubles:
     n = len(vectors)
     near = max(n - hostile - 2, 1)
-    apart = _squares(vectors)
+    apart = _compute_squared_distances(vectors)
     np.fill_diagonal(apart, np.inf)
     return np.asarray(np.sort(apart, axis=1)[:, : min(near, n - 1)].sum(axis=1))
 
 
-def _krum_scores_of_many(vectors: Floats, hostile: int) -> Doubles:
+def _compute_krum_scores_of_many(vectors: Floats, hostile: int) -> Doubles:
     """The same of the nearest of landmarks, as large a share of these: without a table of pairs."""
-    some = vectors[np.sort(shuffle(key("krum"), len(vectors))[:COMPARED])]
-    middle, _ = median(some, np.full(len(some), 1 / len(some)))  # distances from there, so that products lose no digits
+    some = vectors[np.sort(shuffle(make_key("krum"), len(vectors))[:LANDMARKS])]
+    middle, _ = compute_median(some, np.full(len(some), 1 / len(some)))  # distances from there, so that products lose no digits
     others = some - middle
     near, squares = max(round(len(some) * (1 - hostile / len(vectors))), 1), np.einsum("ij,ij->i", others, others)
 
@@ -102,54 +105,54 @@ def _krum_scores_of_many(vectors: Floats, hostile: int) -> Doubles:
         apart = np.einsum("ij,ij->i", rows, rows)[:, None] + squares - 2 * rows @ others.T
         return np.asarray(np.partition(apart, near - 1, axis=1)[:, :near].sum(axis=1))
 
-    return by_rows(scores, vectors, width=len(some))
+    return map_row_chunks(scores, vectors, width=len(some))
 
 
-def geometric(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
+def compute_geometric_median(vectors: Floats, weights: Doubles) -> tuple[Doubles, Doubles]:
     """The point whose weighted distances to the rows sum to the least; a row counts by its weight over its distance to it."""
-    middle, _ = median(vectors, weights)  # not the mean, which a far row may have drawn anywhere
-    apart = _distances(vectors, middle)
-    spread = float(median(apart[:, None], weights)[0][0]) or float(apart.max())
+    middle, _ = compute_median(vectors, weights)  # not the mean, which a far row may have drawn anywhere
+    apart = _compute_distances(vectors, middle)
+    spread = float(compute_median(apart[:, None], weights)[0][0]) or float(apart.max())
     share = weights
-    for _ in range(STEPS if spread else 0):
-        share = weights / np.maximum(_distances(vectors, middle), 1e-9 * spread)  # at a row itself, it takes nearly all
+    for _ in range(MAX_STEPS if spread else 0):
+        share = weights / np.maximum(_compute_distances(vectors, middle), 1e-9 * spread)  # at a row itself, it takes nearly all
         share = share / share.sum()
-        before, middle = middle, _average(vectors, share)
-        if np.linalg.norm(middle - before) <= CLOSE * spread:
+        before, middle = middle, _compute_average(vectors, share)
+        if np.linalg.norm(middle - before) <= TOLERANCE * spread:
             break
     return middle, share
 
 
-def drawn_in(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, Doubles]:
+def compute_clipped_mean(vectors: Floats, weights: Doubles, bound: float) -> tuple[Doubles, Doubles]:
     """The mean with far rows drawn in; the shares sum to less than one by what was cut off."""
-    centre, _ = median(vectors, weights)
-    apart = _distances(vectors, centre)
-    typical, _ = median(apart[:, None], weights)
+    centre, _ = compute_median(vectors, weights)
+    apart = _compute_distances(vectors, centre)
+    typical, _ = compute_median(apart[:, None], weights)
     limit = bound * float(typical[0])
     scale = np.where(apart > limit, np.divide(limit, apart, out=np.zeros_like(apart), where=apart > 0), 1.0)
     shares = weights * scale
-    return centre + _average(vectors - centre, shares), shares
+    return centre + _compute_average(vectors - centre, shares), shares
 
 
-def _columns(n: int) -> int:
+def _count_columns(n: int) -> int:
     """Columns of so many rows at a time."""
-    return BLOCK if n <= MANY else max(8, SORTED // n)
+    return BLOCK if n <= MANY else max(8, MAX_SORTED // n)
 
 
-def _average(vectors: Floats | Doubles, weights: Doubles) -> Doubles:
+def _compute_average(vectors: Floats | Doubles, weights: Doubles) -> Doubles:
     if len(vectors) > MANY:  # a piece at a time: in float64 they would be three times what they are
         pieces = range(0, len(vectors), MANY)
         return np.asarray(np.sum([weights[at : at + MANY] @ vectors[at : at + MANY].astype(np.float64) for at in pieces], axis=0))
     return np.asarray(weights @ vectors.astype(np.float64))
 
 
-def _distances(vectors: Floats, point: Doubles) -> Doubles:
+def _compute_distances(vectors: Floats, point: Doubles) -> Doubles:
     """(n,) from each row to the point: by differences, so that what is far away costs the near ones no digits."""
     if len(vectors) > MANY:
-        return lengths(vectors, point)
+        return compute_norms(vectors, point)
     return np.asarray(cdist(vectors.astype(np.float64), point[None, :])[:, 0])
 
 
-def _squares(vectors: Floats) -> Doubles:
+def _compute_squared_distances(vectors: Floats) -> Doubles:
     """(n, n) squared distances between rows."""
     return np.asarray(squareform(pdist(vectors.astype(np.float64), "sqeuclidean")))

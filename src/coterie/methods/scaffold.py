@@ -7,47 +7,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Round, done
-from coterie.core.own_rows import OwnRows
-from coterie.core.states import Models
-from coterie.methods.averaging import averaged
+from coterie.core.method import Context, MemoryNeeds, Round, done
+from coterie.core.states import ClientTable, Models
+from coterie.methods.averaging import average_replies
 from coterie.methods.one_model import SharedModel
 
 
 @dataclass(frozen=True)
-class Controlled(Models):
+class SCAFFOLDState(Models):
     """The shared model and the control variates: the clients' own, and their mean."""
 
     mean: Doubles  # (d,) c
-    own: OwnRows  # (n, d) c_k, zero until a client has taken part
+    own: ClientTable  # (n, d) c_k, zero until a client has taken part
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(SharedModel[Controlled]):
+class SCAFFOLD(SharedModel[SCAFFOLDState]):
     """FedAvg(uniform) whose clients step along their gradient plus c - c_k."""
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(kept=1.0)
+    def memory_needs(self) -> MemoryNeeds:
+        return MemoryNeeds(kept=1.0)
 
     @property
     def weighs_alike(self) -> bool:
         return True
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Controlled]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[SCAFFOLDState]:
         model = init()[None, :]
-        return done(Controlled(model, np.zeros(model.shape[1]), OwnRows.nobody(len(ctx.roster), np.zeros_like(model[0]))))
+        return done(SCAFFOLDState(model, np.zeros(model.shape[1]), ClientTable.empty(len(ctx.roster), np.zeros_like(model[0]))))
 
-    def round(self, state: Controlled, ctx: Context) -> Round[Controlled]:
+    def round(self, state: SCAFFOLDState, ctx: Context) -> Round[SCAFFOLDState]:
         local = ctx.local
         if local.optimizer != "sgd" or local.momentum or local.mu:
             raise UserError("SCAFFOLD reads gradients off a client's way, so it needs plain SGD: no Adam, momentum or proximal term.")
-        own = state.own.grown(len(ctx.roster))  # newcomers begin at zero
+        own = state.own.grow(len(ctx.roster))  # newcomers begin at zero
         cohort = ctx.cohort()
         linear = (state.mean - own.of(cohort)).astype(np.float32)  # line 10: g + c - c_k
         trained = yield from Train(cohort, state.models, local, linear=linear if linear.any() else None)
@@ -61,6 +59,6 @@ class Scaffold(SharedModel[Controlled]):
         change = (after - before).sum(axis=0) if votes is None else len(trained) * (votes @ (after - before))
         mean = state.mean + change / len(ctx.roster)  # line 17: c += |S|/N * mean change
         ctx.note("control_norm", float(np.linalg.norm(mean)))
-        return Controlled(
-            averaged(state, trained, "uniform", ctx).models, mean, own.put(trained.clients, after.astype(np.float32))
+        return SCAFFOLDState(
+            average_replies(state, trained, "uniform", ctx).models, mean, own.put(trained.clients, after.astype(np.float32))
         )  # line 16

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Models)
 
 
 @dataclass(frozen=True)
-class Optimised(State, Generic[M]):
+class ServerOptimisedState(State, Generic[M]):
     """The method's own state with the optimiser's moments, a row a model."""
 
     inner: M
@@ -29,7 +29,7 @@ class Optimised(State, Generic[M]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimised(Wrapper[Optimised[M], M]):
+class ServerOptimised(Wrapper[ServerOptimisedState[M], M]):
     """Moves the models by an optimiser instead of setting them to the aggregate."""
 
     optimizer: Literal["momentum", "adam"] = setting("momentum", "How the round's change is used.")
@@ -38,16 +38,16 @@ class ServerOptimised(Wrapper[Optimised[M], M]):
     beta2: float = setting(0.99, "Adam's memory of squared changes.", least=0, below=1)
     tau: float = setting(1e-3, "Adam's floor of the scale, as in the paper.", above=0)
 
-    def start(self, init: InitialModels, ctx: Context) -> Round[Optimised[M]]:
+    def start(self, init: InitialModels, ctx: Context) -> Round[ServerOptimisedState[M]]:
         inner = yield from self.method.start(init, ctx)
         zeros = np.zeros(inner.models.shape)
-        return Optimised(inner, zeros, zeros)
+        return ServerOptimisedState(inner, zeros, zeros)
 
-    def round(self, state: Optimised[M], ctx: Context) -> Round[Optimised[M]]:
+    def round(self, state: ServerOptimisedState[M], ctx: Context) -> Round[ServerOptimisedState[M]]:
         inner = yield from self.method.round(state.inner, ctx)
         before, after = state.inner.models, inner.models
         if before is after:  # nobody answered: nothing moves, momentum included
-            return Optimised(inner, state.first, state.second)
+            return ServerOptimisedState(inner, state.first, state.second)
         known = min(len(before), len(after))  # a model that the round added begins without moments
         step = after[:known].astype(np.float64) - before[:known]
         first, second = np.zeros((2, *after.shape))
@@ -61,9 +61,9 @@ class ServerOptimised(Wrapper[Optimised[M], M]):
         models = after.copy()
         weights = ctx.layout.compared  # statistics and counters are averaged, not optimised: a running variance may not turn negative
         models[:known, weights] = (before[:known] + self.lr * move)[:, weights]
-        return Optimised(inner.with_models(models), first, second)
+        return ServerOptimisedState(inner.with_models(models), first, second)
 
-    def inner(self, state: Optimised[M]) -> M:
+    def inner(self, state: ServerOptimisedState[M]) -> M:
         return state.inner
 
     @property

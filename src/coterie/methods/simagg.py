@@ -13,8 +13,8 @@ from coterie.core.asks import Train
 from coterie.core.method import Context, Round
 from coterie.core.settings import setting
 from coterie.core.states import Models
-from coterie.grouping.similarity import average, lengths
-from coterie.methods.by_tensor import tensor_mixing
+from coterie.grouping.similarity import compute_mean, compute_norms
+from coterie.methods.averaging import compute_tensor_mixing
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -32,15 +32,15 @@ class SimAgg(OneModelMethod):
         samples = trained.sizes / trained.sizes.sum()  # v_i
 
         def weigh(replies: Floats, before: Floats) -> Doubles:
-            return np.asarray((self.similar(replies) + samples) / 2)  # u_i + v_i, renormalised
+            return np.asarray((self.compute_similarity(replies) + samples) / 2)  # u_i + v_i, renormalised
 
-        mixing = tensor_mixing(weigh, trained, state.models, ctx)
+        mixing = compute_tensor_mixing(weigh, trained, state.models, ctx)
         ctx.note("weights", mixing.replies[0])
         return state.with_models(ctx.mix(mixing, trained, state.models))
 
-    def similar(self, replies: Floats) -> Doubles:
+    def compute_similarity(self, replies: Floats) -> Doubles:
         """(n,) u_i = sum_j d_j / (d_i + epsilon), normalised; all alike where nobody differs from the mean."""
-        mean = average(replies)
-        d = lengths(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
+        mean = compute_mean(replies)
+        d = compute_norms(replies, mean) if self.distance == "l2" else np.abs(replies.sum(axis=1, dtype=np.float64) - mean.sum())
         u = d.sum() / (d + self.epsilon)
         return np.asarray(u / u.sum()) if u.sum() > 0 else np.full(len(d), 1 / len(d))

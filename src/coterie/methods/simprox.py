@@ -12,14 +12,21 @@ from scipy.special import log_softmax
 from coterie.core.arrays import Doubles
 from coterie.core.asks import Train, Trained
 from coterie.core.method import Context, Round
-from coterie.core.mixing import Mixing
+from coterie.core.mixing import Mixing, compute_weighted_median
 from coterie.core.settings import setting
-from coterie.core.site_shares import weighted_median
 from coterie.core.states import Models
-from coterie.grouping.many.company import company_of_many
-from coterie.grouping.many.points import MANY
-from coterie.grouping.principal import note_landmarks
-from coterie.grouping.similarity import cosines, distances, dots, gaussian, gram, hybrid, mean_distance, shifted
+from coterie.grouping.landmarks import MANY, compute_mean_similarity
+from coterie.grouping.similarity import (
+    combine_similarities,
+    compute_cosines,
+    compute_distances,
+    compute_dot_products,
+    compute_gaussian,
+    compute_gram,
+    compute_mean_distance,
+    note_landmarks,
+    shift_gram,
+)
 from coterie.methods.one_model import OneModelMethod
 
 
@@ -52,7 +59,7 @@ class SimProx(OneModelMethod):
         if not len(trained):
             return state
         many = len(trained) > MANY
-        weights = self.weights_of_many(trained, state, ctx) if many else self.weights(self.geometry(trained, state, ctx), ctx)
+        weights = self.compute_weights_of_many(trained, state, ctx) if many else self.weights(self.geometry(trained, state, ctx), ctx)
         if self.times_samples:
             weights = weights * trained.sizes
         if self.shuffled:
@@ -64,43 +71,45 @@ class SimProx(OneModelMethod):
     def geometry(self, trained: Trained, state: Models, ctx: Context) -> Geometry:
         """Everything from one Gram matrix of updates u_i; weights are w_t + u_i. Batch-norm statistics are not compared."""
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
-        inner = gram(models, origin)
+        inner = compute_gram(models, origin)
         norms = np.sqrt(np.diag(inner))  # Eq. 11, the previous model being the one received
         if self.similarity_of == "updates":
             along, square = inner.mean(axis=1), float(inner.mean())  # against the mean update
             compared = inner
         else:
-            along = dots(models, origin, origin)
+            along = compute_dot_products(models, origin, origin)
             square = float(np.dot(origin.astype(np.float64), origin))
-            compared = shifted(inner, along, square)
+            compared = shift_gram(inner, along, square)
             along = along + square
         lengths = np.sqrt(np.maximum(np.diag(compared), 0.0) * max(square, 0.0))
         agreement = float(np.mean(np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)))
-        return Geometry(distances(inner), cosines(compared), norms, agreement, ctx.votes(trained.clients))
+        return Geometry(compute_distances(inner), compute_cosines(compared), norms, agreement, ctx.votes(trained.clients))
 
     def weights(self, seen: Geometry, ctx: Context) -> Doubles:
         """(n,) the weights up to a common factor."""
-        n, balance = len(seen.norms), self.balance(seen.agreement)
-        similarity = hybrid(seen.cosines, gaussian(seen.distances), balance)  # Eq. 7-10
+        n, balance = len(seen.norms), self.compute_cosine_share(seen.agreement)
+        similarity = combine_similarities(seen.cosines, compute_gaussian(seen.distances), balance)  # Eq. 7-10
         company = (similarity.sum(axis=1) - np.diag(similarity)) / max(n - 1, 1)
-        return self._from_company(company, seen.norms, balance, mean_distance(seen.distances), ctx, seen.votes)
+        return self._compute_weights(company, seen.norms, balance, compute_mean_distance(seen.distances), ctx, seen.votes)
 
-    def weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
+    def compute_weights_of_many(self, trained: Trained, state: Models, ctx: Context) -> Doubles:
         """The same without a matrix of pairs: Gaussian similarities and sigma are means over landmarks."""
         note_landmarks(ctx)
         models, origin = ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models)[0]
-        seen = company_of_many(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
-        balance = self.balance(seen.agreement)
+        seen = compute_mean_similarity(models, origin, ctx.rng("landmarks"), updates=self.similarity_of == "updates")
+        balance = self.compute_cosine_share(seen.agreement)
         company, votes = balance * seen.cosine + (1 - balance) * seen.gaussian, ctx.votes(trained.clients)
-        return self._from_company(company, seen.norms, balance, seen.sigma, ctx, votes)
+        return self._compute_weights(company, seen.norms, balance, seen.sigma, ctx, votes)
 
-    def balance(self, agreement: float) -> float:
+    def compute_cosine_share(self, agreement: float) -> float:
         """The share of the cosine in the similarity."""
         return self.lambda0 * float(np.clip(agreement / self.tau, 0.0, 1.0))
 
-    def _from_company(self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None) -> Doubles:
+    def _compute_weights(
+        self, company: Doubles, norms: Doubles, balance: float, sigma: float, ctx: Context, votes: Doubles | None
+    ) -> Doubles:
         # Eq. 12 as a logarithm, since exp(-g) underflows for large models; the floor is for opposite clients at lambda = 1
-        log_alpha = self.proximity(norms, votes) + np.log(np.maximum(1 + company, 1e-300))
+        log_alpha = self.compute_log_proximity(norms, votes) + np.log(np.maximum(1 + company, 1e-300))
         log_alpha = log_softmax(log_alpha)  # Eq. 13
         ctx.note("lambda", balance)
         ctx.note("sigma", sigma)
@@ -108,14 +117,14 @@ class SimProx(OneModelMethod):
         score = np.exp(log_alpha) if self.softmax else log_alpha  # Eq. 14 is the softmax of the weights themselves
         return np.asarray(np.exp((score - score.max()) / self.temperature))
 
-    def proximity(self, norms: Doubles, votes: Doubles | None = None) -> Doubles:
+    def compute_log_proximity(self, norms: Doubles, votes: Doubles | None = None) -> Doubles:
         """(n,) the logarithm of Eq. 12's factor exp(-g), or of its robust form exp(-|g - median| / MAD)."""
-        median = weighted_median(norms, votes)
+        median = compute_weighted_median(norms, votes)
         if not self.robust:
             return -norms / median if self.scale_norms and median > 0 else -norms
         away = np.abs(norms - median)
         away[away <= 1e-5 * median] = 0.0  # the rounding of float32 models is no deviation
-        scale = weighted_median(away, votes) or float(away.mean()) or 1.0
+        scale = compute_weighted_median(away, votes) or float(away.mean()) or 1.0
         return -away / scale
 
 

@@ -3,14 +3,14 @@
 from abc import ABC
 from dataclasses import dataclass
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.core.method import Context, Method, S
 from coterie.core.settings import setting
 from coterie.core.sketches import Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sketching(Method[S], ABC):
+class SketchingMixin(Method[S], ABC):
     """What leaves a client for grouping: everything, or a few random projections of it, clipped and noised where that is wanted."""
 
     sketch: int | None = setting(None, "Random projections that leave a client for grouping; none: all its numbers.", least=1)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from coterie.core.arrays import Ids
-from coterie.core.holdings import Holdings
 from coterie.core.layout import InitialModels
-from coterie.core.method import Context, Method, Round, S
+from coterie.core.method import Context, MemoryNeeds, Method, Round, S
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.states import State
 
@@ -38,8 +37,8 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
         return self.method.sees_truth
 
     @property
-    def holdings(self) -> Holdings:
-        return self.method.holdings
+    def memory_needs(self) -> MemoryNeeds:
+        return self.method.memory_needs
 
     @property
     def weighs_alike(self) -> bool:
@@ -55,7 +54,7 @@ class Wrapper(Method[W], ABC, Generic[W, S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer(Wrapper[S, S], ABC):
+class ContextWrapper(Wrapper[S, S], ABC):
     """A wrapper without a state of its own, which runs the method inside in a context of its own."""
 
     def inner(self, state: S) -> S:
@@ -82,6 +81,6 @@ class Layer(Wrapper[S, S], ABC):
         return self.method.trains_once
 
 
-def unwrapped(method: Method[Any]) -> Method[Any]:
+def unwrap(method: Method[Any]) -> Method[Any]:
     """The method without its wrappers."""
-    return unwrapped(method.method) if isinstance(method, Wrapper) else method
+    return unwrap(method.method) if isinstance(method, Wrapper) else method

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs, InputShape
+from coterie._util.errors import UserError
+from coterie.core.layout import Inputs, InputShape
 from coterie.core.specs import Registry, parse
 from coterie.models.cnn import cnn
 from coterie.models.custom import build_custom

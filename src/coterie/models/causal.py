@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coterie.core.errors import UserError
-from coterie.core.pretrained import found, gguf_file, quietly, transformers_of
+from coterie._util.errors import UserError
+from coterie._util.pretrained import find_gguf_file, import_transformers, load_pretrained, suppress_stderr
 from coterie.models.stacking import clients_in
 
 WHO = "Model 'lm'"
@@ -88,7 +88,7 @@ class OutputLayer(nn.Module):
 def language_model(where: str, dropout: float, *, frozen: bool) -> Any:
     """A copy of the language model; a frozen one shares its numbers with all others. On torch's device "meta" only its shapes."""
     if torch.get_default_device().type == "meta":
-        inner = transformers_of(WHO).AutoModelForCausalLM.from_config(config_of(where))
+        inner = import_transformers(WHO).AutoModelForCausalLM.from_config(config_of(where))
         _as_linear(inner)
     else:
         read = _read(where)
@@ -106,12 +106,18 @@ def language_model(where: str, dropout: float, *, frozen: bool) -> Any:
 @lru_cache(maxsize=1)
 def _read(where: str) -> Any:
     """The language model, read and dequantised once; whoever needs one copies it."""
-    kind, config, (place, file) = transformers_of(WHO).AutoModelForCausalLM, config_of(where), gguf_file(WHO, where, ("gguf", "accelerate"))
+    kind, config, (place, file) = (
+        import_transformers(WHO).AutoModelForCausalLM,
+        config_of(where),
+        find_gguf_file(WHO, where, ("gguf", "accelerate")),
+    )
     options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa"}
     options |= {"use_safetensors": True} if file is None else {"gguf_file": file}  # whose head alone takes seconds to read
-    with torch.random.fork_rng(devices=[]), quietly():
+    with torch.random.fork_rng(devices=[]), suppress_stderr():
         load = partial(kind.from_pretrained, output_loading_info=True, **options)
-        inner, told = found(WHO, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here))
+        inner, told = load_pretrained(
+            WHO, place, f"weights ({file or 'model.safetensors'})", lambda at, here: load(at, local_files_only=here)
+        )
     if lacking := sorted(told["missing_keys"]):
         raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
     _as_linear(inner)
@@ -121,16 +127,16 @@ def _read(where: str) -> Any:
 @lru_cache(maxsize=2)
 def config_of(where: str) -> Any:
     """How the language model is built."""
-    kind, (place, file) = transformers_of(WHO).AutoConfig, gguf_file(WHO, where)
+    kind, (place, file) = import_transformers(WHO).AutoConfig, find_gguf_file(WHO, where)
     options = {} if file is None else {"gguf_file": file}
-    with quietly():
-        config = found(
+    with suppress_stderr():
+        config = load_pretrained(
             WHO,
             place,
             f"language model ({file or 'config.json'})",
             lambda at, here: kind.from_pretrained(at, local_files_only=here, **options),
         )
-    causal = transformers_of(WHO).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    causal = import_transformers(WHO).models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if getattr(config, "is_encoder_decoder", False) or config.model_type not in causal or _reads_both_ways(config):
         raise UserError(
             f"{WHO}: {where!r} is of the kind {config.model_type!r}, which predicts no next token: use one such as Llama or GPT-2."
@@ -140,13 +146,13 @@ def config_of(where: str) -> Any:
 
 def _reads_both_ways(config: Any) -> bool:
     """Encoders are listed among causal models, too, for those that were made decoders."""
-    encoders = transformers_of(WHO).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    encoders = import_transformers(WHO).models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return config.model_type in encoders and not getattr(config, "is_decoder", False)
 
 
 def _as_linear(inner: nn.Module) -> None:
     """GPT-2 has its dense layers the other way round: made plain ones, which adapters know."""
-    turned = transformers_of(WHO).pytorch_utils.Conv1D
+    turned = import_transformers(WHO).pytorch_utils.Conv1D
     chosen = [(parent, name, part) for parent in inner.modules() for name, part in parent.named_children() if isinstance(part, turned)]
     for parent, name, part in chosen:
         made = nn.Linear(part.nx, part.nf, device="meta")

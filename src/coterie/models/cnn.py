@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 from coterie.models.images import as_images, image_shape
 from coterie.models.initial import glorot
 
@@ -59,5 +59,5 @@ class Cnn(nn.Module):
 def cnn(_input_shape: tuple[int, ...], _outputs: int, variant: Literal["mcmahan", "fedsim", "fedsim_table"] = "mcmahan") -> Cnn:
     """Two convolutions with pools and a dense layer, for images (H, W) or (C, H, W)."""
     if variant not in ARCHITECTURES:
-        raise UserError(f"Model 'cnn': variant={variant!r} is not known: {suggestion(str(variant), ARCHITECTURES)}")
+        raise UserError(f"Model 'cnn': variant={variant!r} is not known: {suggest_names(str(variant), ARCHITECTURES)}")
     return Cnn(image_shape("cnn", _input_shape, SMALLEST), _outputs, ARCHITECTURES[variant])

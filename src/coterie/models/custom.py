@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import InputShape
-from coterie.core.named_code import first_line_of
-from coterie.core.specs import Spec
+from coterie._util.errors import UserError
+from coterie.core.layout import InputShape
+from coterie.core.specs import Spec, summarize_error
 from coterie.models.named_code import find_factory
 from coterie.models.several import taking, told_shape
 
@@ -33,7 +32,7 @@ def called(spec: Spec, factory: Callable[..., Any], input_shape: InputShape, out
         raise
     except (TypeError, ValueError) as error:
         own = ", ".join(str(p.replace(annotation=p.empty)) for name, p in parameters.items() if name not in known)
-        raise UserError(f"Model {str(spec)!r} cannot be made: {first_line_of(error)}; its settings are {own or 'none'}.") from error
+        raise UserError(f"Model {str(spec)!r} cannot be made: {summarize_error(error)}; its settings are {own or 'none'}.") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"Model {str(spec)!r} gave a value of type {type(module).__name__}: its factory must return a torch.nn.Module.")
     return taking(module, input_shape)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, relu6
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models.efficientnet_weights import loaded
 from coterie.models.frozen import FrozenBody
 from coterie.models.images import Stem, as_images, convolution, image_shape, padded_at_the_end, without_logits

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 WHO = "Model 'efficientnet_lite0'"
 TENSORS = 294  # without those of the thousand classes

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
-from coterie.core.pretrained import found, transformers_of
+from coterie._util.errors import UserError
+from coterie._util.pretrained import import_transformers, load_pretrained
 
 Pool = Literal["mean", "first"]
 WHO = "Model 'text'"
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
 def encoder_at(where: str, pool: Pool, dropout: float) -> Encoder:
     """A fresh copy of the encoder of a folder or of a name on the hub; on torch's device "meta" only its shapes."""
     if torch.get_default_device().type == "meta":
-        inner = transformers_of(WHO).AutoModel.from_config(_config(where))
+        inner = import_transformers(WHO).AutoModel.from_config(_config(where))
         return _finished(inner, pool, dropout)
     return _finished(deepcopy(_read(where)), pool, dropout)
 
@@ -59,19 +59,19 @@ def _finished(inner: Any, pool: Pool, dropout: float) -> Encoder:
 @lru_cache(maxsize=1)
 def _read(where: str) -> Any:
     """The encoder, read once; whoever needs one copies it."""
-    kind, config = transformers_of(WHO).AutoModel, _config(where)
+    kind, config = import_transformers(WHO).AutoModel, _config(where)
     options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa", "use_safetensors": True}
     with torch.random.fork_rng(devices=[]):  # a pooler that a folder lacks is drawn, and left out
         load = partial(kind.from_pretrained, output_loading_info=True, **options)
-        inner, told = found(WHO, where, "weights (model.safetensors)", lambda place, here: load(place, local_files_only=here))
+        inner, told = load_pretrained(WHO, where, "weights (model.safetensors)", lambda place, here: load(place, local_files_only=here))
     if lacking := sorted(name for name in told["missing_keys"] if not name.startswith("pooler.")):
         raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
     return inner
 
 
 def _config(where: str) -> Any:
-    kind = transformers_of(WHO).AutoConfig
-    config = found(WHO, where, "encoder (config.json)", lambda place, here: kind.from_pretrained(place, local_files_only=here))
+    kind = import_transformers(WHO).AutoConfig
+    config = load_pretrained(WHO, where, "encoder (config.json)", lambda place, here: kind.from_pretrained(place, local_files_only=here))
     if getattr(config, "is_encoder_decoder", False) or not hasattr(config, "hidden_size"):
         raise UserError(f"{WHO}: {where!r} is of the kind {config.model_type!r}, which is no plain encoder: use one such as BERT.")
     return config

@@ -5,8 +5,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie._util.errors import UserError
+from coterie.core.layout import Inputs
 from coterie.core.specs import parse
 from coterie.models.densenet import densenet121
 from coterie.models.efficientnet import efficientnet_lite0

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.errors import UserError
-from coterie.core.inputs import InputShape
+from coterie._util.errors import UserError
+from coterie.core.layout import InputShape
 from coterie.core.model import MakeModule
 from coterie.core.specs import Spec
 from coterie.models.catalogue import build_model

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 Norm = Literal["batch", "group"]
 Stem = Literal["cifar", "imagenet"]

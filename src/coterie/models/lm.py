@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models.causal import WHO, HiddenStates, NextTokens, OutputLayer, config_of, language_model
 from coterie.models.frozen import FrozenBody
 from coterie.models.settings import check_counts

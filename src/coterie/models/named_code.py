@@ -6,8 +6,8 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-from coterie.core.errors import UserError
-from coterie.core.named_code import named_object
+from coterie._util.errors import UserError
+from coterie.core.specs import import_object
 
 
 def find_factory(name: str) -> Callable[..., Any]:
@@ -15,7 +15,7 @@ def find_factory(name: str) -> Callable[..., Any]:
 
     Anything else is not called: ``os:system`` is a name, too.
     """
-    found = named_object("Model", name)
+    found = import_object("Model", name)
     if not _makes_module(found):
         raise UserError(
             f"Model {name!r} is of type {type(found).__name__}: name a subclass of torch.nn.Module, or a function annotated '-> nn.Module'."

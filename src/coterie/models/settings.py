@@ -1,6 +1,6 @@
 """Checks of the settings that several models share."""
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 
 def check_counts(model: str, **counts: object) -> None:

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from coterie.core.inputs import Inputs, InputShape
+from coterie.core.layout import Inputs, InputShape
 from coterie.models.frozen import FrozenBody
 
 

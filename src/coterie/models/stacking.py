@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from coterie.core.parameters import sent
+from coterie.core.model import get_sent_tensors
 
 
 class Stackable(nn.Module, ABC):
@@ -31,7 +31,7 @@ def stacks_by_itself(module: nn.Module) -> bool:
     """Whether all that is sent of a module is in layers that can be stacked."""
     parts = [(f"{path}." if path else "", part) for path, part in module.named_modules() if isinstance(part, Stackable)]
     held = {begin + name for begin, part in parts for name, _ in part.named_parameters(recurse=False)}
-    names = [name for name, _ in sent(module)]
+    names = [name for name, _ in get_sent_tensors(module)]
     return bool(names) and held.issuperset(names)
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models.encoder import Encoder, Pool, check_length, encoder_at
 from coterie.models.frozen import FrozenBody
 from coterie.models.mlp import Mlp

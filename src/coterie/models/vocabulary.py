@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.models.settings import check_counts
 
 

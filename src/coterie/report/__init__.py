@@ -1,6 +1,6 @@
 """Report: from evidence to one page, its figures and its tables."""
 
 from coterie.report.figure import parse_formats
-from coterie.report.report import Report, report
+from coterie.report.report import Report, write_report
 
-__all__ = ["Report", "parse_formats", "report"]
+__all__ = ["Report", "parse_formats", "write_report"]

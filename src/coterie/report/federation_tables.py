@@ -7,37 +7,35 @@ import numpy as np
 import pandas as pd
 
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.measures import ACCURACY
+from coterie.analysis.metrics import ACCURACY
 from coterie.analysis.score_names import SCORES
-from coterie.analysis.wording import TESTS, score_name
-from coterie.report.charts.gains import STEPS, TOTAL
-from coterie.report.spread_table import spread_tables
-from coterie.report.subject import Subject
-from coterie.report.tables import Column, ReportTable, amount, number, points, span, text
-from coterie.report.trust_tables import trust_tables
-from coterie.report.unseen_table import unseen_tables
+from coterie.analysis.verdict import TEST_NAMES, describe_score
+from coterie.report.charts.clients import STEPS, TOTAL
+from coterie.report.client_tables import build_decile_tables, build_trust_tables, build_unseen_tables
+from coterie.report.federation_view import FederationView
+from coterie.report.tables import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
-METHOD = Column("method", text("method"))
+METHOD = Column("method", show_text("method"))
 
 
-def federation_tables(subject: Subject) -> dict[str, ReportTable]:
+def build_tables(subject: FederationView) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
-        score_table(subject),
-        *trust_tables(subject),
-        *decomposition_tables(subject),
-        clients_served(subject),
-        *spread_tables(subject),
-        *grouping(subject),
-        cost_table(subject),
-        clients(subject),
-        *unseen_tables(subject),
-        *last_groups(subject),
+        build_score_table(subject),
+        *build_trust_tables(subject),
+        *build_decomposition_tables(subject),
+        build_fairness_table(subject),
+        *build_decile_tables(subject),
+        *build_grouping_table(subject),
+        build_cost_table(subject),
+        build_client_table(subject),
+        *build_unseen_tables(subject),
+        *build_last_groups_table(subject),
     ]
     return {table.name: table for table in made}
 
 
-def score_table(subject: Subject) -> ReportTable:
+def build_score_table(subject: FederationView) -> ReportTable:
     """Scores, and gains over the baseline with their tests."""
     findings = subject.findings
     names = list(next(iter(findings.methods.values())).scores)
@@ -64,27 +62,27 @@ def score_table(subject: Subject) -> ReportTable:
             "corrected_p": finding.corrected_p,
         }
 
-    frame = _frame(subject, row)
+    frame = _make_frame(subject, row)
     defined = [name for name in names if frame[name].notna().any()]
     columns = [
         METHOD,
-        *(Column(SCORES[name].title, points(name) if SCORES[name].percent else number(name, ".4g")) for name in defined),
-        Column("95 % interval", span("low", "high")),
-        Column("gain", points("gain", signed=True)),
-        Column("95 % interval", span("gain_low", "gain_high", signed=True)),
-        Column("p", number("corrected_p", ".3f")),
-        Column("effect d", number("d", ".2f")),
+        *(Column(SCORES[name].title, show_points(name) if SCORES[name].percent else show_number(name, ".4g")) for name in defined),
+        Column("95 % interval", show_interval("low", "high")),
+        Column("gain", show_points("gain", signed=True)),
+        Column("95 % interval", show_interval("gain_low", "gain_high", signed=True)),
+        Column("p", show_number("corrected_p", ".3f")),
+        Column("effect d", show_number("d", ".2f")),
     ]
     caption = (
         f"{subject.measure.times_100} and gain in points over {subject.baseline.name}, {findings.repetitions}. Intervals and gain are of "
-        f"the {score_name(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
-        f"theirs (over {findings.repetitions.unit}s by {TESTS[findings.test]}), after Holm's correction, of methods under test; d is "
+        f"the {describe_score(findings)}; the gain's is the widest over the sources of error that decide; p is one-sided, the largest of "
+        f"theirs (over {findings.repetitions.unit}s by {TEST_NAMES[findings.test]}), after Holm's correction, of methods under test; d is "
         f"Cohen's, of paired differences over {findings.repetitions.unit}s."
     )
     return ReportTable(subject.id("scores"), caption, frame, tuple(columns))
 
 
-def decomposition_tables(subject: Subject) -> list[ReportTable]:
+def build_decomposition_tables(subject: FederationView) -> list[ReportTable]:
     """The steps of each gain."""
     rows = []
     for label, finding in subject.methods.items():
@@ -99,21 +97,21 @@ def decomposition_tables(subject: Subject) -> list[ReportTable]:
                 "gain": gain.mean,
                 "low": gain.low,
                 "high": gain.high,
-                "p": gain.p_by(subject.findings.test),
+                "p": gain.get_p_value(subject.findings.test),
             }
             for name, gain in steps
         ]
     columns = (
         METHOD,
-        Column("part", text("part")),
-        Column("points", points("gain", signed=True)),
-        Column("95 % interval", span("low", "high", signed=True)),
+        Column("part", show_text("part")),
+        Column("points", show_points("gain", signed=True)),
+        Column("95 % interval", show_interval("low", "high", signed=True)),
     )
     caption = f"The gain over {subject.baseline.name} in steps; the steps add up to the gain, up to rounding."
     return [ReportTable(subject.id("decomposition"), caption, pd.DataFrame(rows), columns)] if rows else []
 
 
-def clients_served(subject: Subject) -> ReportTable:
+def build_fairness_table(subject: FederationView) -> ReportTable:
     """Clients that lose, and those served worst."""
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -133,21 +131,21 @@ def clients_served(subject: Subject) -> ReportTable:
 
     columns = (
         METHOD,
-        Column(f"lower than {subject.baseline.name}", number("worse", ".0f", " %", 100)),
-        Column("clearly", number("clearly_worse", ".3g")),
-        Column("lower than alone", number("worse_than_alone", ".0f", " %", 100)),
-        Column("worst tenth", points("bottom_decile")),
-        Column("95 % interval", span("bottom_decile_low", "bottom_decile_high")),
-        Column("worst client", points("worst")),
+        Column(f"lower than {subject.baseline.name}", show_number("worse", ".0f", " %", 100)),
+        Column("clearly", show_number("clearly_worse", ".3g")),
+        Column("lower than alone", show_number("worse_than_alone", ".0f", " %", 100)),
+        Column("worst tenth", show_points("bottom_decile")),
+        Column("95 % interval", show_interval("bottom_decile_low", "bottom_decile_high")),
+        Column("worst client", show_points("worst")),
     )
     caption = (
         "Share of clients that score lower; clearly: how many clients do beyond the chance of runs and of their test samples; and the "
         f"{subject.measure.noun}, times 100, of the tenth of clients served worst and of the worst client of each run, averaged."
     )
-    return ReportTable(subject.id("fairness"), caption, _frame(subject, row), columns)
+    return ReportTable(subject.id("fairness"), caption, _make_frame(subject, row), columns)
 
 
-def grouping(subject: Subject) -> list[ReportTable]:
+def build_grouping_table(subject: FederationView) -> list[ReportTable]:
     """How good the groups are."""
 
     def row(finding: Finding) -> dict[str, Any]:
@@ -169,24 +167,24 @@ def grouping(subject: Subject) -> list[ReportTable]:
     labels = [label for label, finding in subject.findings.methods.items() if finding.grouping is not None]
     columns = (
         METHOD,
-        Column("groups used", number("used", ".1f")),
-        Column("ARI", number("ari", ".2f")),
-        Column("NMI", number("nmi", ".2f")),
-        Column("silhouette", number("silhouette", ".2f")),
-        Column("between rounds", number("between_rounds", ".2f")),
-        Column("between seeds", number("between_seeds", ".2f")),
-        Column("between draws", number("between_draws", ".2f")),
-        Column("collapsed", number("collapse_rate", ".0f", " %", 100)),
+        Column("groups used", show_number("used", ".1f")),
+        Column("ARI", show_number("ari", ".2f")),
+        Column("NMI", show_number("nmi", ".2f")),
+        Column("silhouette", show_number("silhouette", ".2f")),
+        Column("between rounds", show_number("between_rounds", ".2f")),
+        Column("between seeds", show_number("between_seeds", ".2f")),
+        Column("between draws", show_number("between_draws", ".2f")),
+        Column("collapsed", show_number("collapse_rate", ".0f", " %", 100)),
     )
     caption = (
         "Agreement with the true groups (adjusted Rand index, normalised mutual information: 1 is perfect, 0 is chance), of the groups of "
         "one round with the next, of two seeds and, where clients are the same in all of them, of two draws (adjusted Rand index), and the "
         "share of runs that end with fewer groups than were asked for or found."
     )
-    return [ReportTable(subject.id("grouping"), caption, _frame(subject, row, labels), columns)] if labels else []
+    return [ReportTable(subject.id("grouping"), caption, _make_frame(subject, row, labels), columns)] if labels else []
 
 
-def cost_table(subject: Subject) -> ReportTable:
+def build_cost_table(subject: FederationView) -> ReportTable:
     """What runs cost, in all and up to the target, and how steady they are."""
     findings = subject.findings
     timed = findings.records.clock is not None
@@ -210,28 +208,28 @@ def cost_table(subject: Subject) -> ReportTable:
 
     columns = (
         METHOD,
-        Column("MB", amount("megabytes")),
-        Column("passes", number("passes", ",.0f")),
-        Column("server s", amount("server_seconds")),
-        Column("rounds to target", number("rounds_to_target", ",.0f")),
-        Column("MB to target", amount("megabytes_to_target")),
-        Column("passes to target", number("passes_to_target", ",.0f")),
-        *([Column("simulated time", amount("time")), Column("time to target", amount("time_to_target"))] if timed else []),
-        Column("change a round", points("change")),
+        Column("MB", show_amount("megabytes")),
+        Column("passes", show_number("passes", ",.0f")),
+        Column("server s", show_amount("server_seconds")),
+        Column("rounds to target", show_number("rounds_to_target", ",.0f")),
+        Column("MB to target", show_amount("megabytes_to_target")),
+        Column("passes to target", show_number("passes_to_target", ",.0f")),
+        *([Column("simulated time", show_amount("time")), Column("time to target", show_amount("time_to_target"))] if timed else []),
+        Column("change a round", show_points("change")),
     )
     caption = (
-        f"Of a whole run, mean over runs, and up to {_target(findings)} (median over the runs that reach it); a pass "
+        f"Of a whole run, mean over runs, and up to {_describe_target(findings)} (median over the runs that reach it); a pass "
         f"is one client's way once through its data. Last, the mean change of {findings.measure.noun} from round to round, in points."
     )
-    return ReportTable(subject.id("cost"), caption, _frame(subject, row), columns)
+    return ReportTable(subject.id("cost"), caption, _make_frame(subject, row), columns)
 
 
-def _target(findings: Findings) -> str:
+def _describe_target(findings: Findings) -> str:
     level = findings.measure.level(findings.target)
     return f"{level} accuracy" if findings.measure is ACCURACY else f"{findings.measure.noun} of {level}"
 
 
-def clients(subject: Subject) -> ReportTable:
+def build_client_table(subject: FederationView) -> ReportTable:
     """Every client with every method: for further work, not for reading."""
     records = subject.findings.records
     pieces = []
@@ -246,7 +244,7 @@ def clients(subject: Subject) -> ReportTable:
     return ReportTable(subject.id("clients"), "", pd.concat(pieces, ignore_index=True))
 
 
-def last_groups(subject: Subject) -> list[ReportTable]:
+def build_last_groups_table(subject: FederationView) -> list[ReportTable]:
     """Who ends in which group, in every run: for further work, not for reading."""
     rows = []
     for own in subject.findings.draws.each:
@@ -258,7 +256,7 @@ def last_groups(subject: Subject) -> list[ReportTable]:
     return [ReportTable(subject.id("groups"), "", pd.concat(rows, ignore_index=True))] if rows else []
 
 
-def _frame(subject: Subject, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
+def _make_frame(subject: FederationView, row: Callable[[Finding], dict[str, Any]], labels: Sequence[str] | None = None) -> pd.DataFrame:
     methods = subject.findings.methods
     chosen = list(methods) if labels is None else labels
     return pd.DataFrame(

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from coterie.core.errors import check_names
-from coterie.core.inside import write_inside
+from coterie._util.errors import check_names
+from coterie._util.files import write_inside
 from coterie.data.files import missing_package
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Figure:
         """The chart in Vega-Lite's language; as wide as the page lets it be, or, for files, so many pixels."""
         tree: dict[str, Any] = self.chart.to_dict()
         tree["config"] = {**tree.get("config", {}), **{name: {**part} if isinstance(part, dict) else part for name, part in CONFIG.items()}}
-        tree["usermeta"] = {"panel": PANEL, "panels": _panels(tree)}
+        tree["usermeta"] = {"panel": PANEL, "panels": _count_panels(tree)}
         if not self.several:
             tree["width"] = width or "container"
             tree["autosize"] = {"type": "fit-x" if width is None else "pad", "contains": "padding"}
@@ -79,7 +79,7 @@ class Figure:
         return write_inside(folder, f"{self.name}.{form}", drawn)
 
 
-def _panels(tree: dict[str, Any]) -> int:
+def _count_panels(tree: dict[str, Any]) -> int:
     """How many panels a chart has: those that stand side by side, or one for each value of what it is divided by."""
     if "facet" in tree:
         rows = tree.get("datasets", {}).get(tree.get("data", {}).get("name"), [])

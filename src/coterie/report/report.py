@@ -1,13 +1,13 @@
-"""`report`: from a folder of evidence to the page, the tables and the figures."""
+"""`write_report`: from a folder of evidence to the page, the tables and the figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie._util.errors import UserError
+from coterie._util.files import make_folder_inside, write_inside
 from coterie.analysis.comparison import open_comparison
-from coterie.core.errors import UserError
-from coterie.core.inside import folder_inside, write_inside
 from coterie.report.figure import Figure, Format, require_altair
 
 
@@ -21,34 +21,34 @@ class Report:
     faults: tuple[str, ...]  # files that could not be read; the report is made from the rest
 
 
-def report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
-    """Write `report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
+def write_report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
+    """Write `write_report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
 
     Options are those of `compare_evidence`: the headline score, the baseline, the target accuracy.
     """
     require_altair()
     from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
-    from coterie.report.federation_tables import federation_tables
-    from coterie.report.page import page
-    from coterie.report.subject import Subject, slug
+    from coterie.report.federation_tables import build_tables
+    from coterie.report.federation_view import FederationView, slugify
+    from coterie.report.page import render_page
 
     folder = Path(folder)
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
-    subjects = [Subject(findings, f"{slug(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [federation_tables(subject) for subject in subjects]
-    parts, faults = sections.sections_of(comparison, subjects, made)
+    subjects = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
+    made = [build_tables(subject) for subject in subjects]
+    parts, faults = sections.build_sections(comparison, subjects, made)
     try:
-        place = folder_inside(folder, "tables")
+        place = make_folder_inside(folder, "tables")
         tables = [path for own in made for table in own.values() for path in table.write(place)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
-        saved = _save(folder, drawn, figures)
-        path = write_inside(folder, "report.html", page(sections.title(subjects), sections.lead(subjects), parts))
+        saved = _save_figures(folder, drawn, figures)
+        path = write_inside(folder, "report.html", render_page(sections.make_title(subjects), sections.make_lead(subjects), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))
 
 
-def _save(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
-    place = folder_inside(folder, "figures") if formats else folder
+def _save_figures(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
+    place = make_folder_inside(folder, "figures") if formats else folder
     return [figure.save(place, form) for figure in figures for form in formats]

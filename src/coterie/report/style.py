@@ -1,23 +1,82 @@
-"""How each method is called and drawn, the same in every figure.
-
-Colours are Okabe and Ito's, which people with any common colour blindness can tell apart, and, where those are used up, others that are far
-from them: no two methods share one. A method's controls have its colour, dashed. Baselines have dull colours and differ by their dashes,
-so that a figure in black and white can be read too.
-"""
+"""How each method is named and drawn, the same in every figure, and palettes of distinct colours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coterie.analysis.findings import Findings
-from coterie.analysis.roles import MethodRole, known, label_of, without_rate
+from coterie.analysis.roles import MethodRole, build_known, strip_rate, strip_rate_label
+from coterie.core.arrays import Array, Doubles
 from coterie.core.method import Method
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.server_optimised import ServerOptimised
-from coterie.report.palette import distinct_colours
 
 if TYPE_CHECKING:
     import altair as alt
+
+
+STEPS = np.linspace(0, 255, 18).round()  # of each of red, green and blue: 5,832 colours to choose from
+
+
+LIGHTNESS = (0.40, 0.86)  # seen on white and on near-black alike
+
+
+GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
+
+
+@cache
+def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """So many colours: those given, then others that are as far as can be from them, from `taken` and from each other."""
+    chosen = list(first[:count])
+    grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)
+    lab = _to_oklab(grid)
+    usable = (lab[:, 0] >= LIGHTNESS[0]) & (lab[:, 0] <= LIGHTNESS[1])
+    grid, lab = grid[usable], lab[usable]
+    nearest = np.full(len(lab), np.inf)
+    for colour in (*GROUNDS, *taken, *chosen):
+        nearest = np.minimum(nearest, _distance(lab, colour))
+    while len(chosen) < count:
+        best = int(nearest.argmax())
+        chosen.append("#{:02X}{:02X}{:02X}".format(*grid[best].astype(int)))
+        nearest = np.minimum(nearest, _distance(lab, chosen[-1]))
+    return tuple(chosen)
+
+
+def compute_separation(colours: Sequence[str]) -> float:
+    """The distance in OKLab of the two that are most alike."""
+    lab = _to_oklab(np.array([parse_rgb(colour) for colour in colours]))
+    apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
+    return float(apart[~np.eye(len(lab), dtype=bool)].min(initial=np.inf))
+
+
+def _distance(lab: Doubles, colour: str) -> Doubles:
+    return np.asarray(np.linalg.norm(lab - _to_oklab(np.array([parse_rgb(colour)])), axis=1))
+
+
+def parse_rgb(colour: str) -> list[int]:
+    """Red, green and blue from 0 to 255, of a colour as pages write it."""
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def _to_oklab(rgb: Array) -> Doubles:
+    """(n, 3) lightness and two axes of colour, of sRGB from 0 to 255."""
+    share = rgb / 255.0
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    cones = linear @ np.array(
+        [[0.4122214708, 0.2119034982, 0.0883024619], [0.5363325363, 0.6806995451, 0.2817188376], [0.0514459929, 0.1073969566, 0.6299787005]]
+    )
+    to_lab = np.array(
+        [
+            [0.2104542553, 1.9779984951, 0.0259040371],
+            [0.7936177850, -2.4285922050, 0.7827717662],
+            [-0.0040720468, 0.4505937099, -0.8086757660],
+        ]
+    )
+    return np.asarray(np.cbrt(cones) @ to_lab)
+
 
 OKABE_ITO = {
     "blue": "#0072B2",
@@ -29,20 +88,39 @@ OKABE_ITO = {
     "yellow": "#F0E442",
     "black": "#000000",
 }
+
+
 METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
+
+
 GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
+
+
 GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
-NOBODY = "#D0D0D0"  # a client that is in no group
+
+
+UNASSIGNED = "#D0D0D0"  # a client that is in no group
+
+
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
 
-ALONE = "Training alone"
+
+LOCAL_NAME = "Training alone"
+
+
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
+
+
 BASELINES: dict[MethodRole, tuple[str, str, list[int]]] = {
     "uniform": ("FedAvg, equal weights", BROWN, DASHED),
-    "local": (ALONE, OLIVE, DOTTED),
+    "local": (LOCAL_NAME, OLIVE, DOTTED),
     "finetuned": ("FedAvg, fine-tuned", SLATE, LONG),
 }
-DULL = (GREY, *(colour for _, colour, _ in BASELINES.values()))
+
+
+MUTED = (GREY, *(colour for _, colour, _ in BASELINES.values()))
+
+
 CONTROLS = {
     "random": ("random groups", DASHED),
     "matched": ("random groups of like sizes", DOT_DASHED),
@@ -61,15 +139,15 @@ class LineStyle:
     dash: list[int]
 
 
-def styles_of(findings: Findings) -> dict[str, LineStyle]:
+def assign_styles(findings: Findings) -> dict[str, LineStyle]:
     """By label. Methods under test are coloured in their order; names are short where that is not ambiguous."""
     roles = findings.roles
     styles: dict[str, LineStyle] = {}
     tested = [label for label, role in roles.of.items() if role in ("method", "baseline")]
-    names = dict(zip(tested, _unique(tested), strict=True))
+    names = dict(zip(tested, _unique_names(tested), strict=True))
     styles[roles.baseline] = LineStyle(names[roles.baseline], GREY, SOLID)
     more = [label for role in BASELINES for label in roles.of if roles.of[label] == role and roles.first(role) != label]
-    colours = dict(zip([*roles.methods, *more], distinct_colours(len(roles.methods) + len(more), METHODS, DULL), strict=True))
+    colours = dict(zip([*roles.methods, *more], pick_distinct_colours(len(roles.methods) + len(more), METHODS, MUTED), strict=True))
     for label in roles.methods:
         colour = colours[label]
         styles[label] = LineStyle(names[label], colour, SOLID)
@@ -79,16 +157,16 @@ def styles_of(findings: Findings) -> dict[str, LineStyle]:
     for label, role in roles.of.items():
         if role in BASELINES:
             name, colour, dash = BASELINES[role]
-            styles[label] = LineStyle(label_of(label), colours[label], dash) if label in colours else LineStyle(name, colour, dash)
+            styles[label] = LineStyle(strip_rate_label(label), colours[label], dash) if label in colours else LineStyle(name, colour, dash)
     return {label: styles[label] for label in roles.of}
 
 
-def group_colours(numbers: int) -> tuple[str, ...]:
+def pick_group_colours(numbers: int) -> tuple[str, ...]:
     """A colour for each group."""
-    return distinct_colours(numbers, GROUPS, (NOBODY,))
+    return pick_distinct_colours(numbers, GROUPS, (UNASSIGNED,))
 
 
-def scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":
+def make_scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":
     """Colour and dashes of some methods, as one legend."""
     import altair as alt
 
@@ -98,7 +176,7 @@ def scales(styles: Sequence[LineStyle]) -> "tuple[alt.Color, alt.StrokeDash]":
     return colour, alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=[style.dash for style in styles]), legend=line)
 
 
-def switch(names: Sequence[str]) -> "alt.Parameter":
+def make_legend_switch(names: Sequence[str]) -> "alt.Parameter":
     """The names of the legend that are switched on: all at first; a click switches one off or on."""
     import altair as alt
 
@@ -107,25 +185,25 @@ def switch(names: Sequence[str]) -> "alt.Parameter":
     )
 
 
-def faded(shown: "alt.Parameter", on: float = 1.0, off: float = 0.04) -> Any:
+def make_opacity(shown: "alt.Parameter", on: float = 1.0, off: float = 0.04) -> Any:
     """The opacity of what is switched on, and off."""
     import altair as alt
 
     return alt.when(shown).then(alt.value(on)).otherwise(alt.value(off))
 
 
-def _unique(labels: Sequence[str]) -> list[str]:
+def _unique_names(labels: Sequence[str]) -> list[str]:
     """The methods' plain names; those that share one are called by their full specs."""
-    names = [_plain(known(label), label) for label in labels]
-    return [name if names.count(name) == 1 else label_of(label) for name, label in zip(names, labels, strict=True)]
+    names = [_plain_name(build_known(label), label) for label in labels]
+    return [name if names.count(name) == 1 else strip_rate_label(label) for name, label in zip(names, labels, strict=True)]
 
 
-def _plain(method: Method[Any] | None, label: str) -> str:
+def _plain_name(method: Method[Any] | None, label: str) -> str:
     if method is None:
         return label
-    method = without_rate(method)
+    method = strip_rate(method)
     if isinstance(method, FineTuned):
-        return f"{_plain(method.method, label)}, fine-tuned"
+        return f"{_plain_name(method.method, label)}, fine-tuned"
     if isinstance(method, ServerOptimised):
-        return f"{_plain(method.method, label)}, server-side optimiser"
+        return f"{_plain_name(method.method, label)}, server-side optimiser"
     return type(method).__name__

@@ -6,14 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.inside import write_inside
-from coterie.core.table_text import csv_text, escape_markdown, markdown_lines
+from coterie._util.files import write_inside
+from coterie._util.formatting import escape_markdown, format_csv, format_markdown_table
 from coterie.report.page import Html
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Show = Callable[[Mapping[str, Any]], str]
+CellFormatter = Callable[[Mapping[str, Any]], str]
 MISSING = "–"
 
 
@@ -22,7 +22,7 @@ class Column:
     """A heading, and what is written below it for a row of values."""
 
     title: str
-    show: Show
+    show: CellFormatter
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ReportTable:
 
     def markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        table = "\n".join(markdown_lines(titles, self.cells(), ["---", *["---:"] * (len(titles) - 1)]))
+        table = "\n".join(format_markdown_table(titles, self.cells(), ["---", *["---:"] * (len(titles) - 1)]))
         return f"{escape_markdown(self.caption)}\n\n{table}\n"
 
     def latex(self) -> str:
@@ -58,31 +58,34 @@ class ReportTable:
 
         frame = pd.DataFrame(self.cells(), columns=[column.title for column in self.columns])
         text: str = (
-            frame.map(_latex)
-            .rename(columns=_latex)
+            frame.map(_escape_latex)
+            .rename(columns=_escape_latex)
             .to_latex(
-                index=False, caption=_latex(self.caption), label=f"tab:{self.name}", column_format="l" + "r" * (len(self.columns) - 1)
+                index=False,
+                caption=_escape_latex(self.caption),
+                label=f"tab:{self.name}",
+                column_format="l" + "r" * (len(self.columns) - 1),
             )
         )
         return text
 
     def write(self, folder: Path) -> list[Path]:
         """The table in its forms."""
-        forms = {"csv": csv_text(self.frame)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
+        forms = {"csv": format_csv(self.frame)} | ({"md": self.markdown(), "tex": self.latex()} if self.columns else {})
         return [write_inside(folder, f"{self.name}.{ending}", content) for ending, content in forms.items()]
 
 
-def text(name: str) -> Show:
+def show_text(name: str) -> CellFormatter:
     """A value as it is."""
     return lambda row: str(row[name])
 
 
-def number(name: str, form: str, unit: str = "", scale: float = 1.0) -> Show:
+def show_number(name: str, form: str, unit: str = "", scale: float = 1.0) -> CellFormatter:
     """A number in one form; what is not defined is a dash."""
-    return lambda row: _number(scale * row[name], form) + unit if abs(row[name]) < float("inf") else MISSING
+    return lambda row: _format_number(scale * row[name], form) + unit if abs(row[name]) < float("inf") else MISSING
 
 
-def amount(name: str) -> Show:
+def show_amount(name: str) -> CellFormatter:
     """How much of something, small or large: three figures that count."""
 
     def show(row: Mapping[str, Any]) -> str:
@@ -92,31 +95,31 @@ def amount(name: str) -> Show:
     return show
 
 
-def points(name: str, signed: bool = False) -> Show:
+def show_points(name: str, signed: bool = False) -> CellFormatter:
     """A share as percent, or a difference of shares as points."""
-    return number(name, "+.1f" if signed else ".1f", scale=100)
+    return show_number(name, "+.1f" if signed else ".1f", scale=100)
 
 
-def span(low: str, high: str, signed: bool = False) -> Show:
+def show_interval(low: str, high: str, signed: bool = False) -> CellFormatter:
     """An interval of shares."""
-    one, two = points(low, signed), points(high, signed)
+    one, two = show_points(low, signed), show_points(high, signed)
     return lambda row: f"{one(row)} to {two(row)}" if one(row) != MISSING else MISSING
 
 
-def words_table(rows: Sequence[tuple[str, str]]) -> Html:
+def render_definitions(rows: Sequence[tuple[str, str]]) -> Html:
     """Names and what they stand for."""
     body = "".join(f"<tr><td>{escape(name)}</td><td><code>{escape(value)}</code></td></tr>" for name, value in rows)
     return Html(f'<div class="table"><table class="words"><tbody>{body}</tbody></table></div>')
 
 
-def _number(value: float, form: str) -> str:
+def _format_number(value: float, form: str) -> str:
     text = f"{value:{form}}"
     return text.lstrip("+-") if not text.strip("+-0.") else text.replace("-", "−")  # nothing has no sign
 
 
-SIGNS = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX_ESCAPES = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
-def _latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     """Text that LaTeX takes for text."""
-    return "".join(SIGNS.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)
+    return "".join(LATEX_ESCAPES.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)

@@ -5,21 +5,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from coterie.core.errors import UserError, suggestion
-from coterie.core.inside import inside
-from coterie.core.trust import check_cluster, check_trust
+from coterie._util.errors import UserError, suggest_names
+from coterie._util.files import resolve_inside
+from coterie.core.specs import check_cluster, check_trust
 from coterie.data.catalogue import load
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import LaneEnd, LaneKey
+from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.reproduce.file import Reproduction, StudyPart
-from coterie.reproduce.measured import Measured
-from coterie.reproduce.measures import MEASURES
+from coterie.reproduce.measurements import MEASURES, Measurement
+from coterie.reproduce.study_files import Reproduction, StudyPart
 from coterie.run.callbacks import Callback
-from coterie.run.execution import Execution, carried_by
+from coterie.run.execution import Execution, override_workers
 from coterie.run.study import Study
 
-REASON = 200  # characters of why a run ended early
+MAX_REASON = 200  # characters of why a run ended early
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class PartRun:
     part: StudyPart
     studies: tuple[Evidence, ...] = ()  # redrawn data: one for each seed
     last: tuple[Evidence, ...] = ()  # of controls judged after the last round only
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[Measurement, ...] = ()
     why_not: str = ""
     settings: Settings | None = None  # as they were run
     asked: bool = True  # False: the command left it out
@@ -58,41 +57,45 @@ def run_parts(
     side by side; `memory` is the GiB of models and replies in a wave, or in all waves that this machine's workers carry out.
     """
     if unknown := [name for name in only if name not in {part.name for part in study.parts}]:
-        raise UserError(f"The study {study.name} has no part {unknown[0]!r}: {suggestion(unknown[0], [part.name for part in study.parts])}")
-    check_trust([study.settings_of(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
-    check_trust([study.settings_of(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler")
-    clusters = [study.settings_of(part).execution.ray for part in study.parts]
+        raise UserError(
+            f"The study {study.name} has no part {unknown[0]!r}: {suggest_names(unknown[0], [part.name for part in study.parts])}"
+        )
+    check_trust([study.get_settings(part).settings.model for part in study.parts], f"The study file {study.path}", trust)
+    check_trust(
+        [study.get_settings(part).settings.plan.selection for part in study.parts], f"The study file {study.path}", trust, "sampler"
+    )
+    clusters = [study.get_settings(part).execution.ray for part in study.parts]
     check_cluster(clusters, f"The study file {study.path}", trust or ray is not None)
     watchers = list(callbacks)
     found = []
-    carried = partial(carried_by, workers=workers, ray=ray, memory=memory)
+    carried = partial(override_workers, workers=workers, ray=ray, memory=memory)
     for part in study.parts:
-        settings = _settings(study, part, seeds, rounds)
+        settings = _part_settings(study, part, seeds, rounds)
         asked = part.name in only if only or part.instead else True
-        why = part.why_not or (_lacking(study, part, anyway) if asked else not_yet(study, part))
+        why = part.why_not or (_missing_device(study, part, anyway) if asked else explain_not_run(study, part))
         found.append(
             PartRun(part, why_not=why, settings=settings, asked=asked)
             if why
-            else _run_part(study, part, settings, carried(study.settings_of(part).execution), out, data_dir, watchers)
+            else _run_part(study, part, settings, carried(study.get_settings(part).execution), out, data_dir, watchers)
         )
     return found
 
 
-def _settings(study: Reproduction, part: StudyPart, seeds: str | None, rounds: int | None) -> Settings:
-    settings = study.settings_of(part).settings
+def _part_settings(study: Reproduction, part: StudyPart, seeds: str | None, rounds: int | None) -> Settings:
+    settings = study.get_settings(part).settings
     if rounds is not None:
         settings = replace(settings, plan=replace(settings.plan, rounds=min(rounds, settings.plan.rounds)))
     return settings if seeds is None else replace(settings, seeds=parse_seeds(seeds))
 
 
-def not_yet(study: Reproduction, part: StudyPart) -> str:
+def explain_not_run(study: Reproduction, part: StudyPart) -> str:
     """Why there is nothing of a part that could be run: nobody has, or another was declared in its place."""
     if part.instead:
         return f"more than there was time for: {part.instead!r} was declared in its place"
     return "written down, not yet run" + (": it needs a GPU" if study.needs.gpu or part.gpu else "")
 
 
-def _lacking(study: Reproduction, part: StudyPart, anyway: bool) -> str:
+def _missing_device(study: Reproduction, part: StudyPart, anyway: bool) -> str:
     if anyway or not (study.needs.gpu or part.gpu):
         return ""
     import torch  # here: listing studies need not wait for it
@@ -114,7 +117,7 @@ def _run_part(
     draws = [replace(settings, seeds=(seed,), draws=(seed,)) for seed in settings.seeds] if part.redrawn else [settings]
     last: list[Evidence] = []
     studies: list[Evidence] = []
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     early: list[str] = []
     for drawn in draws:
         try:
@@ -126,28 +129,28 @@ def _run_part(
         if part.measure != "training":
             measured += MEASURES[part.measure](federation, drawn)
             continue
-        folder = inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
+        folder = resolve_inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]
-        if controls := study.last_only_of(part):
-            jobs.append((_after_last(drawn, controls), folder / "last", last))
+        if controls := study.get_last_only(part):
+            jobs.append((_evaluate_last_only(drawn, controls), folder / "last", last))
         for each, place, kept in jobs:
             prepared = Study.prepare(each, federation=federation)
-            result = prepared.run(out=place, resume=True, execution=_execution(execution, each), callbacks=watchers)
+            result = prepared.run(out=place, resume=True, execution=_limit_checkpoints(execution, each), callbacks=watchers)
             kept.append(result.evidence)
-            early += [_told(key, end) for key, end in result.problems.items()]
+            early += [_describe_early_end(key, end) for key, end in result.problems.items()]
     return PartRun(part, tuple(studies), tuple(last), tuple(measured), settings=settings, early=tuple(early))
 
 
-def _told(key: LaneKey, end: LaneEnd) -> str:
+def _describe_early_end(key: LaneKey, end: LaneEnd) -> str:
     """Who ended early and why, in what a page can hold: an error may have many lines, and marks that a page would read."""
     why = str(end).partition("\n")[0].replace("`", "'")
-    return f"{key.method}, seed {key.seed} (`{why if len(why) <= REASON else why[: REASON - 3] + '...'}`)"
+    return f"{key.method}, seed {key.seed} (`{why if len(why) <= MAX_REASON else why[: MAX_REASON - 3] + '...'}`)"
 
 
-def _after_last(settings: Settings, methods: list[str]) -> Settings:
+def _evaluate_last_only(settings: Settings, methods: list[str]) -> Settings:
     return replace(settings, methods=tuple(methods), plan=replace(settings.plan, evaluate_every=settings.plan.rounds))
 
 
-def _execution(execution: Execution, settings: Settings) -> Execution:
+def _limit_checkpoints(execution: Execution, settings: Settings) -> Execution:
     """Checkpoints hold every lane's state, so a long study has at most ten."""
     return replace(execution, checkpoint_every=max(execution.checkpoint_every, -(-settings.plan.rounds // 10)))

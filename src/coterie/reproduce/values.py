@@ -1,37 +1,176 @@
-"""The numbers of a reproduction: one for each part, row, score and seed, accuracies in percent.
+"""The numbers of a reproduction: one for each part, row, score and seed, accuracies in percent."""
 
-Rows are methods, models on the server's own test set (`METHOD | MODEL`) or what was measured. Scores of a method are the analysis' (final,
-last10, mean, max and median over rounds, change; macro and worst over clients after the last round; ari), and rounds_to (the target),
-discrepancy and its variance over rounds, server_ms a round, and FedSim's components.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from math import nan
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, nan
 
 import numpy as np
 
-from coterie.analysis.central import central_curves
-from coterie.analysis.reading import records_of
-from coterie.analysis.records import Records, checked
+from coterie.analysis.aggregation_weights import RoundWeights, fit_sample_slope, read_client_weights
+from coterie.analysis.class_scores import F1_SCORES, iter_f1
+from coterie.analysis.costs import find_rounds_to_target
+from coterie.analysis.draws import collect_hits, compute_overlap
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.records import Records, require_complete
 from coterie.analysis.score_names import SCORES
-from coterie.analysis.scores import Scope, curve_scores, scope_of, scores_of
-from coterie.analysis.stability import rounds_to
-from coterie.core.arrays import Doubles, Ints
-from coterie.evidence.reader import Evidence, json_notes
-from coterie.reproduce.by_class import F1, f1_of
-from coterie.reproduce.client_weights import WeighedRound, by_samples, client_weights_of, weighed_methods
-from coterie.reproduce.file import Claim
-from coterie.reproduce.on_clients import over_test_clients
-from coterie.reproduce.rounds_better import RoundsBetter, rounds_better
+from coterie.analysis.scores import Scope, compute_scores, find_scope, read_central_curves, score_curves
+from coterie.core.arrays import Bools, Doubles, Ids, Ints
+from coterie.evidence.reader import Evidence, read_notes
 from coterie.reproduce.run import PartRun
-from coterie.reproduce.who_together import TOGETHER, who_together
-from coterie.statistics import Interval
+from coterie.reproduce.study_files import Claim
+from coterie.statistics import Hits, Interval, compare_rounds, compute_partial_conjunction, compute_test_interval
+
+
+@dataclass(frozen=True)
+class RoundsBetter:
+    """Of a claim about the share of rounds."""
+
+    share: float  # percent of the rounds with one-sided p below 5 %, uncorrected
+    p_for: float  # that it is better in at least so many
+    p_against: float  # that it is worse in so many that the claim cannot be
+    seeds: int
+
+
+def count_better_rounds(claim: Claim, curves: dict[str, dict[int, Doubles]], rounds: Ints) -> RoundsBetter:
+    """From accuracy curves by method and seed: every round tested over the seeds that both have."""
+    one, two = curves.get(claim.one, {}), curves.get(claim.two, {})
+    seeds = sorted(one.keys() & two.keys())
+    if not seeds or claim.paper is None:
+        return RoundsBetter(nan, nan, nan, len(seeds))
+    gaps = np.array([one[seed] - two[seed] for seed in seeds])
+    needed = max(ceil(claim.paper / 100 * len(rounds) - 1e-9), 1)
+    found = compare_rounds(gaps, rounds)
+    against = compute_partial_conjunction(compare_rounds(-gaps, rounds).wilcoxon_p, len(rounds) - needed + 1)
+    return RoundsBetter(100 * found.share, compute_partial_conjunction(found.wilcoxon_p, needed), against, len(seeds))
+
+
+GROUP_SCORES = ("gathered", "overlap")
+
+
+def score_groups(records: Records, scope: Scope) -> Iterator[tuple[str, str, int, float]]:
+    """Method, score, seed and value: `compute_gathered` and `compute_label_overlap`, in percent and points."""
+    labels = _label_shares(records)
+    for method, groups in records.groups.items():
+        for place in scope.seeds:
+            seed, found = records.settings.seeds[place], groups[place, scope.last]
+            if records.truth is not None:
+                yield method, "gathered", seed, compute_gathered(found, records.truth)
+            yield method, "overlap", seed, compute_label_overlap(found, labels)
+
+
+def compute_gathered(found: Ids, truth: Ids) -> float:
+    """Percent of the clients of the smallest true group that are in one and the same group: 100 where all are."""
+    sizes = np.bincount(truth[truth >= 0])
+    rare = int(np.flatnonzero(sizes == sizes[sizes > 0].min())[0])
+    own = found[(truth == rare) & (found >= 0)]
+    return float("nan") if not len(own) else 100.0 * float(np.bincount(own).max()) / int((truth == rare).sum())
+
+
+def compute_label_overlap(found: Ids, labels: Doubles) -> float:
+    """By how many points the labels of two clients of one group overlap more than those of two of different groups."""
+    shared = 100.0 * np.minimum(labels[:, None], labels[None]).sum(axis=2)
+    known = (found >= 0)[:, None] & (found >= 0) & ~np.eye(len(found), dtype=bool)
+    same = (found[:, None] == found) & known
+    other = known & ~same
+    return float(shared[same].mean() - shared[other].mean()) if same.any() and other.any() else float("nan")
+
+
+def _label_shares(records: Records) -> Doubles:
+    """(N, C) the labels of each client's test part, as shares."""
+    counts = records.evidence.actual.astype(np.float64)
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0))
+
+
+PERCENT = 100
+
+
+@dataclass(frozen=True)
+class _DrawRecords:
+    """One study's records, and what of them counts."""
+
+    records: Records
+    scope: Scope
+
+    def counted(self) -> Bools:
+        return np.isin(np.arange(len(self.records.settings.seeds)), self.scope.seeds)
+
+
+def compute_client_intervals(run: PartRun, claims: Sequence[Claim]) -> dict[str, Interval | str]:
+    """By what a claim says: its interval, or a sentence why there is none. Every draw of the part is read once."""
+    if not run.studies:
+        return {}
+    draws = [[_read_draw(evidence) for evidence in drawn] for drawn in _evidence_by_draw(run)]
+    overlap = compute_overlap([drawn[0].records for drawn in draws])
+    return {claim.says: _claim_interval(claim, draws, overlap) for claim in claims}
+
+
+def _evidence_by_draw(run: PartRun) -> list[list[Evidence]]:
+    """Each draw's study, and that of controls judged after the last round only, where there is one."""
+    return [list(pair) for pair in zip(run.studies, run.last, strict=True)] if run.last else [[one] for one in run.studies]
+
+
+def _read_draw(evidence: Evidence) -> _DrawRecords:
+    records = require_complete(read_records(evidence))
+    return _DrawRecords(records, find_scope(records))
+
+
+def _claim_interval(claim: Claim, draws: Sequence[Sequence[_DrawRecords]], overlap: float) -> Interval | str:
+    if claim.kind != "difference":
+        return "test clients: they are known of differences between two methods only"
+    found: list[Hits] = []
+    for drawn in draws:
+        one, two = _records_with(drawn, claim.one), _records_with(drawn, claim.two)
+        if one is None or two is None:
+            return "test clients: not known of models on the server's own test set"
+        hits = _claim_hits(claim, one, two)
+        if isinstance(hits, str):
+            return hits
+        if len(hits.ours):
+            found.append(hits)
+    told = compute_test_interval(found, overlap=overlap)
+    return told if isinstance(told, str) else replace(told, mean=PERCENT * told.mean, error=PERCENT * told.error)
+
+
+def _records_with(drawn: Sequence[_DrawRecords], label: str) -> _DrawRecords | None:
+    return next((looked for looked in drawn if label in looked.records.settings.methods), None)
+
+
+def _claim_hits(claim: Claim, one: _DrawRecords, two: _DrawRecords) -> Hits | str:
+    """Right answers of both rows; a control that was evaluated after the last round only has records of its own, of the same clients."""
+    score = next((name for name in SCORES if name == claim.score), None)
+    if score is None:
+        return f"test clients: not known of {claim.score}, which is no mean of right answers"
+    both = one.counted() & two.counted()
+    places = one.records.place(claim.one), two.records.place(claim.two)
+    if one is two:
+        return collect_hits(one.records, one.scope, score, *places, both)
+    theirs = collect_hits(two.records, two.scope, score, places[1], places[1], both)
+    ours = collect_hits(one.records, one.scope, score, places[0], places[0], both)
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return ours if isinstance(ours, str) else str(theirs)
+    if len(ours.ours) != len(theirs.theirs):
+        return "test clients: some runs of one of the two methods did not reach the end"
+    return replace(ours, theirs=theirs.theirs, differing=None)
+
+
+WEIGHT_SCORES = ("flatness", "effective_clients", "by_samples")  # scores of which a claim has a method's weights kept and drawn
+
+
+def list_weight_methods(claims: Iterable[Claim]) -> list[str]:
+    """The methods whose weights claims are about."""
+    return list(dict.fromkeys(claim.one for claim in claims if claim.score in WEIGHT_SCORES))
+
 
 Key = tuple[str, str]  # row and score
+
+
 Line = tuple[Ints, Doubles]  # rounds, and accuracies in percent
-NOTED = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
-AFTER_LAST = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
+
+
+NOTED_SCORES = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
+
+
+LAST_ROUND_SCORES = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 
 @dataclass
@@ -45,7 +184,7 @@ class PartValues:
     rounds: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (R,) evaluated, from 1
     means: dict[str, Line] = field(default_factory=dict)  # by row: mean curves where those of single seeds were not kept
     theirs: dict[str, Line] = field(default_factory=dict)  # by row: the paper's own curves
-    weights: dict[str, dict[int, list[WeighedRound]]] = field(default_factory=dict)  # by method, by seed: of those that claims are about
+    weights: dict[str, dict[int, list[RoundWeights]]] = field(default_factory=dict)  # by method, by seed: of those that claims are about
 
     def add(self, row: str, score: str, seed: int, value: float) -> None:
         if np.isfinite(value):
@@ -63,32 +202,32 @@ class PartValues:
         return float(np.mean(list(found.values()))) if found else nan
 
 
-def values_of(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) -> PartValues:
+def read_values(run: PartRun, target: float | None, claims: Sequence[Claim] = ()) -> PartValues:
     """Everything that a part's evidence tells, of these claims about it what single seeds' scores do not."""
-    values = PartValues(clients=over_test_clients(run, claims))
+    values = PartValues(clients=compute_client_intervals(run, claims))
     wanted = {claim.score for claim in claims}
     for evidence in run.studies:
-        records = checked(records_of(evidence))
-        scope = scope_of(records)
+        records = require_complete(read_records(evidence))
+        scope = find_scope(records)
         _add_scores(values, records, scope)
         for method, score, seed, value in (
-            *(f1_of(evidence, scope.last) if wanted & set(F1) else ()),
-            *(who_together(records, scope) if wanted & set(TOGETHER) else ()),
+            *(iter_f1(evidence, scope.last) if wanted & set(F1_SCORES) else ()),
+            *(score_groups(records, scope) if wanted & set(GROUP_SCORES) else ()),
         ):
             values.add(method, score, seed, value)
         _add_rounds(values, records, scope, target)
-        _add_weights(values, evidence, weighed_methods(claims))
-        for row, seed, curve in _central(evidence, scope.last):
-            for score, value in curve_scores(curve[None, :]).items():
+        _add_weights(values, evidence, list_weight_methods(claims))
+        for row, seed, curve in _read_central(evidence, scope.last):
+            for score, value in score_curves(curve[None, :]).items():
                 values.add(row, score, seed, float(value[0]))
             if len(curve) == len(values.rounds):
                 values.curves.setdefault(row, {})[seed] = curve
     for evidence in run.last:
-        records = checked(records_of(evidence))
-        _add_scores(values, records, scope_of(records), AFTER_LAST)
+        records = require_complete(read_records(evidence))
+        _add_scores(values, records, find_scope(records), LAST_ROUND_SCORES)
     for measured in run.measured:
         values.add(measured.row, measured.score, measured.seed, measured.value)
-    values.better = {claim.says: rounds_better(claim, values.curves, values.rounds) for claim in claims if claim.kind == "rounds"}
+    values.better = {claim.says: count_better_rounds(claim, values.curves, values.rounds) for claim in claims if claim.kind == "rounds"}
     return values
 
 
@@ -96,7 +235,7 @@ def _add_scores(values: PartValues, records: Records, scope: Scope, wanted: tupl
     """The analysis' scores, shares in percent."""
     seeds = [records.settings.seeds[place] for place in scope.seeds]
     for place, method in enumerate(records.settings.methods):
-        for score, found in scores_of(records, scope, place).items():
+        for score, found in compute_scores(records, scope, place).items():
             if not wanted or score in wanted:
                 for seed, value in zip(seeds, found, strict=True):
                     values.add(method, score, seed, float(100 * value if SCORES[score].percent else value))
@@ -104,10 +243,10 @@ def _add_scores(values: PartValues, records: Records, scope: Scope, wanted: tupl
 
 def _add_rounds(values: PartValues, records: Records, scope: Scope, target: float | None) -> None:
     """Curves, and what is read from all rounds."""
-    values.rounds, noted = records.rounds[scope.rows], {score: _noted(records.evidence, score) for score in NOTED}
+    values.rounds, noted = records.rounds[scope.rows], {score: _read_noted(records.evidence, score) for score in NOTED_SCORES}
     for place, method in enumerate(records.settings.methods):
         curves = 100 * records.accuracy[place, scope.seeds, scope.rows]
-        first = rounds_to(curves, values.rounds, target) if target is not None else np.full(len(curves), nan)
+        first = find_rounds_to_target(curves, values.rounds, target) if target is not None else np.full(len(curves), nan)
         for row, s in enumerate(scope.seeds):
             if not np.isfinite(curves[row, -1]):
                 continue  # it did not reach the end
@@ -128,21 +267,21 @@ def _add_rounds(values: PartValues, records: Records, scope: Scope, target: floa
 
 def _add_weights(values: PartValues, evidence: Evidence, methods: Sequence[str]) -> None:
     """The weights of these methods' clients, and how they follow samples."""
-    for method, seeds in client_weights_of(evidence, methods).items() if methods else ():
+    for method, seeds in read_client_weights(evidence, methods).items() if methods else ():
         for seed in seeds.keys() & values.curves.get(method, {}).keys():  # that reached the end
             values.weights.setdefault(method, {})[seed] = seeds[seed]
-            values.add(method, "by_samples", seed, by_samples(seeds[seed]))
+            values.add(method, "by_samples", seed, fit_sample_slope(seeds[seed]))
 
 
-def _noted(evidence: Evidence, name: str) -> dict[tuple[str, int], float]:
+def _read_noted(evidence: Evidence, name: str) -> dict[tuple[str, int], float]:
     """By method and seed: a number that a method noted in its rounds, the mean over them."""
     kept: dict[tuple[str, int], list[float]] = {}
-    for key, _, value in json_notes(evidence, name):
+    for key, _, value in read_notes(evidence, name):
         kept.setdefault((key.method, key.seed), []).append(value)
     return {place: float(np.mean(counts)) for place, counts in kept.items()}
 
 
-def _central(evidence: Evidence, last: int) -> Iterator[tuple[str, int, Doubles]]:
+def _read_central(evidence: Evidence, last: int) -> Iterator[tuple[str, int, Doubles]]:
     """Models on the server's own test set: row, seed, accuracies in percent."""
-    for (method, model, seed), curve in central_curves(evidence, last).items():
+    for (method, model, seed), curve in read_central_curves(evidence, last).items():
         yield f"{method} | {model}", seed, 100 * curve

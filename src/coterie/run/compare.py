@@ -1,4 +1,4 @@
-"""`compare`: methods beside the controls that say where a gain comes from, on one or several federations, resumable and on time."""
+"""`compare`: methods and the controls that show where a gain comes from, on one or several federations, resumable and within a time budget."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,50 +7,89 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.analysis.choosing import ValueOf, metric_of
+from coterie._util.errors import DesignWarning, UserError
+from coterie._util.json_io import format_json, read_json, read_json_object
+from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison, open_comparison
-from coterie.analysis.gaps import DecidingTest
-from coterie.analysis.roles import check_groups, own_facts, roles_of
-from coterie.analysis.rules import deciding_test, describe_design, repetitions_advised
-from coterie.core.errors import DesignWarning, UserError
-from coterie.core.json_object import read_object
+from coterie.analysis.draws import DecidingTest
+from coterie.analysis.metrics import MetricFunction, get_metric
+from coterie.analysis.roles import assign_roles, check_groups, collect_facts, get_assignment, make_variant
+from coterie.analysis.verdict_rules import choose_test, compute_advised_repetitions, describe_design
 from coterie.core.local import Local
-from coterie.core.locks import Hold
 from coterie.core.method import Method
 from coterie.core.model import MakeModule
-from coterie.core.plain import json_text, read_json
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
 from coterie.data.checks import check_before
 from coterie.data.federation import Federation
 from coterie.data.unseen import leaving_out
-from coterie.evidence.creation import create_folder
-from coterie.evidence.growth import left_out
+from coterie.evidence.folder import create_folder
+from coterie.evidence.growth import list_removed
+from coterie.evidence.manifest import REQUEST as NAME
+from coterie.evidence.manifest import SEALS, repair_request, replace_sealed, seal, write_sealed
 from coterie.evidence.reader import Evidence
-from coterie.evidence.seals import REQUEST as NAME
-from coterie.evidence.seals import SEALS, mend_request, seal, write_grown, write_sealed
 from coterie.evidence.settings import Settings
-from coterie.grouping.controls import like_sized
+from coterie.grouping.controls import Assign, bin_by_size
+from coterie.methods.catalogue import get_spec
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.fine_tuned import FineTuned
+from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
-from coterie.run.budget import Budget
 from coterie.run.callbacks import Callback
-from coterie.run.chosen import Chosen, compared_file, entries_of
-from coterie.run.controlled import with_controls
-from coterie.run.designs import Design, Draws, design_of
-from coterie.run.execution import Execution
-from coterie.run.finishing import compared
-from coterie.run.options import plan_of
-from coterie.run.progress import watchers_of
-from coterie.run.request import Request
+from coterie.run.comparison_request import (
+    ComparisonInputs,
+    ComparisonRequest,
+    Design,
+    DrawLoader,
+    find_study_file,
+    label_methods,
+    make_design,
+)
+from coterie.run.execution import Execution, make_plan
+from coterie.run.progress import make_watchers
+from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
-from coterie.run.tuning import GRID, Labelled, at_rate, choose_rates, grid_of, stored_rates, wider_grids, with_validation
+from coterie.run.tuning import (
+    RATE_GRID,
+    LabelledMethod,
+    add_validation,
+    choose_rates,
+    extend_grids,
+    make_grid,
+    parse_stored_rates,
+    set_rate,
+)
+from coterie.run.waves import TimeBudget
 
 if TYPE_CHECKING:
-    from coterie.run.study_file import FileStudy  # which needs pydantic
+    from coterie.run.study_file import FileStudy
+
+
+def add_controls(
+    entries: Sequence[LabelledMethod], known_groups: bool, finetune: int, *, sizes_differ: bool = True
+) -> list[LabelledMethod]:
+    """The methods with what tells a gain from similarity apart: baselines first, then each method followed by its own controls.
+
+    A method that groups gets random groups of the same sizes; where clients differ in size, random groups among clients of like size,
+    which keep the weights; and, where the true groups are known, those. What is there already is not added again.
+    """
+    baselines: list[Method[Any]] = [FedAvg(), FedAvg(weighting="uniform"), LocalOnly(), FineTuned(method=FedAvg(), epochs=finetune)]
+    wanted: list[LabelledMethod] = [(get_spec(method), method) for method in baselines]
+    for label, method in entries:
+        wanted.append((label, method))
+        if get_assignment(method) == "similar":
+            there: dict[Assign, bool] = {"random": True, "matched": sizes_differ, "oracle": known_groups}
+            ways = [way for way, known in there.items() if known]
+            wanted += [(get_spec(control), control) for control in (make_variant(method, way) for way in ways)]
+    own = {method: label for label, method in entries}  # a user's spelling wins
+    return [(own.get(method, label), method) for method, label in {method: label for label, method in wanted}.items()]
+
 
 FIRST_TUNING_SEED = 1_000_000_000
-WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
+
+
+BUDGET_WAVES = 7  # with a budget, seeds run in about so many waves: fewer would waste a large unfinished one, more would leave engines idle
 
 
 def compare(
@@ -70,7 +109,7 @@ def compare(
     unseen: float | None = None,
     plan: Plan | None = None,
     local: Local | None = None,
-    metric: str | ValueOf | None = None,
+    metric: str | MetricFunction | None = None,
     loss: str | None = None,
     trust: bool = False,
     accept: bool = False,
@@ -80,52 +119,54 @@ def compare(
     """Run methods with their controls on each federation, into one folder each below `out`, and compare them.
 
     In place of methods a study file may stand (``"study.toml"``): what is said beside it wins, code that it names needs `trust`. `model` is
-    a spec, a module, or a class or function that makes one. `settings` are those of `Request`, and those of `Plan` and `Local` by their
-    names, as for `study`. `draws` and `seeds` make the design (see `design_of`); draws begin at `data_seed`. `unseen` is a share of clients
+    a spec, a module, or a class or function that makes one. `settings` are those of `ComparisonRequest`, and those of `Plan` and `Local` by their
+    names, as for `study`. `draws` and `seeds` make the design (see `make_design`); draws begin at `data_seed`. `unseen` is a share of clients
     that take no part and are scored apart. `metric` is what is compared: a name, or a function of `Counts`. `budget` is in minutes: the run
     ends on time with complete pairs, and `resume` goes on. `tune` gives every method the learning rate that does best on clients'
     validation parts, of the usual grid or of the rates given; `tuning_seeds` and `extensions` are its settings. Data with severe faults
     (`check_data`) are refused unless `accept`. Where no run reaches the end, `NothingFinishedError` says why and carries the comparison
     that there is.
     """
-    file = compared_file(methods, trust, execution is not None)
-    chosen = Chosen.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
+    file = find_study_file(methods, trust, execution is not None)
+    chosen = ComparisonInputs.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
     named, make = given_model(chosen.model)
-    own = {f.name: settings.pop(f.name) for f in fields(Request) if f.name in settings}
+    own = {f.name: settings.pop(f.name) for f in fields(ComparisonRequest) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}
-    settings = own | {"plan": plan_of(settings, plan, local, None if file is None else file.settings.plan), "model": named}
-    entries = entries_of(methods if file is None else file.settings.methods)
+    settings = own | {"plan": make_plan(settings, plan, local, None if file is None else file.settings.plan), "model": named}
+    entries = label_methods(methods if file is None else file.settings.methods)
     given = chosen.data if unseen is None else tuple(leaving_out(each, unseen) for each in chosen.data)
-    rates = (GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
+    rates = (RATE_GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
     settings |= {"rates": tuple(settings.get("rates", ())) or rates}
     if settings["rates"]:
-        given = tuple(each if isinstance(each, Federation) else with_validation(each) for each in given)
+        given = tuple(each if isinstance(each, Federation) else add_validation(each) for each in given)
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
-    sources = [draws_of(each, data_dir) for each in given]
+    sources = [make_draws(each, data_dir) for each in given]
     designs = tuple(
-        design_of(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
+        make_design(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
         for spec, source in zip(specs, sources, strict=True)
     )
-    request = Request(methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_spelt(metric), **settings)
+    request = ComparisonRequest(
+        methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_format_metric(metric), **settings
+    )
     carried = execution or (Execution() if file is None else file.execution)
-    watchers = tuple(watchers_of(callbacks))
+    watchers = tuple(make_watchers(callbacks))
     if not (resume and (chosen.out / NAME).is_file()):  # what has begun was checked, or accepted, then
         for source, design in zip(sources, designs, strict=True):
-            _tell(watchers, check_before(source(design.draws[0]), accept=accept))
-    return compared(carried_out(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
+            _notify(watchers, check_before(source(design.draws[0]), accept=accept))
+    return check_comparison_finished(run_request(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
 
 
-def carried_out(
-    request: Request,
-    entries: Sequence[Labelled],
-    sources: Sequence[Draws],
+def run_request(
+    request: ComparisonRequest,
+    entries: Sequence[LabelledMethod],
+    sources: Sequence[DrawLoader],
     out: Path,
     resume: bool,
     budget: float | None,
     execution: Execution,
     callbacks: tuple[Callback, ...],
     make: MakeModule = build_model,
-    metric: str | ValueOf | None = None,
+    metric: str | MetricFunction | None = None,
 ) -> Comparison:
     """A request, carried out in a folder; the methods by label, the draws of each federation."""
     for source, design in zip(sources, request.designs, strict=True):
@@ -135,96 +176,99 @@ def carried_out(
         check_groups([label for label, _ in entries], [method for _, method in entries], clients, request.plan.cohort)
         if first.seen < 2:
             raise UserError("A comparison of methods needs two clients or more: with one there is nobody to learn with.")
-        metric_of(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
+        get_metric(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
     if resume and (out / NAME).is_file():  # a grid that was not widened when it was run stays as it is
-        request = replace(request, extensions=_stored_extensions(out / NAME, request.extensions))
-    runs = [_Run(request, *one, out, execution, callbacks, make) for one in zip(request.designs, sources, request.folders, strict=True)]
+        request = replace(request, extensions=_read_extensions(out / NAME, request.extensions))
+    runs = [
+        _FederationRun(request, *one, out, execution, callbacks, make)
+        for one in zip(request.designs, sources, request.folders, strict=True)
+    ]
     for run in runs:
         run.check_tuning()
     request = replace(request, tests=tuple(run.test(entries) for run in runs))
-    said = list(dict.fromkeys(told for run in runs if (told := run.shortfall(entries)) is not None))
-    _tell(callbacks, said)
+    said = list(dict.fromkeys(told for run in runs if (told := run.describe_shortfall(entries)) is not None))
+    _notify(callbacks, said)
     for sentence in said if not callbacks else ():
         warnings.warn(sentence, DesignWarning, stacklevel=3)
-    with _open(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
-        _carry_out(runs, entries, budget)
+    with _open_folder(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
+        _run_federations(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
 
 
-def _stored_extensions(path: Path, wanted: int) -> int:
+def _read_extensions(path: Path, wanted: int) -> int:
     try:
-        return int(read_object(path).get("extensions", 0))
+        return int(read_json_object(path).get("extensions", 0))
     except UserError:  # it is damaged, and told of where it is opened
         return wanted
 
 
-def _spelt(metric: str | ValueOf | None) -> str | None:
+def _format_metric(metric: str | MetricFunction | None) -> str | None:
     """A metric as a word that a request can hold."""
     return metric if metric is None or isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
 
 
-def draws_of(data: str | Federation, data_dir: Path | None) -> Draws:
+def make_draws(data: str | Federation, data_dir: Path | None) -> DrawLoader:
     """The draws of what a spec names; an object that cannot be drawn again is the same in every draw."""
     if isinstance(data, Federation):
-        return Draws(lambda draw: data if data.redraw is None or draw == data.data_seed else data.redraw(draw))
-    return Draws(partial(load, data, data_dir=data_dir))
+        return DrawLoader(lambda draw: data if data.redraw is None or draw == data.data_seed else data.redraw(draw))
+    return DrawLoader(partial(load, data, data_dir=data_dir))
 
 
-def _carry_out(runs: Sequence["_Run"], entries: Sequence[Labelled], budget: float | None) -> None:
+def _run_federations(runs: Sequence["_FederationRun"], entries: Sequence[LabelledMethod], budget: float | None) -> None:
     """The federations one after another, each in its share of the time."""
-    clock = Budget(60 * budget) if budget is not None else None
+    clock = TimeBudget(60 * budget) if budget is not None else None
     for i, run in enumerate(runs):
         if clock is not None and clock.over:
             break
         share = clock.share(len(runs) - i) if clock is not None else None
         if clock is not None and run.execution.seeds_per_wave is None:
-            run = replace(run, execution=replace(run.execution, seeds_per_wave=max(run.design.runs // WAVES, 1)))
+            run = replace(run, execution=replace(run.execution, seeds_per_wave=max(run.design.runs // BUDGET_WAVES, 1)))
         replace(run, budget=share).carry_out(entries)
 
 
 @dataclass(frozen=True)
-class _Run:
+class _FederationRun:
     """One federation of a comparison being carried out."""
 
-    request: Request
+    request: ComparisonRequest
     design: Design
-    source: Draws
+    source: DrawLoader
     name: str
     out: Path
     execution: Execution
     callbacks: tuple[Callback, ...]
     make: MakeModule = build_model  # of a model that is an object
-    budget: Budget | None = None
+    budget: TimeBudget | None = None
 
-    def carry_out(self, entries: Sequence[Labelled]) -> None:
+    def carry_out(self, entries: Sequence[LabelledMethod]) -> None:
         entries = self.completed(entries)
         if self.request.rates:
             entries = self._tuned(entries)
         self._study(entries, self.design, self.out / self.name)
 
-    def completed(self, entries: Sequence[Labelled]) -> Sequence[Labelled]:
+    def completed(self, entries: Sequence[LabelledMethod]) -> Sequence[LabelledMethod]:
         """The methods with their controls, where those are wanted."""
         if not self.request.controls:
             return entries
         federation = self.source(self.design.draws[0])
-        differ = bool(like_sized(federation.train.sizes[: federation.seen]).any())
-        return with_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
+        differ = bool(bin_by_size(federation.train.sizes[: federation.seen]).any())
+        return add_controls(entries, federation.groups is not None, self.request.finetune, sizes_differ=differ)
 
-    def tested(self, entries: Sequence[Labelled]) -> int:
+    def tested(self, entries: Sequence[LabelledMethod]) -> int:
         """The number of methods under test."""
         labels, methods = zip(*self.completed(entries), strict=True)
-        return len(roles_of(labels, facts=own_facts(labels, methods)).methods)
+        return len(assign_roles(labels, facts=collect_facts(labels, methods)).methods)
 
-    def test(self, entries: Sequence[Labelled]) -> DecidingTest | None:
+    def test(self, entries: Sequence[LabelledMethod]) -> DecidingTest | None:
         """The test that decides in this design."""
-        return deciding_test(self.design.repetitions, self.tested(entries))
+        return choose_test(self.design.repetitions, self.tested(entries))
 
-    def shortfall(self, entries: Sequence[Labelled]) -> str | None:
+    def describe_shortfall(self, entries: Sequence[LabelledMethod]) -> str | None:
         """What this design cannot show, and what to ask for instead."""
         tests, design = self.tested(entries), self.design
-        enough = repetitions_advised(tests)
+        enough = compute_advised_repetitions(tests)
         option = f"--draws {enough}, in Python draws={enough}"
         if len(design.draws) == 1:
             option = f"--seeds 0-{enough - 1}, in Python seeds=range({enough})"
@@ -250,23 +294,23 @@ class _Run:
         except UserError:  # it is not there yet, or is made again
             return None
 
-    def _tuned(self, entries: Sequence[Labelled]) -> list[Labelled]:
+    def _tuned(self, entries: Sequence[LabelledMethod]) -> list[LabelledMethod]:
         """Every method at the rate that does best on validation parts of the first draw."""
         folder = self.out / "tuning" / self.name
         design, grid = Design(self.design.draws[:1], self._tuning_seeds), self.request.rates
         there = self._tuning_settings.methods if self._tuning_settings is not None else ()
-        rates = {label: sorted({*map(float, grid), *stored_rates(there, label)}) for label, _ in entries}
-        evidence = self._study(grid_of(entries, rates), design, folder)
-        while wider := wider_grids(evidence, entries, rates, grid, self.request.extensions):
+        rates = {label: sorted({*map(float, grid), *parse_stored_rates(there, label)}) for label, _ in entries}
+        evidence = self._study(make_grid(entries, rates), design, folder)
+        while wider := extend_grids(evidence, entries, rates, grid, self.request.extensions):
             told = [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()]
-            _tell(self.callbacks, told)
+            _notify(self.callbacks, told)
             rates = {label: sorted({*own, *([wider[label]] if label in wider else [])}) for label, own in rates.items()}
-            evidence = self._study(grid_of(entries, rates), design, folder)
+            evidence = self._study(make_grid(entries, rates), design, folder)
         found = choose_rates(evidence, entries, rates)
-        _tell(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", json_text(found)))
-        return [at_rate(entry, found[entry[0]].chosen) for entry in entries]
+        _notify(self.callbacks, write_sealed(self.out, f"tuning/{self.name}.json", format_json(found)))
+        return [set_rate(entry, found[entry[0]].chosen) for entry in entries]
 
-    def _study(self, entries: Sequence[Labelled], design: Design, folder: Path) -> Evidence:
+    def _study(self, entries: Sequence[LabelledMethod], design: Design, folder: Path) -> Evidence:
         request = self.request
         federations = {draw: self.source(draw) for draw in design.draws}
         settings = Settings(
@@ -280,12 +324,12 @@ class _Run:
         )
         study = Study.prepare(settings, federation=federations, methods=[method for _, method in entries], make=self.make)
         budget = self.budget.share(1) if self.budget is not None else None  # waves of the grid say nothing about those of the study
-        watchers = [_Sealing(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json"), *self.callbacks]
+        watchers = [_SealSettings(self.out, f"{folder.relative_to(self.out).as_posix()}/settings.json"), *self.callbacks]
         return study.run(out=folder, resume=True, execution=self.execution, callbacks=watchers, budget=budget).evidence
 
 
 @dataclass(frozen=True)
-class _Sealing(Callback):
+class _SealSettings(Callback):
     """Seals a study's settings once its folder is open: it may have begun, or grown."""
 
     out: Path
@@ -295,40 +339,45 @@ class _Sealing(Callback):
         seal(self.out, self.name)
 
 
-def _tell(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
+def _notify(callbacks: Iterable[Callback], sentences: Sequence[str]) -> None:
     for watcher in callbacks:
         for sentence in sentences:
             watcher.on_notice(sentence)
 
 
-def _open(
-    out: Path, request: Request, resume: bool, callbacks: Sequence[Callback], runs: Mapping[str, _Run], entries: Sequence[Labelled]
-) -> Hold:
+def _open_folder(
+    out: Path,
+    request: ComparisonRequest,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    runs: Mapping[str, _FederationRun],
+    entries: Sequence[LabelledMethod],
+) -> FolderLock:
     """Begin a folder, or check that the one there is this comparison or a part of it; it is held for this process."""
-    path, wanted = out / NAME, json_text(request.as_json())
+    path, wanted = out / NAME, format_json(request.as_json())
     if not resume or not (path.is_file() or (out / SEALS).is_file()):
         return create_folder(out, NAME, lambda draft: write_sealed(draft, NAME, wanted), "comparison")
-    hold = Hold(out)
+    hold = FolderLock(out)
     try:
-        _tell(callbacks, mend_request(out, wanted))
-        stored = Request.from_json(read_object(path), path)
+        _notify(callbacks, repair_request(out, wanted))
+        stored = ComparisonRequest.from_json(read_json_object(path), path)
         other = stored.obstacles(request)
         if not other:
             kept = [entry for entry in entries if entry[0] in stored.methods]
-            other = [told for name in stored.folders for told in _spelt_otherwise(runs[name], kept, entries)]
+            other = [told for name in stored.folders for told in _find_renamed_controls(runs[name], kept, entries)]
         if other:
             raise UserError(
                 f"{out} holds another comparison (it differs in {'; '.join(other)}): choose another --out. A comparison can get more "
                 "methods, federations, draws, seeds or rounds: name those that it has and those that come."
             )
-        if json_text(stored.as_json()) != wanted:
-            write_grown(out, NAME, wanted)
+        if format_json(stored.as_json()) != wanted:
+            replace_sealed(out, NAME, wanted)
     except BaseException:
         hold.close()
         raise
     return hold
 
 
-def _spelt_otherwise(run: _Run, before: Sequence[Labelled], now: Sequence[Labelled]) -> list[str]:
+def _find_renamed_controls(run: _FederationRun, before: Sequence[LabelledMethod], now: Sequence[LabelledMethod]) -> list[str]:
     """A control that a new method's spelling would give another name: what was run under the old one would be lost."""
-    return left_out("methods", *([label for label, _ in run.completed(some)] for some in (before, now)))
+    return list_removed("methods", *([label for label, _ in run.completed(some)] for some in (before, now)))

@@ -1,12 +1,14 @@
-"""On what a study is carried out: versions and hardware, for the record; no part of what defines it.
+"""The software and hardware a process runs on: recorded with a study, compared on resume and between workers.
 
-Floating-point numbers may differ in their last bits with the linear-algebra kernel and the width of the vector units, so a study that goes
-on under others says so.
+Floating-point results may differ in their last bits with the linear-algebra kernel and the width of the vector units, so a change is reported, and workers must agree.
 """
 
+import os
 import platform
+import socket
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from os import cpu_count
@@ -16,31 +18,35 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_info
 
+from coterie._util.errors import UserError
+
 PACKAGES = ("coterie", "torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pandas", "numba")
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Versions of what computes, and the features of the processor that decide how it rounds."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     return {
-        "commit": source_commit(),
+        "commit": get_source_commit(),
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
         "cores": cpu_count(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _get_version(name) for name in PACKAGES},
         "vectors": torch.backends.cpu.get_cpu_capability(),
-        "blas": {_owner(pool): f"{pool['internal_api']} {pool['version']} ({pool.get('architecture', 'one kernel')})" for pool in pools},
+        "blas": {
+            _get_blas_owner(pool): f"{pool['internal_api']} {pool['version']} ({pool.get('architecture', 'one kernel')})" for pool in pools
+        },
     }
 
 
-def _owner(pool: Mapping[str, Any]) -> str:
+def _get_blas_owner(pool: Mapping[str, Any]) -> str:
     """Whose library it is: NumPy and SciPy bring one each, of one name."""
     folder = Path(pool["filepath"]).parent.name
     return folder if folder.endswith(".libs") else str(pool["prefix"])
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed between two environments that may change bits, in words. What either does not know is left out."""
     kept = {"Python": (before.get("python"), now["python"]), "vector units": (before.get("vectors"), now["vectors"])}
     for group, names in (("packages", PACKAGES), ("blas", tuple(now["blas"]))):
@@ -50,16 +56,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def source_commit() -> str | None:
+def get_source_commit() -> str | None:
     """The commit of the source tree that runs, with a plus sign where files of it have been changed; none of an installed package."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    told = [_git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no", "src")]
+    told = [_run_git(root, "rev-parse", "HEAD"), _run_git(root, "status", "--porcelain", "--untracked-files=no", "src")]
     return None if told[0] is None else told[0] + ("+" if told[1] else "")
 
 
-def _git(root: Path, *words: str) -> str | None:
+def _run_git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
@@ -67,8 +73,43 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout.strip()
 
 
-def _version(package: str) -> str | None:
+def _get_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:  # run from a source tree, or an optional package that is not there
         return None
+
+
+@dataclass(frozen=True)
+class WorkerHost:
+    """A process on a machine, and what decides on how it rounds."""
+
+    host: str
+    process: int
+    environment: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def here(cls) -> "WorkerHost":
+        return cls(socket.gethostname(), os.getpid(), describe_environment() | {"compiled": _get_vector_units()})
+
+    def check_same_as(self, driver: "WorkerHost") -> None:
+        """Refuse a worker that computes otherwise than the driver: the digest would depend on who took which wave."""
+        other = find_changes(driver.environment, self.environment)
+        for_what = driver.environment["compiled"], self.environment["compiled"]
+        if for_what[0] != for_what[1]:
+            other.append(f"kernels for {for_what[1]} (was {for_what[0]})")
+        if other:
+            raise UserError(
+                f"The worker on {self.host} does not compute as the driver on {driver.host} does: {', '.join(other)}. Use machines of one "
+                "kind with the same packages, or set OPENBLAS_CORETYPE, ATEN_CPU_CAPABILITY and NUMBA_CPU_FEATURES alike on all."
+            )
+
+
+def _get_vector_units() -> str:
+    """The vector units that kernels are compiled for, of those that change how sums are rounded."""
+    import numba
+    from llvmlite.binding import get_host_cpu_features
+
+    said: str | None = getattr(numba.config, "CPU_FEATURES", None)
+    features = dict(get_host_cpu_features().items()) if said is None else {word[1:]: word[0] == "+" for word in said.split(",") if word}
+    return next((name for name in ("avx512f", "avx2", "avx", "neon") if features.get(name)), "no vector units")

@@ -1,23 +1,102 @@
-"""What a study will take, from a short trial of each of its methods and what these say they hold."""
+"""Forecast of a study's time, cost, memory and disk space, from a few measured rounds of each method."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
+from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from coterie.core.plan import Plan
-from coterie.evidence.kept import KEPT_STATES
-from coterie.evidence.record import Cost
-from coterie.run.drive import waves
+from coterie.core.states import State, flatten
+from coterie.evidence.checkpoint import KEPT_STATES
+from coterie.evidence.records import Cost, RoundRecord
+from coterie.evidence.tables import make_tables
+from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
-from coterie.run.memory import check_memory, footprint, kept_by
+from coterie.run.lanes import Lane
 from coterie.run.study import GIB, Study
-from coterie.run.trial_run import EVALUATED, TRIED, TrialRun, try_out
+from coterie.run.waves import check_memory, estimate_memory, estimate_state_bytes, split_into_waves
+
+# Rounds of a trial and every which is evaluated: the start and the first are as they are, the second is a plain one, the last two are
+# evaluated.
+MEASURED_ROUNDS, EVALUATE_EVERY = 4, 3
 
 
 @dataclass(frozen=True)
-class Expected:
+class MeasuredRun:
+    """What was seen of one lane over `MEASURED_ROUNDS` rounds."""
+
+    seconds: tuple[float, ...]  # of the start and each round
+    costs: tuple[Cost, ...]
+    plain: float  # bytes that a round leaves which is not evaluated
+    judged: float  # and one that is
+    state: float  # bytes of a checkpoint
+
+
+def measure_method(study: Study, place: int, execution: Execution) -> MeasuredRun:
+    """One method, one draw and seed, a few rounds, in memory."""
+    settings = study.settings
+    draw = settings.draws[0]
+    plan = replace(settings.plan, rounds=MEASURED_ROUNDS, evaluate_every=EVALUATE_EVERY)
+    short = replace(settings, methods=(settings.methods[place],), seeds=settings.seeds[:1], draws=(draw,), plan=plan)
+    watch = _MeasuringCallback()
+    replace(
+        study,
+        settings=short,
+        methods=(study.methods[place],),
+        problems={draw: study.problems[draw]},
+        rosters={draw: study.rosters[draw]},
+        worlds={draw: study.worlds[draw]},
+    ).run(execution=execution, callbacks=[watch])
+    outputs = study.problems[draw].model.outputs
+    sizes = [_measure_disk(records, outputs, study) for records in _split_by_evaluation(watch.records)]
+    return MeasuredRun(
+        seconds=tuple(float(s) for s in np.diff(watch.times)),
+        costs=tuple(record.cost for record in watch.records),
+        plain=sizes[0],
+        judged=sizes[1],
+        state=float(sum(array.nbytes for array in flatten(watch.state)[0].values())) if watch.state is not None else 0.0,
+    )
+
+
+def _split_by_evaluation(records: Sequence[RoundRecord]) -> Iterator[list[RoundRecord]]:
+    """Rounds that were not evaluated, and those that were."""
+    yield [record for record in records if record.evaluated is None]
+    yield [record for record in records if record.evaluated is not None]
+
+
+def _measure_disk(records: list[RoundRecord], outputs: int, study: Study) -> float:
+    """Bytes on disk that each of these rounds takes."""
+    total = 0
+    for table in make_tables(records, outputs, drifting=study.changing, sampled=study.settings.plan.keep_clients is not None).values():
+        file = BytesIO()
+        pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
+        total += len(file.getvalue())
+    return total / max(len(records), 1)
+
+
+class _MeasuringCallback(Callback):
+    """Keeps the records, the time of each, and the last state."""
+
+    def __init__(self) -> None:
+        self.records: list[RoundRecord] = []
+        self.times: list[float] = []
+        self.state: State | None = None
+
+    def on_start(self, *told: Any) -> None:
+        self.times.append(perf_counter())
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        self.times.append(perf_counter())
+        self.records.append(record)
+        self.state = lane.state
+
+
+@dataclass(frozen=True)
+class MethodForecast:
     """One method, all its draws and seeds together."""
 
     method: str
@@ -30,7 +109,7 @@ class Expected:
 class Forecast:
     """All methods, and what they hold together."""
 
-    methods: tuple[Expected, ...]
+    methods: tuple[MethodForecast, ...]
     lanes: int
     waves: int
     clients: int
@@ -40,9 +119,9 @@ class Forecast:
     memory: float  # bytes: those of the trial, and of a wave beyond it
 
     @property
-    def total(self) -> Expected:
+    def total(self) -> MethodForecast:
         each = self.methods
-        return Expected("all", sum(e.seconds for e in each), sum((e.cost for e in each), Cost()), sum(e.disk for e in each))
+        return MethodForecast("all", sum(e.seconds for e in each), sum((e.cost for e in each), Cost()), sum(e.disk for e in each))
 
     def as_json(self) -> dict[str, Any]:
         tree = asdict(self)
@@ -56,45 +135,45 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     assert execution.memory is not None  # settled
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
-    try_out(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
-    tried = {label: try_out(study, place, execution) for place, label in enumerate(study.settings.methods)}
-    together = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.on_gpu))
-    alone = max(footprint(lane, TRIED) for lane in lanes)  # what the trials held
-    kept = {lane.label: kept_by(lane) for lane in lanes}
+    measure_method(study, 0, execution)  # what is compiled and read at first use is not what is multiplied
+    tried = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
+    together = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
+    alone = max(estimate_memory(lane, MEASURED_ROUNDS) for lane in lanes)  # what the trials held
+    kept = {lane.label: estimate_state_bytes(lane) for lane in lanes}
     problem = lanes[0].problem
     return Forecast(
-        methods=tuple(multiplied(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in tried.items()),
+        methods=tuple(extrapolate(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in tried.items()),
         lanes=len(lanes),
         waves=len(together),
         clients=len(problem.roster),
         evaluated=min(study.settings.plan.evaluate_clients or len(problem.roster), len(problem.roster)),
         parameters=problem.layout.size,
         rounds=study.settings.plan.rounds,
-        memory=peak_memory() + max(sum(map(footprint, wave)) for wave in together) - alone,
+        memory=get_peak_memory() + max(sum(map(estimate_memory, wave)) for wave in together) - alone,
     )
 
 
-def multiplied(label: str, seen: TrialRun, plan: Plan, repeats: int, kept: int = 0) -> Expected:
+def extrapolate(label: str, seen: MeasuredRun, plan: Plan, repeats: int, kept: int = 0) -> MethodForecast:
     """What the whole study takes of a method, if its further rounds are like those after the first; at the end a checkpoint of it takes
     at least the bytes that it has `kept` by then."""
-    judged = sum(plan.evaluates(r) for r in range(1, plan.rounds + 1))
+    judged = sum(plan.is_evaluated(r) for r in range(1, plan.rounds + 1))
     seconds, cost, later = 0.0, Cost(), max(plan.rounds - 1, 0)
-    if len(seen.seconds) > EVALUATED:
+    if len(seen.seconds) > EVALUATE_EVERY:
         usual = seen.seconds[2]
-        evaluating = max(float(np.mean(seen.seconds[EVALUATED:])) - usual, 0.0)
+        evaluating = max(float(np.mean(seen.seconds[EVALUATE_EVERY:])) - usual, 0.0)
         seconds = seen.seconds[0] + max(seen.seconds[1], 0.0) + later * usual + judged * evaluating
-        cost = seen.costs[0] + seen.costs[1] + _times(seen.costs[2:], later)
+        cost = seen.costs[0] + seen.costs[1] + _scale_costs(seen.costs[2:], later)
     disk = (1 + judged) * seen.judged + (plan.rounds - judged) * seen.plain + KEPT_STATES * max(seen.state, kept)
-    return Expected(label, repeats * seconds, _times([cost], repeats), repeats * disk)
+    return MethodForecast(label, repeats * seconds, _scale_costs([cost], repeats), repeats * disk)
 
 
-def _times(costs: Sequence[Cost], many: int) -> Cost:
+def _scale_costs(costs: Sequence[Cost], many: int) -> Cost:
     """The mean of some costs, so many times."""
     means = {name: many * float(np.mean([getattr(cost, name) for cost in costs])) for name in vars(Cost())}
     return Cost(**{name: value if name == "passes" else round(value) for name, value in means.items()})  # type: ignore[arg-type]
 
 
-def peak_memory() -> float:
+def get_peak_memory() -> float:
     """The most bytes that this process has held; nothing where the system does not say."""
     try:
         import resource

@@ -1,19 +1,44 @@
-"""Live progress of a study: a bar in a terminal or notebook, plain lines elsewhere."""
+"""Live progress: a bar in a terminal or notebook, plain lines elsewhere."""
 
 from collections import deque
 from collections.abc import Iterable
+from html import escape
+from importlib import import_module
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from coterie.analysis.measures import METRICS, OWN
-from coterie.evidence.record import RoundRecord
+from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
+from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.run.callbacks import Callback
 from coterie.run.lanes import Lane
-from coterie.run.notebook_bar import NotebookBar
+
+REFRESH_SECONDS = 0.1  # a notebook is a message away: no more often than one can see
+
+
+class NotebookBar:
+    """How far something is, and a few words on it; what is told last stays below the cell."""
+
+    def __init__(self) -> None:
+        display: Any = import_module("IPython.display")  # there wherever there is a notebook
+        self._html = display.HTML
+        self._line = display.display(self._html(""), display_id=True)
+        self._drawn = 0.0
+
+    def show(self, done: int, total: int, words: str) -> None:
+        """So many of so many; between two drawings a little time passes, so that many calls cost nothing."""
+        if monotonic() - self._drawn >= REFRESH_SECONDS:
+            self._drawn = monotonic()
+            bar = f'<progress value="{done}" max="{max(total, 1)}" style="width:16em"></progress>'
+            self._line.update(self._html(f"<div>{bar} {done} of {total}&ensp;{escape(words)}</div>"))
+
+    def close(self, words: str = "") -> None:
+        """Leave these words behind instead of the bar."""
+        self._line.update(self._html(f"<div>{escape(words)}</div>" if words else ""))
+
 
 PLAIN_SECONDS = 10.0  # between lines when there is no terminal
 
@@ -100,7 +125,12 @@ class ProgressBar(Callback):
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         task = lane.problem.task
         self.advance(
-            lane.label, lane.seed, record.round_, record.cost.steps, record.score(task), share=METRICS[OWN[task.name]].measure.share
+            lane.label,
+            lane.seed,
+            record.round_,
+            record.cost.steps,
+            record.score(task),
+            share=METRICS[DEFAULT_METRICS[task.name]].measure.share,
         )
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:
@@ -144,9 +174,48 @@ class ProgressBar(Callback):
         return f"{self.steps / max(monotonic() - self.began, 1e-9):,.0f} steps/s"
 
 
-def watchers_of(callbacks: Iterable[Callback] | None) -> list[Callback]:
+def make_watchers(callbacks: Iterable[Callback] | None) -> list[Callback]:
     """Who watches a run: those that are named, and where none are and a person looks on in a notebook, a progress bar."""
     if callbacks is not None:
         return list(callbacks)
     bar = ProgressBar()
     return [bar] if bar.console.is_jupyter else []
+
+
+class StepsBar:
+    """A bar in a terminal or notebook, plain lines elsewhere; gone when the `with` ends."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.spoke = console, monotonic()
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.notebook = NotebookBar() if console.is_jupyter else None
+        live = console.is_terminal and self.notebook is None
+        self.bar = Progress(*columns, console=console, transient=True) if live else None
+        self.task = self.bar.add_task("", total=None) if self.bar is not None else None
+
+    @classmethod
+    def in_notebook(cls) -> "StepsBar":
+        """A bar where a person looks on in a notebook, and nothing elsewhere."""
+        console = Console()
+        return cls(console if console.is_jupyter else Console(quiet=True, force_terminal=False))
+
+    def __enter__(self) -> "StepsBar":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.notebook is not None:
+            self.notebook.close()
+
+    def __call__(self, done: int, total: int, doing: str) -> None:
+        """So many of so many steps are done, and this comes next."""
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, total=total, description=doing)
+        elif self.notebook is not None:
+            self.notebook.show(done, total, doing)
+        elif monotonic() - self.spoke > PLAIN_SECONDS:
+            self.spoke = monotonic()
+            self.console.print(f"{done} of {total} steps, {doing}", highlight=False, markup=False)

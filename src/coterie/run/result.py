@@ -1,4 +1,4 @@
-"""What a study found: tables for people, data frames for everything else. Every number is the analysis'."""
+"""The result of a study: tables and data frames computed by the analysis, and the error raised when no run finished."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.formatting import format_count
+from coterie._util.json_io import to_json_value
 from coterie.analysis import metrics
-from coterie.analysis.divergence import Divergence, divergence_of
-from coterie.analysis.measures import Measure
-from coterie.analysis.reading import records_of
-from coterie.analysis.records import Records, honest_only
-from coterie.analysis.round_table import round_table
-from coterie.analysis.sampled import sampled_only
+from coterie.analysis.caveats import describe_malicious, describe_sampling
+from coterie.analysis.class_scores import make_round_table
+from coterie.analysis.comparison import Comparison
+from coterie.analysis.costs import describe_times
+from coterie.analysis.findings import Divergence, summarize_divergence
+from coterie.analysis.metrics import Measure
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.records import Records
 from coterie.analysis.score_names import TABLED
-from coterie.analysis.scores import Scope, scope_of, scores_of
-from coterie.analysis.tenths import TITLES, tenths_of
-from coterie.analysis.times import times_told
+from coterie.analysis.scores import DECILE_TITLES, Scope, compute_deciles, compute_scores, find_scope
 from coterie.core.arrays import Array
-from coterie.core.counted import counted
-from coterie.core.plain import plain
-from coterie.evidence.reader import Evidence
-from coterie.evidence.record import LaneEnd, LaneKey
-from coterie.evidence.with_column import with_column
+from coterie.evidence.reader import Evidence, insert_column
+from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.run.lanes import Lane
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CompletedRun:
     """A study as it was carried out in this process, with the lanes where they ended."""
 
     study: Any  # a `Study`, which makes results
@@ -47,7 +46,7 @@ class Result:
     evidence: Evidence
     seconds: float = 0.0  # without loading and compiling
     setup_seconds: float = 0.0
-    run: Carried | None = field(default=None, repr=False, compare=False)  # none of a result that was read from a folder
+    run: CompletedRun | None = field(default=None, repr=False, compare=False)  # none of a result that was read from a folder
 
     def __repr__(self) -> str:
         return f"{self._line}\n{self._short_table()}"
@@ -59,8 +58,10 @@ class Result:
     @property
     def _line(self) -> str:
         made = self.evidence.settings
-        runs = ", ".join(counted(len(many), what) for many, what in ((made.methods, "method"), (made.draws, "draw"), (made.seeds, "seed")))
-        return f"<Result on {made.data!r}: {runs}, {counted(made.plan.rounds, 'round')}>"
+        runs = ", ".join(
+            format_count(len(many), what) for many, what in ((made.methods, "method"), (made.draws, "draw"), (made.seeds, "seed"))
+        )
+        return f"<Result on {made.data!r}: {runs}, {format_count(made.plan.rounds, 'round')}>"
 
     def _short_table(self) -> "pd.DataFrame":
         table = self.table()
@@ -72,7 +73,7 @@ class Result:
         Without `method`, of several the one that the comparison recommends is taken; the seed is the study's first unless given.
         """
         # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
-        export = import_module("coterie.deploy.export")
+        export = import_module("coterie.deploy.bundle.export")
         return export.served_result(self, method, seed, draw).bundle([client])
 
     def place(
@@ -88,11 +89,11 @@ class Result:
     ) -> Any:
         """Where a client that the study never knew belongs, by its own rows with their labels: its model, how well that does on a share
         `test` of the rows that is kept aside, and how sure the place is. `label` is the study's own column unless given."""
-        return import_module("coterie.deploy.placing_result").place_in_result(self, rows, client, label, method, test, seed, draw)
+        return import_module("coterie.deploy.bundle.placement").place_in_result(self, rows, client, label, method, test, seed, draw)
 
     def plot(self) -> Any:
         """The score round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.plot").curves_of(self.evidence)  # reports know studies, not the other way round
+        return import_module("coterie.report.charts.accuracy").curves_of(self.evidence)  # reports know studies, not the other way round
 
     @property
     def groups(self) -> "pd.DataFrame":
@@ -109,7 +110,7 @@ class Result:
         """A row for each evaluated round of each lane: scores over clients' own test parts, costs, discrepancy."""
         import pandas as pd
 
-        return pd.concat([round_table(records) for records, _ in self._draws], ignore_index=True)
+        return pd.concat([make_round_table(records) for records, _ in self._draws], ignore_index=True)
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -121,21 +122,21 @@ class Result:
         if predicted:
             hits = frame[[name for name in frame.columns if name.startswith("hits_")]].sum(axis=1)
             tests = frame[predicted].sum(axis=1)
-            frame = with_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
-            frame = with_column(frame, place, "test", tests)
-        return with_column(
+            frame = insert_column(frame, place, "accuracy", (hits / tests).where(tests > 0))
+            frame = insert_column(frame, place, "test", tests)
+        return insert_column(
             frame, place, "train", self._of_clients(frame, lambda draw: next(iter(draw.rosters.values())).column("train").to_numpy())
         )
 
     def _named(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """The frame with the clients' names beside their numbers."""
-        return with_column(frame, list(frame.columns).index("client") + 1, "id", self._of_clients(frame, lambda draw: draw.ids))
+        return insert_column(frame, list(frame.columns).index("client") + 1, "id", self._of_clients(frame, lambda draw: draw.ids))
 
     def _of_clients(self, frame: "pd.DataFrame", values: Callable[[Evidence], Sequence[Any] | Array]) -> "pd.Series[Any]":
         """For each row of a frame what its client has in its draw; `values` gives all clients' of a draw."""
         import pandas as pd
 
-        known = [values(self.evidence.of_draw(draw)) for draw in self.evidence.settings.draws]
+        known = [values(self.evidence.select_draw(draw)) for draw in self.evidence.settings.draws]
         begins = pd.Series(np.cumsum([0, *map(len, known)])[:-1], index=list(self.evidence.settings.draws))
         place = begins.loc[frame["draw"]].to_numpy() + frame["client"].to_numpy()
         found: pd.Series[Any] = pd.Series([one for own in known for one in own]).take(place).set_axis(frame.index)
@@ -155,7 +156,7 @@ class Result:
         for records, scope in self._draws:
             seeds = np.asarray(records.settings.seeds)[scope.seeds]
             for place, label in enumerate(records.settings.methods):
-                found = scores_of(records, scope, place)
+                found = compute_scores(records, scope, place)
                 known = {name: found[name] for name in TABLED if name in found}
                 rows.append(pd.DataFrame({"draw": records.settings.draws[0], "method": label, "seed": seeds} | known))
         table = pd.concat(rows, ignore_index=True)
@@ -180,9 +181,9 @@ class Result:
         """Quantiles of all clients' own scores after the last round, a row for each method; None where rows of all clients are kept."""
         import pandas as pd
 
-        found = {label: tenths_of(self._draws, place) for place, label in enumerate(self.evidence.settings.methods)}
+        found = {label: compute_deciles(self._draws, place) for place, label in enumerate(self.evidence.settings.methods)}
         known = {label: tenths for label, tenths in found.items() if tenths is not None}
-        return pd.DataFrame.from_dict(known, orient="index", columns=list(TITLES)) if known else None
+        return pd.DataFrame.from_dict(known, orient="index", columns=list(DECILE_TITLES)) if known else None
 
     @property
     def measure(self) -> Measure:
@@ -192,14 +193,14 @@ class Result:
     @property
     def told(self) -> list[str]:
         """What a reader of the scores must know beside them."""
-        found = (told for records, _ in self._draws for told in (honest_only(records), sampled_only(records)))
+        found = (told for records, _ in self._draws for told in (describe_malicious(records), describe_sampling(records)))
         ruined = [f"{label}: {own}." for label, own in self.diverged.items()]
-        return [told for told in found if told is not None] + ruined + times_told([records for records, _ in self._draws])
+        return [told for told in found if told is not None] + ruined + describe_times([records for records, _ in self._draws])
 
     @cached_property
     def diverged(self) -> dict[str, Divergence]:
         """By method, the runs that reached the end although training diverged: their scores are of saturated models."""
-        found = {label: divergence_of(self._draws, label) for label in self.evidence.settings.methods}
+        found = {label: summarize_divergence(self._draws, label) for label in self.evidence.settings.methods}
         return {label: own for label, own in found.items() if own is not None}
 
     def as_json(self, folder: str | None) -> dict[str, Any]:
@@ -219,12 +220,12 @@ class Result:
             {**key._asdict(), "round": end.round_, "status": end.status, "reason": end.reason} for key, end in self.problems.items()
         ]
         tree = {"study": folder, "seconds": self.seconds, "setup_seconds": self.setup_seconds, "client_steps": steps, "methods": methods}
-        return dict(plain(tree | {"problems": problems}))
+        return dict(to_json_value(tree | {"problems": problems}))
 
     @cached_property
     def _draws(self) -> list[tuple[Records, Scope]]:
-        found = [records_of(self.evidence.of_draw(draw)) for draw in self.evidence.settings.draws]
-        return [(records, scope_of(records)) for records in found]
+        found = [read_records(self.evidence.select_draw(draw)) for draw in self.evidence.settings.draws]
+        return [(records, find_scope(records)) for records in found]
 
     def _per_round(self, costs: tuple[str, ...]) -> "pd.Series[float]":
         """The mean over rounds and lanes of what a round costs each method."""
@@ -237,3 +238,50 @@ class Result:
         methods = self.evidence.settings.methods
         means = [float(metrics.mean(np.concatenate([table[i].ravel() for table in tables]))) for i in range(len(methods))]
         return pd.Series(means, index=pd.CategoricalIndex(methods, categories=list(methods)), dtype=float)
+
+
+MAX_REASONS = 5  # reasons named in the message
+
+
+class NothingFinishedError(RuntimeError):
+    """No lane of a study reached the end. `result` is what there is all the same: the rounds before, and every reason; of a comparison,
+    that of its first federation, and `comparison` is the whole."""
+
+    def __init__(self, result: Result, comparison: Comparison | None = None) -> None:
+        self.result, self.comparison = result, comparison
+        super().__init__(
+            " ".join(map(describe_failures, list_results(comparison))) if comparison is not None else describe_failures(result)
+        )
+
+
+def check_finished(result: Result) -> Result:
+    """The result, if at least one lane is as it should be."""
+    if has_no_finished_run(result):
+        raise NothingFinishedError(result)
+    return result
+
+
+def check_comparison_finished(comparison: Comparison) -> Comparison:
+    """The comparison, if at least one lane of any federation is as it should be."""
+    results = list_results(comparison)
+    if results and all(map(has_no_finished_run, results)):
+        raise NothingFinishedError(results[0], comparison)
+    return comparison
+
+
+def list_results(comparison: Comparison) -> list[Result]:
+    """The studies of a comparison, each with all its draws."""
+    return [Result(findings.evidence) for findings in comparison.federations]
+
+
+def has_no_finished_run(result: Result) -> bool:
+    """Whether every lane ended early. A study that ran out of time has lanes that can go on."""
+    ends = result.evidence.ends()
+    return bool(ends) and len(result.problems) == len(ends)
+
+
+def describe_failures(result: Result) -> str:
+    """What is told of such a study: how many lanes, and why they ended, each reason once."""
+    reasons = list(dict.fromkeys(f"{key.method}, {end}" for key, end in result.problems.items()))
+    more = f"; and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""
+    return f"None of {len(result.problems)} runs reached the end: {'; '.join(reasons[:MAX_REASONS])}{more}."

@@ -11,51 +11,43 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.analysis.roles import check_groups, own_facts
-from coterie.core.attacks import attack_of
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
+from coterie.analysis.roles import check_groups, collect_facts
 from coterie.core.local import Local
-from coterie.core.method import Method
+from coterie.core.method import Method, Problem
 from coterie.core.model import MakeModule
 from coterie.core.plan import Plan
-from coterie.core.problem import Problem
+from coterie.core.simulation import parse_attack
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.data.preparing.scales import scale_warning
 from coterie.data.unseen import check_scored, leaving_out
+from coterie.engines.batched import make_engine
+from coterie.engines.device import get_resident_memory
 from coterie.engines.engine import Engine
-from coterie.engines.fitting import check_fit
-from coterie.engines.free_memory import held_memory
-from coterie.engines.loss import Loss, loss_named, per_sample
-from coterie.engines.make import make_engine
-from coterie.engines.world import World
+from coterie.engines.loss import Loss, get_loss, make_per_sample
+from coterie.engines.world import World, check_fit
 from coterie.evidence.reader import Evidence
-from coterie.evidence.record import LaneKey, RoundRecord
+from coterie.evidence.records import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import roster_table
-from coterie.methods.catalogue import build, spec_of
+from coterie.evidence.tables import make_roster_table
+from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import build_model
 from coterie.models.given import GivenModel, given_model
-from coterie.run.asynchrony import check_methods, check_speeds
-from coterie.run.budget import Clock
+from coterie.run.async_rounds import check_async_methods, check_speeds
 from coterie.run.callbacks import Callback
-from coterie.run.checkpoints import Checkpoints
-from coterie.run.drive import waves
-from coterie.run.execution import Execution, carried_by
-from coterie.run.finishing import finished
-from coterie.run.keeping import Keeper
-from coterie.run.lanes import Lane, lanes_of
-from coterie.run.memory import check_memory, told_of_spill
-from coterie.run.opening import Opened, Opening
-from coterie.run.options import plan_of
-from coterie.run.patience import check_stopping
-from coterie.run.progress import watchers_of
-from coterie.run.result import Carried, Result
-from coterie.run.spread.carrying import carry_elsewhere
-from coterie.run.stretches import all_ended, stretches
+from coterie.run.driver import is_wave_finished, run_segments
+from coterie.run.execution import Execution, make_plan, override_workers
+from coterie.run.lanes import Lane, check_early_stopping, make_lanes
+from coterie.run.open_study import OpenedStudy, StudyOpener
+from coterie.run.progress import make_watchers
+from coterie.run.recorder import CheckpointSchedule, Recorder
+from coterie.run.result import CompletedRun, Result, check_finished
+from coterie.run.waves import TimeLimit, check_memory, describe_spill, split_into_waves
+from coterie.run.workers.scheduler import run_on_workers
 
 GIB = 1 << 30
-MOST_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
+MAX_KEPT_ANSWERS = 1_000_000  # test samples up to which the last round's answers are kept one by one: an eighth of a megabyte a lane
 
 
 @dataclass(frozen=True)
@@ -76,11 +68,11 @@ class Study:
     notices: tuple[str, ...] = ()  # what the user should know of before it runs
 
     def __post_init__(self) -> None:
-        check_methods(self.settings.plan, self.settings.methods, self.methods)
+        check_async_methods(self.settings.plan, self.settings.methods, self.methods)
         for problem in self.problems.values():
             clients = len(problem.roster_at(self.settings.plan.rounds))
             check_groups(self.settings.methods, self.methods, clients, self.settings.plan.cohort)
-        facts = {**self.settings.facts, **own_facts(self.settings.methods, self.methods)}
+        facts = {**self.settings.facts, **collect_facts(self.settings.methods, self.methods)}
         object.__setattr__(self, "settings", replace(self.settings, facts=facts))
 
     @classmethod
@@ -99,11 +91,11 @@ class Study:
         made = tuple(methods) if methods is not None else tuple(build(spec) for spec in settings.methods)
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
         federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
-        attack = attack_of(settings.plan.attack)
+        attack = parse_attack(settings.plan.attack)
         if loss is not None and settings.plan.loss != "usual":
             raise UserError(f"The loss is said twice: {settings.plan.loss!r} in the plan, and one of your own; say it in one place.")
         losses = {
-            draw: loss_named(settings.plan.loss, each.task) if loss is None else per_sample(loss) for draw, each in federations.items()
+            draw: get_loss(settings.plan.loss, each.task) if loss is None else make_per_sample(loss) for draw, each in federations.items()
         }
         worlds = {draw: World.of(each, settings.model, losses[draw], attack, make) for draw, each in federations.items()}
         for world in worlds.values():
@@ -117,10 +109,10 @@ class Study:
             settings,
             problems={draw: world.problem for draw, world in worlds.items()},
             # groups are compared with the true ones of the last round
-            rosters={draw: roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
+            rosters={draw: make_roster_table(world.federation.at(settings.plan.rounds)) for draw, world in worlds.items()},
             methods=made,
             worlds=worlds,
-            changing=settings.plan.of_sample is not None or any(world.federation.later for world in worlds.values()),
+            changing=settings.plan.sample_size is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
             notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
         )
@@ -133,7 +125,7 @@ class Study:
         execution: Execution | None = None,
         engine: Engine | None = None,
         callbacks: Iterable[Callback] = (),
-        budget: Clock | None = None,
+        budget: TimeLimit | None = None,
     ) -> Result:
         """Run all lanes to the last round. With `out`, everything is on disk as it goes, and `resume` goes on where that ended.
 
@@ -144,13 +136,13 @@ class Study:
         check_speeds(self.settings.plan, self.problems.values())
         validation = all(problem.validation for problem in self.problems.values())
         drifts = any(world.federation.later for world in self.worlds.values()) if self.worlds else self.changing
-        check_stopping(self.settings.plan, self.settings.data, validation=validation, changing=drifts)
+        check_early_stopping(self.settings.plan, self.settings.data, validation=validation, changing=drifts)
         for watcher in watchers:
             for sentence in self.notices:
                 watcher.on_notice(sentence)
         if out is None:
             return self._carry_out(None, execution.settled(), engine, watchers, budget)
-        opened = Opening(out, self.settings, self.rosters, self.worlds).open(execution, resume)
+        opened = StudyOpener(out, self.settings, self.rosters, self.worlds).open(execution, resume)
         with opened.writer:
             for watcher in watchers:
                 for sentence in opened.told:
@@ -158,7 +150,12 @@ class Study:
             return self._carry_out(opened, opened.execution, engine, watchers, budget)
 
     def _carry_out(
-        self, opened: Opened | None, execution: Execution, engine: Engine | None, watchers: Sequence[Callback], budget: Clock | None
+        self,
+        opened: OpenedStudy | None,
+        execution: Execution,
+        engine: Engine | None,
+        watchers: Sequence[Callback],
+        budget: TimeLimit | None,
     ) -> Result:
         began = perf_counter()
         lanes = self.lanes()
@@ -166,12 +163,12 @@ class Study:
         for lane in lanes:
             if opened is not None and lane.key in opened.lanes:
                 stood = opened.lanes[lane.key]
-                lane.go_on(stood.end, stood.state, stood.aloft)
+                lane.resume_from(stood.end, stood.state, stood.pending)
         if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
-            _remember(lanes, Evidence.open(opened.writer.folder))
-        keeper = Keeper(self, opened.writer if opened is not None else None)
-        checkpoints = Checkpoints(execution, self.settings.plan.rounds, len(lanes))
-        elsewhere = engine is None and execution.elsewhere
+            _replay_validation_scores(lanes, Evidence.open(opened.writer.folder))
+        keeper = Recorder(self, opened.writer if opened is not None else None)
+        checkpoints = CheckpointSchedule(execution, self.settings.plan.rounds, len(lanes))
+        elsewhere = engine is None and execution.is_distributed
         with nullcontext(engine) if engine is not None or elsewhere else self.engine(execution, keeper.routes) as carrier:
             setup = self.setup_seconds + perf_counter() - began
             for watcher in watchers:
@@ -179,32 +176,32 @@ class Study:
             began = perf_counter()
             try:
                 if carrier is None:
-                    carry_elsewhere(self, lanes, execution, checkpoints, keeper, watchers, budget)
+                    run_on_workers(self, lanes, execution, checkpoints, keeper, watchers, budget)
                 else:
                     self._run_waves(lanes, execution, carrier, checkpoints, keeper, watchers, budget)
             finally:
                 for watcher in watchers:
                     watcher.on_end()
-        carried = Carried(self, lanes) if self.worlds else None  # of a real federation the models are with the sites
+        carried = CompletedRun(self, lanes) if self.worlds else None  # of a real federation the models are with the sites
         return Result(keeper.evidence(lanes), perf_counter() - began, setup, carried)
 
     def lanes(self) -> list[Lane]:
         """All lanes, at their beginning."""
         methods = list(zip(self.settings.methods, self.methods, strict=True))
         # who was right on the same sample is for whoever holds the data: in a simulation everybody does
-        few = all(world.federation.test.sizes.sum() <= MOST_ANSWERS for world in self.worlds.values())
+        few = all(world.federation.test.sizes.sum() <= MAX_KEPT_ANSWERS for world in self.worlds.values())
         options = {"own_seeds": self.settings.own_seeds, "keeps_answers": bool(self.worlds) and few, "real": not self.worlds}
-        return lanes_of(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
+        return make_lanes(methods, self.settings.seeds, self.problems, self.settings.plan, **options)
 
     def _run_waves(
         self,
         lanes: Sequence[Lane],
         execution: Execution,
         engine: Engine,
-        checkpoints: Checkpoints,
-        keeper: Keeper,
+        checkpoints: CheckpointSchedule,
+        keeper: Recorder,
         watchers: Sequence[Callback],
-        budget: Clock | None,
+        budget: TimeLimit | None,
     ) -> None:
         """Wave after wave, each segment by segment. A segment is written when all lanes of its wave have passed it."""
 
@@ -213,16 +210,16 @@ class Study:
                 watcher.on_round(lane, record)
 
         assert execution.memory is not None  # settled
-        pieces = list(waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.on_gpu))
-        if execution.on_gpu and (sentence := told_of_spill(pieces, held_memory(execution.device))) is not None:
+        pieces = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
+        if execution.is_on_gpu and (sentence := describe_spill(pieces, get_resident_memory(execution.device))) is not None:
             for watcher in watchers:
                 watcher.on_notice(sentence)
         for wave in pieces:
-            if all_ended(wave, self.settings.plan.rounds):
+            if is_wave_finished(wave, self.settings.plan.rounds):
                 continue
             if budget is not None and not budget.begin_wave():
                 break
-            for done in stretches(wave, engine, checkpoints, watch, partial(keeper.announce, checkpoints, wave, watchers)):
+            for done in run_segments(wave, engine, checkpoints, watch, partial(keeper.announce, checkpoints, wave, watchers)):
                 keeper.keep(wave, done.before, done.records, done.routes)
                 if budget is not None and budget.over:
                     break
@@ -235,12 +232,12 @@ class Study:
         return engine
 
 
-def _remember(lanes: Sequence[Lane], evidence: Evidence) -> None:
+def _replay_validation_scores(lanes: Sequence[Lane], evidence: Evidence) -> None:
     """Let lanes that go on know the validation scores that they had, by which they may stop early."""
     by_key = {lane.key: lane for lane in lanes}
     rounds = evidence.frame("rounds", ["validation"]).sort_values("round", kind="stable")
     for draw, method, seed, round_, score in rounds[["draw", "method", "seed", "round", "validation"]].itertuples(index=False):
-        if evidence.settings.plan.evaluates_anyway(round_):
+        if evidence.settings.plan.is_evaluated_anyway(round_):
             by_key[LaneKey(int(draw), str(method), int(seed))].patience.seen(int(round_), float(score))
 
 
@@ -283,7 +280,7 @@ def study(
     settings |= {"loss": loss} if isinstance(loss, str) else {}
     own_loss = None if isinstance(loss, str) else loss
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
-    labels = tuple(m if isinstance(m, str) else spec_of(m) for m in chosen)
+    labels = tuple(m if isinstance(m, str) else get_spec(m) for m in chosen)
     data = data if unseen is None else leaving_out(data, unseen)
     federation = data if isinstance(data, Federation) else None
     named, make = given_model(model)
@@ -293,14 +290,14 @@ def study(
         model=named,
         seeds=tuple(seeds),
         draws=(federation.data_seed if federation is not None else data_seed,),
-        plan=plan_of(settings, plan, local),
+        plan=make_plan(settings, plan, local),
     )
-    watchers = watchers_of(callbacks)
+    watchers = make_watchers(callbacks)
     ready = Study.prepare(
         whole, data_dir=Path(data_dir) if data_dir else None, federation=federation, methods=made, loss=own_loss, make=make
     )
     if not watchers:  # who are told otherwise
         for sentence in ready.notices:
             warnings.warn(sentence, stacklevel=2)
-    carried = carried_by(execution or Execution(), workers=workers, ray=ray)
-    return finished(ready.run(out=Path(out) if out else None, resume=resume, execution=carried, callbacks=watchers))
+    carried = override_workers(execution or Execution(), workers=workers, ray=ray)
+    return check_finished(ready.run(out=Path(out) if out else None, resume=resume, execution=carried, callbacks=watchers))

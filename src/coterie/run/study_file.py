@@ -13,31 +13,30 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.trust import check_cluster, check_trust
+from coterie.core.specs import check_cluster, check_trust
 from coterie.data.taking_part import check_unseen
 from coterie.data.unseen import spec_with_unseen
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.run.execution import Execution
-from coterie.run.options import LOCAL, PLAN, defaults, execution_with, plan_with, without_zero
+from coterie.run.execution import LOCAL_SETTINGS, PLAN_SETTINGS, Execution, get_defaults, override_execution, override_plan, replace_zeros
 
 
-class _Strict(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def _keys(kind: type[Plan] | type[Local] | type[Execution]) -> dict[str, Any]:
+def _make_fields(kind: type[Plan] | type[Local] | type[Execution]) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {name: (hints[name], default) for name, default in defaults(kind).items()}
+    return {name: (hints[name], default) for name, default in get_defaults(kind).items()}
 
 
-LocalTable: type[BaseModel] = create_model("LocalTable", __base__=_Strict, **_keys(Local))
-ExecutionTable: type[BaseModel] = create_model("ExecutionTable", __base__=_Strict, **_keys(Execution))
+LocalTable: type[BaseModel] = create_model("LocalTable", __base__=_StrictModel, **_make_fields(Local))
+ExecutionTable: type[BaseModel] = create_model("ExecutionTable", __base__=_StrictModel, **_make_fields(Execution))
 StudyTable: type[BaseModel] = create_model(
     "StudyTable",
-    __base__=_Strict,
+    __base__=_StrictModel,
     methods=(list[str], ...),
     data=(str, ...),
     model=(str, "mclr"),
@@ -47,7 +46,7 @@ StudyTable: type[BaseModel] = create_model(
     local=(LocalTable, LocalTable()),
     execution=(ExecutionTable, ExecutionTable()),
     grid=(dict[str, list[Any]], {}),
-    **_keys(Plan),
+    **_make_fields(Plan),
 )
 
 
@@ -65,8 +64,8 @@ class FileStudy:
         """The study with what was said on the command line, which wins over the file."""
         own = {name: said[name] for name in ("data", "model", "seeds") if name in said}
         own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
-        settings = replace(self.settings, plan=plan_with(said, self.settings.plan), **own)
-        return replace(self, settings=settings, execution=execution_with(said, self.execution))
+        settings = replace(self.settings, plan=override_plan(said, self.settings.plan), **own)
+        return replace(self, settings=settings, execution=override_execution(said, self.execution))
 
     def leaving_out(self, share: float) -> "FileStudy":
         """The study with a share of clients that take no part."""
@@ -92,9 +91,9 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     except (ValueError, RecursionError) as error:
         raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
     grid = tree.get("grid", {})
-    _check(path, tree)
+    _validate(path, tree)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    studies = [study_of(path, tree, point) for point in points]
+    studies = [make_file_study(path, tree, point) for point in points]
     check_trust([study.settings.model for study in studies], f"The study file {path}", trust or other_model)
     check_trust([method for study in studies for method in study.settings.methods], f"The study file {path}", trust, "method")
     check_trust([study.settings.plan.selection for study in studies], f"The study file {path}", trust, "sampler")
@@ -102,22 +101,22 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     return studies
 
 
-def study_of(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> FileStudy:
+def make_file_study(path: Path, tree: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> FileStudy:
     """The study of a table (`path` names its file in errors) with some keys changed; ``local.lr`` names a key of a table."""
     changed: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
     for name, value in (changes or {}).items():
         table, _, key = name.rpartition(".")
         (changed.setdefault(table, {}) if table else changed)[key] = value
     try:
-        return replace(_study(_check(path, changed), changes or {}), said=frozenset(changed))
+        return replace(_build_study(_validate(path, changed), changes or {}), said=frozenset(changed))
     except UserError as error:
         sentence = str(error)
         raise error if str(path) in sentence else UserError(f"The study file {path}: {sentence}") from None
 
 
-def _study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStudy:
-    local = Local(**without_zero(Local, {name: table["local"][name] for name in LOCAL}))
-    plan = Plan(local=local, **{name: table[name] for name in PLAN})
+def _build_study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStudy:
+    local = Local(**replace_zeros(Local, {name: table["local"][name] for name in LOCAL_SETTINGS}))
+    plan = Plan(local=local, **{name: table[name] for name in PLAN_SETTINGS})
     seeds = table["seeds"]
     settings = Settings(
         methods=tuple(table["methods"]),
@@ -131,7 +130,7 @@ def _study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStudy:
     return FileStudy(name, settings, Execution(**table["execution"]), Path(table["out"]) if table["out"] else None)
 
 
-def _check(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _validate(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     """The file against its schema; the first fault becomes one sentence that names the key and the nearest right one."""
     try:
         return StudyTable.model_validate(tree).model_dump()
@@ -140,7 +139,7 @@ def _check(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
         key = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             tables: dict[str, type[BaseModel]] = {"local": LocalTable, "execution": ExecutionTable}
-            known = suggestion(str(fault["loc"][-1]), tables.get(str(fault["loc"][0]), StudyTable).model_fields)
+            known = suggest_names(str(fault["loc"][-1]), tables.get(str(fault["loc"][0]), StudyTable).model_fields)
             raise UserError(f"The study file {path} has an unknown key {key!r}: {known}") from None
         if fault["type"] == "missing":
             raise UserError(f"The study file {path} lacks the key {key!r}: add it.") from None

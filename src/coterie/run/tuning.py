@@ -10,30 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.divergence import diverged
-from coterie.analysis.reading import records_of
-from coterie.analysis.records import Records, checked
-from coterie.analysis.scores import curve_scores
+from coterie._util.errors import UserError
+from coterie.analysis.findings import find_diverged
+from coterie.analysis.record_reader import read_records
+from coterie.analysis.records import Records, require_complete
+from coterie.analysis.scores import score_curves
 from coterie.core.arrays import Doubles
-from coterie.core.errors import UserError
 from coterie.core.method import Method
 from coterie.core.specs import Spec, parse, parse_path, split_at
 from coterie.data.catalogue import describe_data
 from coterie.evidence.reader import Evidence
-from coterie.methods.at_rate import AtRate
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.rate_override import RateOverride
 
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
-EXTENSIONS = 2  # times that a grid is widened on each side where a method's best rate is its edge
-SLACK = 1e-6  # rates that differ by less are the same: 10 * 0.03 is not 0.3
-SHARE = 0.1  # of each client's samples, for validation, where the spec does not say
+RATE_GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
+MAX_EXTENSIONS = 2  # times that a grid is widened on each side where a method's best rate is its edge
+TOLERANCE = 1e-6  # rates that differ by less are the same: 10 * 0.03 is not 0.3
+VALIDATION_SHARE = 0.1  # of each client's samples, for validation, where the spec does not say
 
-Labelled = tuple[str, Method[Any]]  # a label and the method it names
+LabelledMethod = tuple[str, Method[Any]]  # a label and the method it names
 Rates = Sequence[float] | Mapping[str, Sequence[float]]  # of all methods, or of each by label
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedRate:
     """What tuning found for one method, and what it cost."""
 
     rates: tuple[float, ...]
@@ -44,7 +44,7 @@ class Tuned:
     passes: float
 
 
-def with_validation(data: str) -> str:
+def add_validation(data: str) -> str:
     """The data spec with validation parts: as written where it has them, else a tenth of each client's samples.
 
     They are held back by the step that makes the clients: the first that can; for a source whose samples have owners, `natural`.
@@ -58,35 +58,35 @@ def with_validation(data: str) -> str:
     if place is None:
         if len(steps) > 1 or entries[0].kind == "federation":
             raise UserError(f"--tune needs clients' validation parts, and {data!r} cannot hold samples back: leave --tune away.")
-        return f"{data}/{Spec('natural', (), {'validation': SHARE})}"
+        return f"{data}/{Spec('natural', (), {'validation': VALIDATION_SHARE})}"
     step, entry = steps[place], entries[place]
     given = dict(zip(entry.settings, step.args, strict=False)) | dict(step.kwargs)
-    if given.get("validation", SHARE) == 0:
+    if given.get("validation", VALIDATION_SHARE) == 0:
         raise UserError(f"--tune needs clients' validation parts, and {data!r} says validation=0: give a share such as 0.1.")
     if "validation" not in given:
-        steps[place] = Spec(step.name, step.args, {**step.kwargs, "validation": SHARE})
+        steps[place] = Spec(step.name, step.args, {**step.kwargs, "validation": VALIDATION_SHARE})
     return "/".join(map(str, steps))
 
 
-def grid_of(entries: Sequence[Labelled], rates: Rates) -> list[Labelled]:
+def make_grid(entries: Sequence[LabelledMethod], rates: Rates) -> list[LabelledMethod]:
     """Every method at every rate, method by method."""
-    return [at_rate(entry, rate) for entry in entries for rate in _rates_of(rates, entry[0])]
+    return [set_rate(entry, rate) for entry in entries for rate in _get_rates(rates, entry[0])]
 
 
-def at_rate(entry: Labelled, rate: float) -> Labelled:
+def set_rate(entry: LabelledMethod, rate: float) -> LabelledMethod:
     """A method at a learning rate of its own."""
     label, method = entry
-    return f"{label}+{Spec('rate', (), {'lr': float(rate)})}", AtRate(method=method, lr=float(rate))
+    return f"{label}+{Spec('rate', (), {'lr': float(rate)})}", RateOverride(method=method, lr=float(rate))
 
 
-def stored_rates(methods: Sequence[str], label: str) -> set[float]:
+def parse_stored_rates(methods: Sequence[str], label: str) -> set[float]:
     """The rates at which a method is among those of a grid."""
     pieces = [split_at(method, "+") for method in methods]
     own = [parse(last) for *rest, last in pieces if "+".join(rest) == label]
     return {float(spec.kwargs["lr"]) for spec in own if spec.name == "rate" and "lr" in spec.kwargs}
 
 
-def wider_rate(rates: Sequence[float], upwards: bool) -> float:
+def extend_rate(rates: Sequence[float], upwards: bool) -> float:
     """The next rate beyond a grid: its own steps, one power of ten further; of a grid within a power of ten, its last step once more.
 
     >>> wider_rate((0.003, 0.01, 0.03, 0.1, 0.3), upwards=True), wider_rate((0.003, 0.01, 0.03, 0.1, 0.3), upwards=False)
@@ -95,75 +95,77 @@ def wider_rate(rates: Sequence[float], upwards: bool) -> float:
     0.8
     """
     ordered = sorted(rates)
-    if ordered[-1] < 10 * ordered[0] * (1 - SLACK):
+    if ordered[-1] < 10 * ordered[0] * (1 - TOLERANCE):
         edge, inner = (ordered[-1], ordered[-2]) if upwards else (ordered[0], ordered[1])
         return float(f"{edge * edge / inner:.6g}")
     if upwards:
-        return float(f"{min(10 * rate for rate in ordered if 10 * rate > ordered[-1] * (1 + SLACK)):.6g}")
-    return float(f"{max(rate / 10 for rate in ordered if rate / 10 < ordered[0] * (1 - SLACK)):.6g}")
+        return float(f"{min(10 * rate for rate in ordered if 10 * rate > ordered[-1] * (1 + TOLERANCE)):.6g}")
+    return float(f"{max(rate / 10 for rate in ordered if rate / 10 < ordered[0] * (1 - TOLERANCE)):.6g}")
 
 
-def wider_grids(evidence: Evidence, entries: Sequence[Labelled], rates: Rates, grid: Sequence[float], extensions: int) -> dict[str, float]:
+def extend_grids(
+    evidence: Evidence, entries: Sequence[LabelledMethod], rates: Rates, grid: Sequence[float], extensions: int
+) -> dict[str, float]:
     """By method whose best rate is the edge of its grid, the rate to try next; each side is widened at most so many times.
 
     A method that diverges at every rate is tried at lower ones.
     """
-    means, found = validation_of(evidence, entries, rates), {}
+    means, found = compute_validation_scores(evidence, entries, rates), {}
     for label, _ in entries:
-        own, tried = means[label], _rates_of(rates, label)
+        own, tried = means[label], _get_rates(rates, label)
         if len(grid) < 2:
             continue
         upwards = bool(np.isfinite(own).any()) and int(np.nanargmax(own)) == len(tried) - 1
         added = sum(rate > max(grid) if upwards else rate < min(grid) for rate in tried)
-        if added < extensions and (not np.isfinite(own).any() or _at_edge(own)):
-            found[label] = wider_rate(tried, upwards)
+        if added < extensions and (not np.isfinite(own).any() or _is_at_edge(own)):
+            found[label] = extend_rate(tried, upwards)
     return found
 
 
-def choose_rates(evidence: Evidence, entries: Sequence[Labelled], rates: Rates) -> dict[str, Tuned]:
+def choose_rates(evidence: Evidence, entries: Sequence[LabelledMethod], rates: Rates) -> dict[str, TunedRate]:
     """The best rate for each method, from the evidence of the grid: the same rates for all, or each method's own."""
-    means, records = validation_of(evidence, entries, rates), records_of(evidence)
-    return {label: _choose(label, means[label], _rates_of(rates, label), records) for label, _ in entries}
+    means, records = compute_validation_scores(evidence, entries, rates), read_records(evidence)
+    return {label: _choose_rate(label, means[label], _get_rates(rates, label), records) for label, _ in entries}
 
 
-def validation_of(evidence: Evidence, entries: Sequence[Labelled], rates: Rates) -> dict[str, Doubles]:
+def compute_validation_scores(evidence: Evidence, entries: Sequence[LabelledMethod], rates: Rates) -> dict[str, Doubles]:
     """By method, the mean validation score at each of its rates, ascending; nan where a run did not reach the end, or diverged all the
     same (unless all rates did)."""
-    records = checked(records_of(evidence))
+    records = require_complete(read_records(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
         raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
-    table = np.stack([curve_scores(curves)["last10"] for curves in records.validation]).mean(axis=1)  # (methods,) nan where any diverged
-    ruined = np.asarray(diverged(records, len(records.rounds) - 1).any(axis=1))
+    table = np.stack([score_curves(curves)["last10"] for curves in records.validation]).mean(axis=1)  # (methods,) nan where any diverged
+    ruined = np.asarray(find_diverged(records, len(records.rounds) - 1).any(axis=1))
     found = {}
     for label, _ in entries:
-        places = [records.place(at_rate((label, FedAvg()), rate)[0]) for rate in _rates_of(rates, label)]
+        places = [records.place(set_rate((label, FedAvg()), rate)[0]) for rate in _get_rates(rates, label)]
         good = np.where(ruined[places], np.nan, table[places])
         found[label] = good if np.isfinite(good).any() else table[places]
     return found
 
 
-def _rates_of(rates: Rates, label: str) -> list[float]:
+def _get_rates(rates: Rates, label: str) -> list[float]:
     return sorted(map(float, rates[label] if isinstance(rates, Mapping) else rates))
 
 
-def _at_edge(means: Doubles) -> bool:
+def _is_at_edge(means: Doubles) -> bool:
     """Whether the best of some rates is the lowest or highest; not where its neighbour does as well."""
     best = int(np.nanargmax(means))
     inner = 1 if best == 0 else len(means) - 2
     return len(means) > 1 and best in (0, len(means) - 1) and means[inner] != means[best]
 
 
-def _choose(label: str, means: Doubles, rates: Sequence[float], records: Records) -> Tuned:
+def _choose_rate(label: str, means: Doubles, rates: Sequence[float], records: Records) -> TunedRate:
     if not np.isfinite(means).any():
         raise UserError(f"{label!r} diverged at every rate of the grid ({', '.join(f'{rate:g}' for rate in rates)}): try lower ones.")
     best = int(np.nanargmax(means))  # of equals the first
-    own = [records.place(at_rate((label, FedAvg()), rate)[0]) for rate in rates]
+    own = [records.place(set_rate((label, FedAvg()), rate)[0]) for rate in rates]
     costs = {name: float(np.nansum(records.costs[name][own])) for name in ("bytes_up", "bytes_down", "passes")}
-    return Tuned(
+    return TunedRate(
         tuple(rates),
         tuple(float(value) if np.isfinite(value) else None for value in means),
         rates[best],
-        _at_edge(means),
+        _is_at_edge(means),
         costs["bytes_up"] + costs["bytes_down"],
         costs["passes"],
     )

@@ -1,49 +1,63 @@
 """Statistics of paired studies; SciPy does the maths, this says which test, on what, and what the odd cases mean."""
 
-from coterie.statistics.equivalence import Equivalence, equivalence
-from coterie.statistics.intervals import Interval
-from coterie.statistics.judgement import Judgement, Weighed, corrected, judge, weighed
-from coterie.statistics.over_clients import Hits, over_test
-from coterie.statistics.over_draws import over_draws
-from coterie.statistics.over_seeds import over_seeds
-from coterie.statistics.paired import LEVEL, Paired, holm, interval, paired, t_bands
-from coterie.statistics.ranking import Ranking, critical_difference, ranking
-from coterie.statistics.rounds import RoundTests, in_at_least, round_tests
-from coterie.statistics.sources import Sources, sources_of
-from coterie.statistics.spread import Spread, spread_of
-from coterie.statistics.trend import rises
-from coterie.statistics.worse_off import WorseOff, worse_off
+from coterie.statistics.clients import Hits, WorseOff, compute_test_interval, find_worse_off
+from coterie.statistics.intervals import Interval, compute_draw_interval, compute_seed_interval
+from coterie.statistics.judgement import (
+    ClaimTests,
+    Equivalence,
+    Judgement,
+    Sources,
+    check_equivalence,
+    compute_claim_tests,
+    compute_sources,
+    correct_claims,
+    judge,
+)
+from coterie.statistics.paired import (
+    LEVEL,
+    PairedTest,
+    RoundTests,
+    compare_pairs,
+    compare_rounds,
+    compute_interval,
+    compute_partial_conjunction,
+    compute_t_bands,
+    compute_trends,
+    correct_holm,
+)
+from coterie.statistics.ranking import Ranking, compute_critical_difference, rank_methods
+from coterie.statistics.variance_components import VarianceComponents, estimate_variance_components
 
 __all__ = [
     "LEVEL",
+    "ClaimTests",
     "Equivalence",
     "Hits",
     "Interval",
     "Judgement",
-    "Paired",
+    "PairedTest",
     "Ranking",
     "RoundTests",
     "Sources",
-    "Spread",
-    "Weighed",
+    "VarianceComponents",
     "WorseOff",
-    "corrected",
-    "critical_difference",
-    "equivalence",
-    "holm",
-    "in_at_least",
-    "interval",
+    "check_equivalence",
+    "compare_pairs",
+    "compare_rounds",
+    "compute_claim_tests",
+    "compute_critical_difference",
+    "compute_draw_interval",
+    "compute_interval",
+    "compute_partial_conjunction",
+    "compute_seed_interval",
+    "compute_sources",
+    "compute_t_bands",
+    "compute_test_interval",
+    "compute_trends",
+    "correct_claims",
+    "correct_holm",
+    "estimate_variance_components",
+    "find_worse_off",
     "judge",
-    "over_draws",
-    "over_seeds",
-    "over_test",
-    "paired",
-    "ranking",
-    "rises",
-    "round_tests",
-    "sources_of",
-    "spread_of",
-    "t_bands",
-    "weighed",
-    "worse_off",
+    "rank_methods",
 ]

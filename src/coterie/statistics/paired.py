@@ -1,11 +1,14 @@
-"""Two methods over the same seeds: one-sided tests, effect sizes, an interval, and the correction for testing several methods.
+"""Two methods over the same seeds: one-sided tests, effect sizes, intervals, Holm's correction; tests by round, and trends.
 
 The seeds are pairs (same initial model, cohorts and batches), so everything is made of one difference a seed. Defined cases:
 
 - a pair in which either run has no score (it diverged) is nan; it is left out and counted in `missing`;
-- fewer than two pairs cannot be tested: p-values and interval are nan, and the caller has to say so;
-- zero differences say nothing about a direction: Wilcoxon's test leaves them out; where all are zero, p is 1 and the effects are 0;
+- fewer than two pairs cannot be tested: p-values and interval are nan, and the caller has to report it;
+- zero differences carry no direction: Wilcoxon's test leaves them out; where all are zero, p is 1 and the effects are 0;
 - equal differences have no spread: the t test and Cohen's d are nan, Wilcoxon's test still holds.
+
+Round by round (FedSim, Figure 5), each round is tested by itself. A trend over ordered points is one number a run: the change over the whole
+range along its least-squares line; these are differences like any others.
 """
 
 from collections.abc import Sequence
@@ -15,19 +18,29 @@ from math import nan
 import numpy as np
 from scipy import stats
 
-from coterie.core.arrays import Array, Doubles
-from coterie.core.rng import generator, key
+from coterie.core.arrays import Array, Bools, Doubles, Ints
+from coterie.core.rng import make_generator, make_key
 
 LEVEL = 0.05
+
+
 CONFIDENCE = 0.95
+
+
 FEW = 20  # values below which Student's interval is used: of 10 normal ones, the bootstrap's 95 % hold the mean 90 times in 100
+
+
 RESAMPLES = 9999
+
+
 EXACT = 13  # differences up to which all 2**n signs are tried when some are tied
+
+
 DIGITS = 12  # differences of accuracies that agree to these are ties: the rest is rounding
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedTest:
     """One method minus another over the same seeds; the alternative of both tests is that the first is better."""
 
     n: int  # pairs compared
@@ -54,32 +67,32 @@ class Paired:
         return 2.0**-self.n
 
 
-def paired(differences: Array) -> Paired:
+def compare_pairs(differences: Array) -> PairedTest:
     """Everything about one difference a seed, in the order of the seeds."""
     given = np.asarray(differences, dtype=np.float64)
     values = np.round(given[np.isfinite(given)], DIGITS)
     n = len(values)
-    low, high = interval(values)
+    low, high = compute_interval(values)
     sd = float(values.std(ddof=1)) if n >= 2 else nan
     mean = float(values.mean()) if n else nan
-    return Paired(
+    return PairedTest(
         n,
         len(given) - n,
         mean,
         sd,
         low,
         high,
-        wilcoxon_p(values),
-        t_p(values),
-        _cohen(mean, sd),
-        _rank_biserial(values),
+        compute_wilcoxon_p(values),
+        compute_t_p(values),
+        _compute_cohen_d(mean, sd),
+        _compute_rank_biserial(values),
         int((values > 0).sum()),
         int((values == 0).sum()),
         int((values < 0).sum()),
     )
 
 
-def wilcoxon_p(values: Doubles) -> float:
+def compute_wilcoxon_p(values: Doubles) -> float:
     """Wilcoxon's signed-rank test, one-sided: exact where that can be had, else the normal approximation with the variance for ties."""
     moved = values[values != 0]
     if len(values) < 2:
@@ -87,11 +100,11 @@ def wilcoxon_p(values: Doubles) -> float:
     if not len(moved):
         return 1.0
     if len(moved) <= EXACT and len(np.unique(np.abs(moved))) < len(moved):
-        return _exact_p(moved)
+        return _compute_exact_p(moved)
     return float(stats.wilcoxon(moved, alternative="greater").pvalue)
 
 
-def _exact_p(moved: Doubles) -> float:
+def _compute_exact_p(moved: Doubles) -> float:
     """Wilcoxon's p with ties: the share of all signs whose rank sum is as high. SciPy's permutation test finds the same in 1000 x the time,
     too long for a test in every round."""
     ranks = stats.rankdata(np.abs(moved))
@@ -99,35 +112,40 @@ def _exact_p(moved: Doubles) -> float:
     return float(np.mean(positive @ ranks >= ranks[moved > 0].sum()))  # ranks are halves: sums are exact
 
 
-def t_p(values: Doubles) -> float:
+def compute_t_p(values: Doubles) -> float:
     """The paired t test, one-sided."""
     if len(values) < 2:
         return nan
     if not values.any():
         return 1.0
-    if _equal(values):
+    if _is_constant(values):
         return nan
     return float(stats.ttest_1samp(values, 0.0, alternative="greater").pvalue)
 
 
-def interval(values: Doubles, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def compute_interval(values: Doubles, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of the mean: bias-corrected and accelerated bootstrap; with few values, where that is too narrow, Student's."""
     values = values[np.isfinite(values)]
     n = len(values)
     if n < 2:
         return nan, nan
-    if _equal(values):
+    if _is_constant(values):
         return float(values[0]), float(values[0])
     if n < FEW:
         half = float(stats.t.ppf(0.5 + confidence / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
         return float(values.mean()) - half, float(values.mean()) + half
     found = stats.bootstrap(
-        (values,), np.mean, confidence_level=confidence, n_resamples=RESAMPLES, method="BCa", rng=generator(key(0, "bootstrap", n))
+        (values,),
+        np.mean,
+        confidence_level=confidence,
+        n_resamples=RESAMPLES,
+        method="BCa",
+        rng=make_generator(make_key(0, "bootstrap", n)),
     ).confidence_interval
     return float(found.low), float(found.high)
 
 
-def t_bands(values: Doubles, axis: int = 0, confidence: float = CONFIDENCE) -> tuple[Doubles, Doubles, Doubles]:
+def compute_t_bands(values: Doubles, axis: int = 0, confidence: float = CONFIDENCE) -> tuple[Doubles, Doubles, Doubles]:
     """Mean, low and high along an axis of seeds for whole curves at once; nan where fewer than two values are defined."""
     n = np.isfinite(values).sum(axis)
     filled = np.where(np.isfinite(values), values, 0.0)
@@ -140,7 +158,7 @@ def t_bands(values: Doubles, axis: int = 0, confidence: float = CONFIDENCE) -> t
     return mean, mean - half, mean + half
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def correct_holm(p_values: Sequence[float]) -> list[float]:
     """Holm (1979): p-values corrected for having tested all of them; those that are nan were no tests and do not count.
 
     The i-th smallest of m is multiplied by m - i + 1; a corrected value is never below that of a smaller p, nor above 1.
@@ -153,13 +171,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _cohen(mean: float, sd: float) -> float:
+def _compute_cohen_d(mean: float, sd: float) -> float:
     if mean == 0:
         return 0.0
     return mean / sd if sd > 10.0**-DIGITS else nan  # equal differences: rounding leaves a spread of nothing
 
 
-def _rank_biserial(values: Doubles) -> float:
+def _compute_rank_biserial(values: Doubles) -> float:
     moved = values[values != 0]
     if not len(moved):
         return 0.0 if len(values) else nan
@@ -167,5 +185,68 @@ def _rank_biserial(values: Doubles) -> float:
     return float((ranks * np.sign(moved)).sum() / ranks.sum())
 
 
-def _equal(values: Doubles) -> bool:
+def _is_constant(values: Doubles) -> bool:
     return bool(np.ptp(values) <= 10.0**-DIGITS)
+
+
+@dataclass(frozen=True)
+class RoundTests:
+    """One-sided tests of each round by itself, uncorrected, as the paper makes them."""
+
+    rounds: Ints  # (R,)
+    mean: Doubles  # (R,) mean difference
+    wilcoxon_p: Doubles  # (R,)
+    t_p: Doubles  # (R,)
+
+    @property
+    def significant(self) -> Bools:
+        return np.asarray(self.wilcoxon_p < LEVEL)  # nan, which cannot be tested, is not significant
+
+    @property
+    def share(self) -> float:
+        """The share of the rounds in which the method is significantly better."""
+        return float(self.significant.mean()) if len(self.rounds) else float("nan")
+
+    @property
+    def grey(self) -> list[tuple[int, int]]:
+        """The first and last round of each stretch without significance: the grey bands of the figure."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~self.significant, [False]]).astype(int)))
+        return [(int(self.rounds[a]), int(self.rounds[b - 1])) for a, b in edges.reshape(-1, 2)]
+
+
+def compare_rounds(differences: Doubles, rounds: Ints) -> RoundTests:
+    """Tests of (seeds, rounds) differences, each round over its seeds."""
+    columns = [np.round(column[np.isfinite(column)], DIGITS) for column in differences.T]
+    return RoundTests(
+        rounds,
+        np.array([column.mean() if len(column) else np.nan for column in columns]),
+        np.array([compute_wilcoxon_p(column) for column in columns]),
+        np.array([compute_t_p(column) for column in columns]),
+    )
+
+
+def compute_partial_conjunction(p_values: Doubles, count: int) -> float:
+    """p that at least `count` of these hypotheses are false: the partial conjunction of Benjamini and Heller (2008).
+
+    Whatever depends on what: with all but count - 1 of them true, the count-th smallest p is at best the least of as many as are left.
+    One that could not be tested (nan) has p = 1.
+    """
+    ordered = np.sort(np.where(np.isfinite(p_values), p_values, 1.0))
+    if not 1 <= count <= len(ordered):
+        raise ValueError("the count is from 1 to the number of tests")
+    return float(min((len(ordered) - count + 1) * ordered[count - 1], 1.0))
+
+
+def compute_trends(values: Doubles, points: Sequence[float] | None = None) -> Doubles:
+    """(...) the change over the range of each run of values (K, ...) at K ordered points, 0, 1, ... unless given; nan with a point missing.
+
+    The slope is a contrast of the values: sum (x - mean) y / sum (x - mean)^2. With three points at equal distance the change is that
+    between the ends.
+    """
+    at = np.arange(len(values), dtype=np.float64) if points is None else np.asarray(points, dtype=np.float64)
+    if len(at) != len(values) or len(at) < 2 or not (np.diff(at) > 0).all():
+        raise ValueError("a trend needs two or more points in rising order, one for each row of values")
+    off = at - at.mean()
+    numbers = np.asarray(values, dtype=np.float64)
+    # The contrast sums to zero, so the first value may be taken off: a run of equal values then has no change, not one of rounding.
+    return np.asarray(np.tensordot(off / (off**2).sum() * (at[-1] - at[0]), numbers - numbers[0], axes=1))

@@ -37,7 +37,7 @@ class Ranking:
         return [tuple(self.methods[i] for i in order[a : b + 1]) for a, b in spans]
 
 
-def ranking(scores: Doubles, methods: Sequence[str], level: float = LEVEL) -> Ranking | None:
+def rank_methods(scores: Doubles, methods: Sequence[str], level: float = LEVEL) -> Ranking | None:
     """The ranking from (federations, methods) scores; None for fewer than two federations or three methods, which cannot be tested.
 
     A method without a score in a federation (every run diverged) is ranked last there.
@@ -51,10 +51,12 @@ def ranking(scores: Doubles, methods: Sequence[str], level: float = LEVEL) -> Ra
         statistic, p = 0.0, 1.0
     else:
         statistic, p = map(float, stats.friedmanchisquare(*ranks.T))
-    return Ranking(tuple(methods), blocks, tuple(map(float, ranks.mean(axis=0))), statistic, p, critical_difference(k, blocks, level))
+    return Ranking(
+        tuple(methods), blocks, tuple(map(float, ranks.mean(axis=0))), statistic, p, compute_critical_difference(k, blocks, level)
+    )
 
 
-def critical_difference(methods: int, federations: int, level: float = LEVEL) -> float:
+def compute_critical_difference(methods: int, federations: int, level: float = LEVEL) -> float:
     """Nemenyi's: q / sqrt(2) * sqrt(k (k + 1) / (6 N)), q the studentised range of k means with infinite degrees of freedom."""
     q = float(stats.studentized_range.ppf(1 - level, methods, np.inf))
     return float(q / np.sqrt(2) * np.sqrt(methods * (methods + 1) / (6 * federations)))

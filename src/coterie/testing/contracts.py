@@ -12,22 +12,34 @@ from typing import Any
 import numpy as np
 
 from coterie.core.arrays import Floats, Ids
-from coterie.core.asks import ModelAsk, Train, Trained
+from coterie.core.asks import ModelAsk, Refusal, Train, Trained
 from coterie.core.local import Local
 from coterie.core.method import Method
 from coterie.core.mixing import mix
 from coterie.core.plan import Plan
-from coterie.core.refusals import Refusal
 from coterie.core.serving import Serving
 from coterie.core.states import flatten, from_bytes, to_bytes
-from coterie.engines.engine import Stamped
+from coterie.engines.engine import StampedAsk
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING
+from coterie.evidence.records import RUNNING
 from coterie.methods.fedavg import FedAvg
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
 from coterie.testing import worlds
-from coterie.testing.play import PLAN, Altered, History, absent, as_it_is, backwards, carry, corrupt, loop, play, round_context, unmoved
+from coterie.testing.play import (
+    PLAN,
+    AlteredEngine,
+    History,
+    corrupt_reply,
+    drop_replies,
+    get_loop_engine,
+    make_round_context,
+    pass_unchanged,
+    play,
+    reverse_clients,
+    run_generator,
+    zero_updates,
+)
 
 
 @dataclass(frozen=True)
@@ -42,27 +54,27 @@ class Checked:
 
 
 @lru_cache(maxsize=4)
-def usual(method: Method[Any], rounds: int = 2) -> tuple[History, list[Stamped]]:
+def play_undisturbed(method: Method[Any], rounds: int = 2) -> tuple[History, list[StampedAsk]]:
     """An undisturbed run, with what was asked in it: many checks compare with it, so it is kept."""
-    engine = Altered(as_it_is)
+    engine = AlteredEngine(pass_unchanged)
     return play(method, engine=engine, rounds=rounds), engine.asked
 
 
-def models(state: Any) -> list[Floats]:
+def list_models(state: Any) -> list[Floats]:
     """All the models in a state, wherever it keeps them."""
     return [array for path, array in flatten(state)[0].items() if path.removesuffix(".rows").split(".")[-1] == "models"]
 
 
 def assert_finite(history: History) -> None:
     """The last state holds models, and all of them are finite."""
-    held = models(history.states[-1])
+    held = list_models(history.states[-1])
     assert held
     assert all(np.isfinite(array).all() for array in held)
 
 
-def asked_in(subject: Checked, round_: int) -> tuple[Ids, int]:
+def count_asks(subject: Checked, round_: int) -> tuple[Ids, int]:
     """The clients that a round asks, and how many questions it has for them."""
-    asks = [s.ask for s in usual(subject.make())[1] if s.round_ == round_]
+    asks = [s.ask for s in play_undisturbed(subject.make())[1] if s.round_ == round_]
     clients = np.unique(np.concatenate([ask.clients for ask in asks if isinstance(ask, ModelAsk)] or [np.zeros(0, np.int64)]))
     return clients, len(asks)
 
@@ -87,14 +99,14 @@ def check_sees_a_roster_and_replies_only(subject: Checked) -> None:
 
 def check_same_seed_same_bytes(subject: Checked) -> None:
     """A seed gives the same states to the bit, another seed others."""
-    first, again, other = usual(subject.make())[0], subject.play(), subject.play(seed=1)
+    first, again, other = play_undisturbed(subject.make())[0], subject.play(), subject.play(seed=1)
     assert first.data == again.data
     assert first.data[-1] != other.data[-1]
 
 
 def check_trains(subject: Checked) -> None:
     """Guards the other checks: two rounds that change nothing would pass most of them."""
-    history, _ = usual(subject.make())
+    history, _ = play_undisturbed(subject.make())
     assert history.data[1] != history.data[0]
     assert history.data[2] != history.data[1]
     assert_finite(history)
@@ -102,17 +114,17 @@ def check_trains(subject: Checked) -> None:
 
 def check_order_of_arrival_is_irrelevant(subject: Checked) -> None:
     """Replies that come in backwards leave the same states."""
-    assert subject.play(engine=Altered(backwards)).data == usual(subject.make())[0].data
+    assert subject.play(engine=AlteredEngine(reverse_clients)).data == play_undisturbed(subject.make())[0].data
 
 
 def check_absent_is_as_if_not_picked(subject: Checked) -> None:
     """Clients that answer nothing in a round (the start is round 0) leave what the run leaves in which they could not be picked."""
-    clients, _ = asked_in(subject, 1)
-    whole = usual(subject.make())[0].data
+    clients, _ = count_asks(subject, 1)
+    whole = play_undisturbed(subject.make())[0].data
     assert subject.play(missing=(clients[:0], (0, 1))).data == whole
     for gone in (clients[-1:], clients[::2]):
         for rounds in ((0,), (1,)):
-            silent = subject.play(engine=Altered(absent(gone, rounds)))
+            silent = subject.play(engine=AlteredEngine(drop_replies(gone, rounds)))
             unpicked = subject.play(missing=(gone, rounds))
             assert silent.data == unpicked.data, f"without {gone.tolist()} in round {rounds[0]}"
     assert silent.data != whole
@@ -120,17 +132,17 @@ def check_absent_is_as_if_not_picked(subject: Checked) -> None:
 
 def check_each_ask_may_lose_replies(subject: Checked) -> None:
     """A client may answer one ask of a round and miss the next."""
-    clients, asks = asked_in(subject, 1)
+    clients, asks = count_asks(subject, 1)
     for number in range(asks):
         for gone in (clients[:1], clients[1::2], clients):
-            assert_finite(subject.play(engine=Altered(absent(gone, (1,), number))))
+            assert_finite(subject.play(engine=AlteredEngine(drop_replies(gone, (1,), number))))
 
 
 def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
     """A round in which nobody answers changes nothing and mixes nothing."""
-    everybody = worlds.world().problem.roster.clients
+    everybody = worlds.make_world().problem.roster.clients
     for history in (
-        subject.play(engine=Altered(absent(everybody, (2,)))),
+        subject.play(engine=AlteredEngine(drop_replies(everybody, (2,)))),
         subject.play(missing=(everybody, (2,))),
     ):
         assert history.data[2] == history.data[1]
@@ -139,7 +151,7 @@ def check_empty_cohort_leaves_the_state(subject: Checked) -> None:
 
 def check_state_survives_as_bytes(subject: Checked) -> None:
     """A run that goes on from a state read back leaves the same states."""
-    whole, _ = usual(subject.make(), 3)
+    whole, _ = play_undisturbed(subject.make(), 3)
     for done in (0, 2):
         state = from_bytes(whole.data[done])
         assert to_bytes(state) == whole.data[done]
@@ -148,14 +160,14 @@ def check_state_survives_as_bytes(subject: Checked) -> None:
 
 def check_state_in_state_out(subject: Checked) -> None:
     """A round makes a new state and leaves the old one as it was: a checkpoint in another thread may still be writing it."""
-    history, _ = usual(subject.make(), 3)
+    history, _ = play_undisturbed(subject.make(), 3)
     assert [to_bytes(state) for state in history.states] == history.data
 
 
 def check_matrix_is_what_happened(subject: Checked) -> None:
     """The recorded matrix, applied to the replies and the models before, gives the models after; its rows sum to one."""
-    history, asked = usual(subject.make(), 3)
-    replies = {s.round_: loop().run([s])[0] for s in asked if isinstance(s.ask, Train)}
+    history, asked = play_undisturbed(subject.make(), 3)
+    replies = {s.round_: get_loop_engine().run([s])[0] for s in asked if isinstance(s.ask, Train)}
     for before, after, record in zip(history.states, history.states[1:], history.records[1:], strict=False):
         mixing = record.notes.mixing
         if mixing is None:
@@ -164,20 +176,20 @@ def check_matrix_is_what_happened(subject: Checked) -> None:
             np.testing.assert_allclose(mixing.replies.sum(1) + mixing.before.sum(1), 1.0, rtol=0, atol=1e-12)
             assert mixing.replies.min() >= 0
         if subject.aggregate_is_final:
-            (old,), (new,) = models(before), models(after)
+            (old,), (new,) = list_models(before), list_models(after)
             trained: Trained = replies[record.round_].of(mixing.clients)
             assert mix(mixing, trained.vectors, old).tobytes() == new.tobytes()
 
 
-def check_nonsense_is_refused(subject: Checked) -> None:
+def check_invalid_replies_are_refused(subject: Checked) -> None:
     """NaN, infinity or the wrong length: refused with a reason, and the run is the one in which the client did not answer."""
-    clients, _ = asked_in(subject, 1)
-    bad, without = int(clients[-1]), absent(clients[-1:], (1,))
+    clients, _ = count_asks(subject, 1)
+    bad, without = int(clients[-1]), drop_replies(clients[-1:], (1,))
 
-    def silent(stamped: Stamped, number: int, reply: Any) -> Any:
+    def silent(stamped: StampedAsk, number: int, reply: Any) -> Any:
         return without(stamped, number, reply) if isinstance(stamped.ask, ModelAsk) else reply
 
-    expected = subject.play(engine=Altered(silent)).data
+    expected = subject.play(engine=AlteredEngine(silent)).data
 
     def poison(value: Any, with_: float) -> Any:
         spoilt = np.array(value, dtype=np.float64)
@@ -190,7 +202,7 @@ def check_nonsense_is_refused(subject: Checked) -> None:
         (Refusal.WRONG_SHAPE, lambda v: np.append(v, 0.0)),
         (Refusal.UNREADABLE, lambda v: "nonsense"),
     ):
-        history = subject.play(engine=Altered(corrupt(bad, 1, spoil)))
+        history = subject.play(engine=AlteredEngine(corrupt_reply(bad, 1, spoil)))
         assert reason.name in [absence.why for absence in history.records[1].absences if absence.client == bad]
         assert history.records[2].absences == ()
         assert history.data == expected, reason
@@ -199,45 +211,45 @@ def check_nonsense_is_refused(subject: Checked) -> None:
 def check_odd_cohorts(subject: Checked) -> None:
     """One client, a cohort of one, identical clients, updates of zero, a world of dropouts and stragglers: defined cases."""
     everybody = replace(PLAN, cohort=None)
-    assert_finite(subject.play(world=worlds.lonely_world(), plan=everybody))
+    assert_finite(subject.play(world=worlds.make_single_client_world(), plan=everybody))
     assert_finite(subject.play(plan=replace(PLAN, cohort=1)))
-    assert_finite(subject.play(world=worlds.identical_world()))
+    assert_finite(subject.play(world=worlds.make_identical_world()))
     assert_finite(subject.play(plan=replace(PLAN, dropout=0.5, stragglers=0.5), rounds=4))
-    still = subject.play(engine=Altered(unmoved), plan=everybody)
+    still = subject.play(engine=AlteredEngine(zero_updates), plan=everybody)
     assert_finite(still)
-    for after in models(still.states[-1]):  # a method may let go of models, as `restarts` does
-        alike = [before for before in models(still.states[0]) if before.shape == after.shape]
+    for after in list_models(still.states[-1]):  # a method may let go of models, as `restarts` does
+        alike = [before for before in list_models(still.states[0]) if before.shape == after.shape]
         assert not alike or any(np.allclose(before, after, rtol=1e-6, atol=1e-6) for before in alike)
 
 
 def check_batch_norm(subject: Checked) -> None:
     """A model with statistics and counters stays valid: no running variance turns negative, whatever moves the weights."""
     plan = replace(PLAN, cohort=3, local=Local(epochs=2, batch_size=None, lr=0.1))
-    world = worlds.batch_norm_world()
+    world = worlds.make_batch_norm_world()
     history = subject.play(world=world, plan=plan, rounds=3)
     assert_finite(history)
     variance = next(s for s in world.model.layout.slices if s.name.endswith("running_var"))
-    assert all((array[:, variance.begin : variance.end] > 0).all() for array in models(history.states[-1]))
+    assert all((array[:, variance.begin : variance.end] > 0).all() for array in list_models(history.states[-1]))
 
 
 def check_serves_every_client(subject: Checked) -> None:
     """All clients, some, one, none, in any order, newcomers too; the same client gets the same model each time."""
-    state = usual(subject.make())[0].states[-1]
+    state = play_undisturbed(subject.make())[0].states[-1]
     before = to_bytes(state)
-    known = worlds.world().problem.roster.clients
-    everybody = _served(subject, state, worlds.world(), known)
+    known = worlds.make_world().problem.roster.clients
+    everybody = _serve_models(subject, state, worlds.make_world(), known)
     for clients in (np.array([1, 4]), np.array([5]), np.array([4, 0, 3]), np.zeros(0, np.int64), known):
-        some = _served(subject, state, worlds.world(), clients)
+        some = _serve_models(subject, state, worlds.make_world(), clients)
         assert all(some[client].tobytes() == everybody[client].tobytes() for client in some)
-    grown = worlds.newcomer_world()
-    _served(subject, state, grown, grown.problem.roster.clients)
-    _served(subject, state, grown, np.array([7]))
+    grown = worlds.make_newcomer_world()
+    _serve_models(subject, state, grown, grown.problem.roster.clients)
+    _serve_models(subject, state, grown, np.array([7]))
     assert to_bytes(state) == before
 
 
-def _served(subject: Checked, state: Any, world: World, clients: Ids) -> dict[int, Floats]:
+def _serve_models(subject: Checked, state: Any, world: World, clients: Ids) -> dict[int, Floats]:
     """The model each client is served; for a mixture, all the models it is made of."""
-    serving: Serving = carry(subject.make().serve(state, clients, round_context(world, round_=2)), world, round_=2)
+    serving: Serving = run_generator(subject.make().serve(state, clients, make_round_context(world, round_=2)), world, round_=2)
     assert serving.clients.tolist() == clients.tolist()
     assert serving.rows.shape == clients.shape
     low = 0 if serving.combiner is None else -1
@@ -249,43 +261,43 @@ def _served(subject: Checked, state: Any, world: World, clients: Ids) -> dict[in
 
 def check_named_models_and_groups(subject: Checked) -> None:
     """Models for the central test set have names of their own; every client has a group or none."""
-    method, state = subject.make(), usual(subject.make())[0].states[-1]
+    method, state = subject.make(), play_undisturbed(subject.make())[0].states[-1]
     named, groups = method.central(state), method.members(state)
     if named is not None:
         assert len(set(named.names)) == len(named.names) == len(named.serving.clients) == len(named.serving.rows)
         assert len(set(named.serving.clients.tolist())) == len(named.names)  # a reply holds one row a client
     if groups is not None:
-        assert len(groups) == len(worlds.world().problem.roster)
+        assert len(groups) == len(worlds.make_world().problem.roster)
         assert groups.min() >= -1
 
 
 def check_newcomers_may_join(subject: Checked) -> None:
     """The roster only grows: a round after two clients have joined works on the state of the round before."""
-    state = usual(subject.make())[0].states[1]
+    state = play_undisturbed(subject.make())[0].states[1]
     plan = replace(PLAN, cohort=None)
-    assert_finite(subject.play(world=worlds.newcomer_world(), plan=plan, rounds=3, begin=(state, 1)))
+    assert_finite(subject.play(world=worlds.make_newcomer_world(), plan=plan, rounds=3, begin=(state, 1)))
 
 
-def check_company_changes_nothing(subject: Checked) -> None:
+def check_other_lanes_change_nothing(subject: Checked) -> None:
     """A second method or a second seed in the same study leaves this one's bits alone."""
     plan = replace(PLAN, evaluate_every=1)
-    alone = _states(subject.make(), plan, others=(), seeds=(0,))
-    assert _states(subject.make(), plan, others=(FedAvg(weighting="uniform"),), seeds=(0,)) == alone
-    assert _states(subject.make(), plan, others=(), seeds=(7, 0)) == alone
-    looked_at, unseen = from_bytes(alone[-1]), usual(subject.make())[0].states[-1]
-    for a, b in zip(models(looked_at), models(unseen), strict=True):  # a method may keep what it serves with, but trains alike
+    alone = _run_states(subject.make(), plan, others=(), seeds=(0,))
+    assert _run_states(subject.make(), plan, others=(FedAvg(weighting="uniform"),), seeds=(0,)) == alone
+    assert _run_states(subject.make(), plan, others=(), seeds=(7, 0)) == alone
+    looked_at, unseen = from_bytes(alone[-1]), play_undisturbed(subject.make())[0].states[-1]
+    for a, b in zip(list_models(looked_at), list_models(unseen), strict=True):  # a method may keep what it serves with, but trains alike
         assert a.tobytes() == b.tobytes()
 
 
-def _states(method: Method[Any], plan: Plan, others: tuple[Method[Any], ...], seeds: tuple[int, ...]) -> list[bytes]:
-    lanes = lanes_of([*(("other", other) for other in others), ("subject", method)], seeds, worlds.world().problem, plan)
+def _run_states(method: Method[Any], plan: Plan, others: tuple[Method[Any], ...], seeds: tuple[int, ...]) -> list[bytes]:
+    lanes = make_lanes([*(("other", other) for other in others), ("subject", method)], seeds, worlds.make_world().problem, plan)
     data = []
 
     def watch(lane: Any, record: Any) -> None:
         if lane.label == "subject" and lane.seed == 0:
             data.append(to_bytes(lane.state))
 
-    drive(lanes, loop(), 2, watch)
+    drive(lanes, get_loop_engine(), 2, watch)
     assert all(lane.status == RUNNING for lane in lanes)
     return data
 

@@ -8,78 +8,78 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.acceptance import assemble
 from coterie.core.arrays import Ids
 from coterie.core.asks import Gradient, ModelAsk, Reply, Train
 from coterie.core.local import Local
 from coterie.core.method import Context, Method, Round, T
 from coterie.core.plan import Plan
+from coterie.core.replies import assemble
 from coterie.core.states import State, to_bytes
-from coterie.engines.engine import Engine, Stamped
+from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING, LaneKey, RoundRecord
-from coterie.run.drive import answer, drive
+from coterie.evidence.records import RUNNING, LaneKey, RoundRecord
+from coterie.run.driver import drive, run_script
 from coterie.run.lanes import Lane
 from coterie.testing import worlds
 
 # Evaluation only at the start: what a round asks is then exactly what the method asks.
 PLAN = Plan(rounds=99, evaluate_every=99, cohort=4, local=Local(epochs=2, batch_size=8, lr=0.1))
 
-Alter = Callable[[Stamped, int, Any], Any]  # (the ask, its number within the round, the reply) -> what arrives instead
+Alter = Callable[[StampedAsk, int, Any], Any]  # (the ask, its number within the round, the reply) -> what arrives instead
 
 
-def loop(world: World | None = None) -> LoopEngine:
+def get_loop_engine(world: World | None = None) -> LoopEngine:
     """The loop engine of a world, the usual one unless given; the same object each time."""
-    return _loop(world or worlds.world())
+    return _make_loop_engine(world or worlds.make_world())
 
 
 @cache
-def _loop(world: World) -> LoopEngine:
+def _make_loop_engine(world: World) -> LoopEngine:
     return LoopEngine(world)
 
 
-class Altered(Engine):
+class AlteredEngine(Engine):
     """The loop engine, with something done to its replies on their way."""
 
     name = "altered"
 
     def __init__(self, alter: Alter, world: World | None = None) -> None:
-        self.alter, self.inner = alter, loop(world)
-        self.asked: list[Stamped] = []
+        self.alter, self.inner = alter, get_loop_engine(world)
+        self.asked: list[StampedAsk] = []
         self._numbers: Counter[tuple[int, int]] = Counter()
 
-    def run(self, asks: Sequence[Stamped]) -> list[Any]:
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
         return [self._pass_on(stamped, reply) for stamped, reply in zip(asks, self.inner.run(asks), strict=True)]
 
-    def _pass_on(self, stamped: Stamped, reply: Any) -> Any:
+    def _pass_on(self, stamped: StampedAsk, reply: Any) -> Any:
         self.asked.append(stamped)
         number = self._numbers[stamped.lane, stamped.round_]
         self._numbers[stamped.lane, stamped.round_] += 1
         return self.alter(stamped, number, reply)
 
 
-def as_it_is(stamped: Stamped, number: int, reply: Any) -> Any:
+def pass_unchanged(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Nothing is done to the reply."""
     return reply
 
 
-def backwards(stamped: Stamped, number: int, reply: Reply) -> Reply:
+def reverse_clients(stamped: StampedAsk, number: int, reply: Reply) -> Reply:
     """The last client answers first."""
     return reply.take(np.arange(len(reply))[::-1])
 
 
-def absent(clients: Ids, rounds: Collection[int], number: int | None = None) -> Alter:
+def drop_replies(clients: Ids, rounds: Collection[int], number: int | None = None) -> Alter:
     """These clients do not answer in these rounds: any ask of theirs, or only the one with this number."""
 
-    def alter(stamped: Stamped, n: int, reply: Reply) -> Reply:
+    def alter(stamped: StampedAsk, n: int, reply: Reply) -> Reply:
         gone = stamped.round_ in rounds and number in (None, n)
         return reply.take(~np.isin(reply.clients, clients)) if gone else reply
 
     return alter
 
 
-def unmoved(stamped: Stamped, number: int, reply: Any) -> Any:
+def zero_updates(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Training changes nothing and every gradient is zero."""
     ask = stamped.ask
     if isinstance(ask, Train) and ask.sketch is None:
@@ -87,10 +87,10 @@ def unmoved(stamped: Stamped, number: int, reply: Any) -> Any:
     return replace(reply, vectors=np.zeros_like(reply.vectors)) if isinstance(ask, (Train, Gradient)) else reply
 
 
-def corrupt(client: int, round_: int, spoil: Callable[[Any], Any]) -> Alter:
+def corrupt_reply(client: int, round_: int, spoil: Callable[[Any], Any]) -> Alter:
     """In this round the client's numbers are spoilt, and the server puts together what each client sent, as in a real federation."""
 
-    def alter(stamped: Stamped, number: int, reply: Reply) -> Any:
+    def alter(stamped: StampedAsk, number: int, reply: Reply) -> Any:
         if stamped.round_ != round_ or not isinstance(stamped.ask, ModelAsk):
             return reply
         names = [f.name for f in fields(reply) if f.name not in ("clients", "refused")]
@@ -156,22 +156,22 @@ def play(
     begin: tuple[State, int] | None = None,
 ) -> History:
     """Run one lane; with `missing`, its method does not hear of these clients in these rounds; with `begin`, go on from a state."""
-    lane = LaneWithout(method, LaneKey(0, "subject", seed), (world or worlds.world()).problem, plan)
+    lane = LaneWithout(method, LaneKey(0, "subject", seed), (world or worlds.make_world()).problem, plan)
     if missing is not None:
         lane.missing, lane.rounds = missing
     if begin is not None:
         lane.state, lane.round_ = begin
     history = History()
-    drive([lane], engine or loop(world), rounds, history.watch)
+    drive([lane], engine or get_loop_engine(world), rounds, history.watch)
     assert lane.status == RUNNING, lane.reason
     return history
 
 
-def carry(script: Round[T], world: World | None = None, *, seed: int = 0, round_: int = 1, engine: Engine | None = None) -> T:
+def run_generator(script: Round[T], world: World | None = None, *, seed: int = 0, round_: int = 1, engine: Engine | None = None) -> T:
     """Carry out one generator of a method by itself, and return what it returns."""
-    return answer(script, engine or loop(world), seed=seed, round_=round_)
+    return run_script(script, engine or get_loop_engine(world), seed=seed, round_=round_)
 
 
-def round_context(world: World | None = None, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
+def make_round_context(world: World | None = None, plan: Plan = PLAN, seed: int = 0, round_: int = 1) -> Context:
     """The context of one round."""
-    return (world or worlds.world()).problem.context(plan, seed, round_)
+    return (world or worlds.make_world()).problem.context(plan, seed, round_)

@@ -10,7 +10,7 @@ from torch import nn
 
 from coterie.core.arrays import Array
 from coterie.core.model import ModelSpec
-from coterie.core.rng import generator, key
+from coterie.core.rng import make_generator, make_key
 from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import Federation, Parts
 from coterie.engines.world import World
@@ -19,17 +19,17 @@ SIZES = (12, 7, 1, 9, 16, 5)  # training samples: a single one, fewer than a bat
 FEATURES, CLASSES, VALIDATION, TEST = 5, 3, 3, 4
 
 
-def tiny(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: bool = False, name: str = "tiny") -> Federation:
+def make_federation(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: bool = False, name: str = "tiny") -> Federation:
     """A federation whose client i is the same whatever clients come after it; with `identical` all hold the same samples."""
     x, y, parts, begin = [], [], [], 0
     for i, size in enumerate(sizes):
         n = size + VALIDATION + TEST
-        rng = generator(key(0, "tiny", 0 if identical else i))
+        rng = make_generator(make_key(0, "tiny", 0 if identical else i))
         x.append(rng.normal(size=(n, FEATURES)).astype(np.float32))
         y.append(rng.integers(classes, size=n))
         parts.append(np.split(begin + np.arange(n), [size, size + VALIDATION]))
         begin += n
-    rng = generator(key(0, "tiny", "central"))
+    rng = make_generator(make_key(0, "tiny", "central"))
     return Federation(
         name=name,
         x=np.concatenate(x),
@@ -44,15 +44,15 @@ def tiny(sizes: tuple[int, ...] = SIZES, *, classes: int = CLASSES, identical: b
 
 
 @lru_cache
-def world(model: str = "mclr") -> World:
+def make_world(model: str = "mclr") -> World:
     """The tiny federation with a model; the same object each time, so that engines set it up once."""
-    return World.of(tiny(), model)
+    return World.of(make_federation(), model)
 
 
-def tiny_of(task: TaskName) -> Federation:
+def make_task_federation(task: TaskName) -> Federation:
     """The tiny federation with something else to predict from the same features: a number, or three labels."""
-    made = tiny()
-    weights = generator(key(0, "tiny", task)).normal(size=(FEATURES, CLASSES))
+    made = make_federation()
+    weights = make_generator(make_key(0, "tiny", task)).normal(size=(FEATURES, CLASSES))
     assert made.central is not None
 
     def labels(x: Array) -> Array:
@@ -67,45 +67,45 @@ def tiny_of(task: TaskName) -> Federation:
 
 
 @lru_cache
-def world_of(task: TaskName, model: str = "mclr") -> World:
+def make_task_world(task: TaskName, model: str = "mclr") -> World:
     """The tiny federation of a task with a model; the same object each time."""
-    return World.of(tiny_of(task), model)
+    return World.of(make_task_federation(task), model)
 
 
 @lru_cache
-def newcomer_world() -> World:
+def make_newcomer_world() -> World:
     """The tiny federation after two more clients have joined."""
-    return World.of(tiny((*SIZES, 8, 6)), "mclr")
+    return World.of(make_federation((*SIZES, 8, 6)), "mclr")
 
 
 @lru_cache
-def lonely_world() -> World:
+def make_single_client_world() -> World:
     """A federation of one client."""
-    return World.of(tiny(SIZES[:1]), "mclr")
+    return World.of(make_federation(SIZES[:1]), "mclr")
 
 
 @lru_cache
-def identical_world() -> World:
+def make_identical_world() -> World:
     """Five clients that hold the same samples."""
-    return World.of(tiny((8,) * 5, identical=True), "mclr")
+    return World.of(make_federation((8,) * 5, identical=True), "mclr")
 
 
 @lru_cache
-def batch_norm_world() -> World:
+def make_batch_norm_world() -> World:
     """A model with running statistics and a counter beside its weights. No client has a single sample: batch norm cannot train on one."""
 
-    return made_world(
-        tiny((12, 7, 6, 9)), lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES))
+    return make_custom_world(
+        make_federation((12, 7, 6, 9)), lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, CLASSES))
     )
 
 
-def made_world(federation: Federation, build: Callable[[], nn.Module], name: str = "made", **options: Any) -> World:
+def make_custom_world(federation: Federation, build: Callable[[], nn.Module], name: str = "made", **options: Any) -> World:
     """A world whose module a function makes."""
     spec = ModelSpec(name, federation.input_shape, len(federation.classes), lambda text, shape, outputs: build())
     return World(federation, spec, **options)
 
 
-def renumbered(federation: Federation, order: tuple[int, ...]) -> Federation:
+def renumber_clients(federation: Federation, order: tuple[int, ...]) -> Federation:
     """The same clients, ids and samples under other numbers: client i of the result is client order[i] of the original."""
 
     def parts(old: Parts) -> Parts:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.packages.package import Package
 from coterie.data.packages.r_data import r_frame
 from data.packages.small_packages import placed, r_files, tiny, wheel

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.packages.unpickling import ALLOWED, unpickled
 
 
@@ -54,7 +54,7 @@ def test_a_hostile_pickle_does_nothing(tmp_path: Path, protocol: int) -> None:
         ("pandas", "read_csv"),
         ("numpy", "load"),
         ("numpy.core.multiarray", "fromfile"),
-        ("coterie.core.errors", "UserError"),
+        ("coterie._util.errors", "UserError"),
     ],
 )
 def test_being_of_pandas_or_numpy_is_not_enough(module: str, name: str) -> None:

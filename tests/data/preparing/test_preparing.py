@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import coterie as ct
-from coterie.core.errors import UserError
-from coterie.core.notices import Notice
+from coterie._util.errors import Notice, UserError
 from coterie.data.catalogue import load
 from coterie.data.preparing.columns import Columns, TableColumn
 from coterie.data.preparing.preparation import EVERYBODY, Preparation
@@ -20,9 +19,9 @@ from coterie.data.preparing.prepared import preparation_of
 from coterie.data.preparing.scales import scale_warning
 from coterie.data.preparing.statistics import quantiles
 from coterie.data.preparing.wishes import Wishes
-from coterie.deploy.bundle_files import read_bundle, write_bundle
-from coterie.deploy.export import served
-from coterie.deploy.rows import read_rows
+from coterie.deploy.bundle.export import load_served_models
+from coterie.deploy.bundle.files import read_bundle, write_bundle
+from coterie.deploy.bundle.rows import read_rows
 
 NUMBERS = Columns((TableColumn("a"), TableColumn("b")))
 BOTH = Wishes(scale="standard", impute="mean", categories="onehot")
@@ -118,7 +117,7 @@ def test_other_ways_leave_no_gaps_and_travel_with_a_bundle(tmp_path: Path, how: 
     made = load(spec(path, f"categories=onehot,{how}"))
     assert not np.isnan(made.x).any()
     ct.study("fedavg", data=made.name, rounds=1, out=tmp_path / "run")
-    found = served(tmp_path / "run", "fedavg")
+    found = load_served_models(tmp_path / "run", "fedavg")
     write_bundle(found.bundle(["south"]), tmp_path / "b")
     frame = pd.read_csv(path)
     own = frame.index[frame["site"] == "south"]
@@ -222,7 +221,7 @@ def test_a_bundle_prepares_rows_as_training_did(tmp_path: Path, whose: str) -> N
     path = people(tmp_path / "t.csv")
     text = spec(path, f"scale=standard,impute=mean,categories=onehot,statistics={whose}")
     ct.study("fedavg", data=text, rounds=2, out=tmp_path / "run")
-    found = served(tmp_path / "run", "fedavg")
+    found = load_served_models(tmp_path / "run", "fedavg")
     write_bundle(found.bundle(["south"]), tmp_path / "b")
     bundle = read_bundle(tmp_path / "b")
     frame = pd.read_csv(path)

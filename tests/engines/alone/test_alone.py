@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from coterie._util.errors import UserError
 from coterie.core.asks import Train
-from coterie.core.errors import UserError
 from coterie.core.local import Local
-from coterie.engines.alone.route import OneByOne
-from coterie.engines.alone.trial import why_not_alone
-from coterie.engines.engine import Stamped
+from coterie.engines.captured import CapturedTrainer
+from coterie.engines.engine import StampedAsk
+from coterie.engines.jobs import merge_asks
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.merge import merge
-from coterie.engines.routes import route_for
+from coterie.engines.route_checks import check_captured
+from coterie.engines.routes import choose_route
 from coterie.engines.world import World
 from coterie.models.images import normalised
 from coterie.testing import worlds
@@ -39,17 +39,17 @@ class Small(nn.Module):
 
 def world_of(norm: str = "batch") -> World:
     federation = images(clients=3, each=7)
-    return worlds.made_world(federation, lambda: Small(norm), "small")
+    return worlds.make_custom_world(federation, lambda: Small(norm), "small")
 
 
 def both(world: World, ask: Train, **options: Any) -> tuple[Any, Any]:
     """What the loop trains, and what this route does, in float64."""
-    work = Work(Stamped(ask, seed=1, round_=2), world)
+    work = Work(StampedAsk(ask, seed=1, round_=2), world)
     with LoopEngine(world, dtype=torch.float64, microbatch=options.get("microbatch")) as loop:
         [expected] = loop.run([work.stamped])
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
-    route = OneByOne(world.model.module(), world.loss, x, y, dtype=torch.float64, **options)
-    return expected, route.train(merge([work], [ask], ()), ask.local)
+    route = CapturedTrainer(world.model.module(), world.loss, x, y, dtype=torch.float64, **options)
+    return expected, route.train(merge_asks([work], [ask], ()), ask.local)
 
 
 LOCALS = {
@@ -93,14 +93,16 @@ def test_batch_norm_sees_whole_batches() -> None:
 
 
 def test_the_trial_lets_known_parts_pass_and_dropout_not() -> None:
-    assert why_not_alone(world_of(), "cpu") is None
-    drops = worlds.made_world(images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Dropout(), nn.Linear(8, 3)), "drops")
-    assert "differ" in str(why_not_alone(drops, "cpu"))
+    assert check_captured(world_of(), "cpu") is None
+    drops = worlds.make_custom_world(
+        images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Dropout(), nn.Linear(8, 3)), "drops"
+    )
+    assert "differ" in str(check_captured(drops, "cpu"))
 
 
 def test_large_models_and_augmented_images_are_not_stacked() -> None:
-    large = worlds.made_world(images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 22_000), nn.Linear(22_000, 3)), "large")
-    route = route_for(large, Local(), torch.device("cpu"))
+    large = worlds.make_custom_world(images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 22_000), nn.Linear(22_000, 3)), "large")
+    route = choose_route(large, Local(), torch.device("cpu"))
     assert (route.name, route.why) == ("loop", "a large model fills the device by itself")
     flat = World.of(images(), "mlp(8)")
-    assert route_for(flat, Local(augment="flip"), torch.device("cpu")).name == "loop"
+    assert choose_route(flat, Local(augment="flip"), torch.device("cpu")).name == "loop"

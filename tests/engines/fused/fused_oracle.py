@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coterie.core import rng
 from coterie.core.arrays import Array, Doubles, Floats, Ints
-from coterie.engines.job import FusedJob
+from coterie.engines.jobs import TrainingJob
 
 
 def layers(sizes: tuple[int, ...], flat: Doubles) -> list[tuple[Doubles, Doubles]]:
@@ -42,7 +42,7 @@ def gradient(sizes: tuple[int, ...], flat: Doubles, x: Doubles, y: Ints) -> tupl
     return result, margin
 
 
-def train_one(job: FusedJob, i: int, precision: Any = np.float64) -> tuple[Doubles, int, float]:
+def train_one(job: TrainingJob, i: int, precision: Any = np.float64) -> tuple[Doubles, int, float]:
     """The trained model, the steps taken, and the nearest approach to a kink."""
     samples = job.indices[job.offsets[i] : job.offsets[i + 1]]
     w = job.models[job.start[i]].astype(precision)
@@ -50,7 +50,7 @@ def train_one(job: FusedJob, i: int, precision: Any = np.float64) -> tuple[Doubl
     linear = precision(0) if job.linear is None else job.linear[i].astype(precision)
     buffer, taken, nearest = np.zeros_like(w), 0, np.inf
     for epoch in range(job.epochs[i]):
-        key = rng.fold(job.keys[i : i + 1], np.array([epoch], np.uint64))[0]
+        key = rng.fold_keys(job.keys[i : i + 1], np.array([epoch], np.uint64))[0]
         order = samples[rng.shuffle(int(key), len(samples))]
         for at in range(0, len(order), int(job.batch_size[i])):
             if taken == job.max_steps[i]:
@@ -74,7 +74,7 @@ ASKED = 1e-5
 AS_FAR = 30.0
 
 
-def errors(job: FusedJob, vectors: Floats, steps: Ints) -> list[float]:
+def errors(job: TrainingJob, vectors: Floats, steps: Ints) -> list[float]:
     """Each deviation, relative to the largest weight, but of trainings near a kink or chaotic. The steps must agree exactly."""
     found = []
     for i, vector in enumerate(vectors):
@@ -91,7 +91,7 @@ def _distance(vector: Array, expected: Doubles) -> float:
     return float(np.abs(vector - expected).max() / np.abs(expected).max())
 
 
-def random_job(seed: int, sizes: tuple[int, ...], samples: list[int], **settings: Array | Any) -> FusedJob:
+def random_job(seed: int, sizes: tuple[int, ...], samples: list[int], **settings: Array | Any) -> TrainingJob:
     """A job of ordinary numbers on these sample counts, with the given settings in the place of the ordinary ones."""
     draw = np.random.default_rng(seed)
     n, total = len(samples), sum(samples)
@@ -114,11 +114,11 @@ def random_job(seed: int, sizes: tuple[int, ...], samples: list[int], **settings
         "weight_decay": np.zeros(n),
         "mu": np.zeros(n),
     }
-    return FusedJob(sizes=sizes, **(ordinary | settings))
+    return TrainingJob(sizes=sizes, **(ordinary | settings))
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> FusedJob:
+def jobs(draw: st.DrawFn) -> TrainingJob:
     """Ragged jobs with everything that can differ from training to training."""
     sizes = (draw(st.integers(1, 40)), *draw(st.lists(st.integers(1, 20), max_size=2)), draw(st.integers(2, 20)))
     samples = draw(st.lists(st.integers(0, 30) | st.sampled_from([1, 65, 150]), min_size=1, max_size=5))
@@ -146,12 +146,12 @@ def jobs(draw: st.DrawFn) -> FusedJob:
     return random_job(seed, sizes, samples, **settings)
 
 
-def subset(job: FusedJob, chosen: list[int]) -> FusedJob:
+def subset(job: TrainingJob, chosen: list[int]) -> TrainingJob:
     """The same trainings in a smaller job, in the order given."""
     pieces = [job.indices[job.offsets[i] : job.offsets[i + 1]] for i in chosen]
     per_training = ("start", "keys", "epochs", "max_steps", "batch_size", "lr", "momentum", "weight_decay", "mu", "anchors", "linear")
     picked: dict[str, Any] = {name: None if getattr(job, name) is None else getattr(job, name)[chosen] for name in per_training}
-    return FusedJob(
+    return TrainingJob(
         sizes=job.sizes,
         x=job.x,
         y=job.y,

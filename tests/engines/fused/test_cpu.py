@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coterie.core.arrays import Array, Floats
-from coterie.engines.fused.cpu import route as fused_cpu
-from coterie.engines.job import FusedJob
+from coterie.engines.fused import cpu_route as fused_cpu
+from coterie.engines.jobs import TrainingJob
 from engines.fused.fused_oracle import errors, jobs, random_job, subset
 
-pytestmark = pytest.mark.skipif(not fused_cpu.available(), reason="numba is not installed")
+pytestmark = pytest.mark.skipif(not fused_cpu.is_available(), reason="numba is not installed")
 without_haste = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -26,13 +26,13 @@ def same_bits(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-def vectors(job: FusedJob, threads: int = 1) -> Floats:
+def vectors(job: TrainingJob, threads: int = 1) -> Floats:
     return fused_cpu.train(job, threads)[0]
 
 
 @without_haste
 @given(jobs())
-def test_agrees_with_the_float64_loop_on_random_jobs(job: FusedJob) -> None:
+def test_agrees_with_the_float64_loop_on_random_jobs(job: TrainingJob) -> None:
     tolerance = 1e-5 if len(job.sizes) == 2 else 1e-4
     assert all(error < tolerance for error in errors(job, *fused_cpu.train(job, threads=2)))
 
@@ -73,7 +73,7 @@ def test_large_logits_do_not_overflow() -> None:
 
 @without_haste
 @given(jobs())
-def test_bits_depend_on_nothing_but_the_training(job: FusedJob) -> None:
+def test_bits_depend_on_nothing_but_the_training(job: TrainingJob) -> None:
     expected = vectors(job)
     assert same_bits(expected, vectors(job, threads=2))
     backwards = list(range(len(expected)))[::-1]

@@ -7,14 +7,13 @@ import torch
 
 from coterie.core import rng
 from coterie.core.arrays import Array, Floats
-from coterie.engines.fused.gpu import layout, tables
-from coterie.engines.fused.gpu import route as fused_gpu
-from coterie.engines.fused.gpu.layout import pack, unpack
-from coterie.engines.fused.gpu.orders import orders
-from coterie.engines.job import FusedJob
+from coterie.engines.fused import gpu_route
+from coterie.engines.fused import gpu_route as fused_gpu
+from coterie.engines.fused.gpu_route import pack, unpack
+from coterie.engines.jobs import TrainingJob, shuffle_on_device
 from engines.fused.fused_oracle import errors, gradient, random_job, subset
 
-on_a_gpu = pytest.mark.skipif(not fused_gpu.available(), reason="there is no GPU here")
+on_a_gpu = pytest.mark.skipif(not fused_gpu.is_available(), reason="there is no GPU here")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_a_gpu)]
 SHAPES = [(784, 10), (60, 10), (33, 17), (1, 2), (300, 62), (64, 12, 10), (5, 20, 3), (1, 1, 2), (50, 8, 6, 5), (100, 130, 70, 20)]
 
@@ -23,15 +22,15 @@ def tolerance(sizes: tuple[int, ...]) -> float:
     return 1e-5 if len(sizes) == 2 else 1e-4
 
 
-def resident(job: FusedJob) -> tuple[torch.Tensor, torch.Tensor]:
+def resident(job: TrainingJob) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(job.x).cuda(), torch.from_numpy(job.y).cuda()
 
 
-def vectors(job: FusedJob) -> Floats:
+def vectors(job: TrainingJob) -> Floats:
     return fused_gpu.train(job, resident=resident(job))[0]
 
 
-def ragged(seed: int, sizes: tuple[int, ...]) -> FusedJob:
+def ragged(seed: int, sizes: tuple[int, ...]) -> TrainingJob:
     """A job in which everything that can differ from training to training does."""
     draw = np.random.default_rng(seed)
     n = int(draw.integers(1, 7))
@@ -63,11 +62,11 @@ def test_orders_are_the_keyed_shuffles(device: str) -> None:
     first = draw.integers(0, 3, 30)
     last = first + draw.integers(0, 4, 30)
     expected = [
-        rng.shuffle(int(rng.fold(keys[[i]], np.array([epoch], np.uint64))[0]), int(samples[i]))
+        rng.shuffle(int(rng.fold_keys(keys[[i]], np.array([epoch], np.uint64))[0]), int(samples[i]))
         for i in range(30)
         for epoch in range(first[i], last[i])
     ]
-    assert orders(keys, samples, first, last, torch.device(device)).cpu().numpy().tolist() == np.concatenate(expected).tolist()
+    assert shuffle_on_device(keys, samples, first, last, torch.device(device)).cpu().numpy().tolist() == np.concatenate(expected).tolist()
 
 
 @pytest.mark.parametrize("sizes", SHAPES)
@@ -77,13 +76,13 @@ def test_a_model_survives_the_change_of_layout(sizes: tuple[int, ...]) -> None:
 
 
 def test_there_is_no_kernel_for_deep_or_wide_networks() -> None:
-    assert fused_gpu.fits((784, 10))
-    assert fused_gpu.fits((784, 256, 128, 62))
-    assert not fused_gpu.fits((784, 8, 8, 8, 10))
-    assert not fused_gpu.fits((784, 1000, 10))
+    assert fused_gpu.has_kernel((784, 10))
+    assert fused_gpu.has_kernel((784, 256, 128, 62))
+    assert not fused_gpu.has_kernel((784, 8, 8, 8, 10))
+    assert not fused_gpu.has_kernel((784, 1000, 10))
 
 
-def by_hand(sizes: tuple[int, ...], x: torch.Tensor, models: tables.PackedModels, piece: tables.Piece) -> None:
+def by_hand(sizes: tuple[int, ...], x: torch.Tensor, models: gpu_route.PackedModels, piece: gpu_route.Piece) -> None:
     """What the kernels do with a piece, read from the same tables, in float64."""
     for integers, (lr, momentum, decay, mu, has_linear) in zip(piece.integers.tolist(), piece.reals.double().tolist(), strict=True):
         i, anchor, samples, batch, steps, at, _ = integers
@@ -108,7 +107,7 @@ def test_no_more_models_are_packed_at_a_time_than_fit(sizes: tuple[int, ...], to
     """Eighty lanes' models, velocities and copies of their starts had taken half of a large GPU's memory."""
     packed: list[int] = []
 
-    def launched(sizes: tuple[int, ...], x: torch.Tensor, models: tables.PackedModels, piece: tables.Piece) -> None:
+    def launched(sizes: tuple[int, ...], x: torch.Tensor, models: gpu_route.PackedModels, piece: gpu_route.Piece) -> None:
         packed.append(len(models.weights))
         by_hand(sizes, x, models, piece)
 
@@ -116,8 +115,10 @@ def test_no_more_models_are_packed_at_a_time_than_fit(sizes: tuple[int, ...], to
     for seed in range(6):
         job = ragged(seed, sizes)
         copies = 3 + (job.anchors is not None) + (job.linear is not None)
-        monkeypatch.setattr(tables, "stacked_memory", lambda device, copies=copies: 4 * copies * together * layout.packed(sizes))
-        found = fused_gpu.trained_in_stretches(job, torch.from_numpy(job.x), torch.from_numpy(job.y))
+        monkeypatch.setattr(
+            gpu_route, "get_stacked_memory", lambda device, copies=copies: 4 * copies * together * gpu_route.get_packed_length(sizes)
+        )
+        found = fused_gpu.train_in_parts(job, torch.from_numpy(job.x), torch.from_numpy(job.y))
         assert max(errors(job, found.numpy(), job.steps()), default=0) < 1e-4
     assert max(packed) <= together
 
@@ -126,10 +127,10 @@ def test_no_more_models_are_packed_at_a_time_than_fit(sizes: tuple[int, ...], to
 def test_a_model_that_one_training_begins_from_is_packed_once_unless_it_pulls_back(mu: float) -> None:
     job = random_job(3, (5, 3), [4, 6, 2], mu=np.full(3, mu))
     models = torch.from_numpy(np.random.default_rng(0).normal(size=(5, job.parameters)).astype(np.float32))
-    stack = tables.stack(replace(job, models=models.numpy(), start=np.array([1, 3, 4])), models)
+    stack = gpu_route.pack_models(replace(job, models=models.numpy(), start=np.array([1, 3, 4])), models)
     assert (stack.weights.data_ptr() == stack.anchors.data_ptr()) == (mu == 0)
     assert torch.equal(unpack((5, 3), stack.weights), models[[1, 3, 4]])
-    shared = tables.stack(replace(job, models=models.numpy(), start=np.array([3, 1, 3])), models)
+    shared = gpu_route.pack_models(replace(job, models=models.numpy(), start=np.array([3, 1, 3])), models)
     assert torch.equal(unpack((5, 3), shared.weights), models[[3, 1, 3]])
     assert len(shared.anchors) == 2
 
@@ -173,13 +174,13 @@ def test_bits_depend_on_nothing_but_the_training(sizes: tuple[int, ...], monkeyp
         assert same_bits(expected[backwards], vectors(subset(job, backwards)))
         assert all(same_bits(expected[[i]], vectors(subset(job, [i]))) for i in backwards)
         with monkeypatch.context() as patch:
-            patch.setattr(tables, "LONGEST_STREAM", 100)
+            patch.setattr(gpu_route, "LONGEST_STREAM", 100)
             assert same_bits(expected, vectors(job))
         with monkeypatch.context() as patch:
-            patch.setattr(tables, "LONGEST_TURN", 20)
+            patch.setattr(gpu_route, "LONGEST_TURN", 20)
             assert same_bits(expected, vectors(job))
         with monkeypatch.context() as patch:
-            patch.setattr(tables, "stacked_memory", lambda device: 1)  # one training at a time
+            patch.setattr(gpu_route, "get_stacked_memory", lambda device: 1)  # one training at a time
             assert same_bits(expected, vectors(job))
 
 

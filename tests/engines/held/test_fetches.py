@@ -14,16 +14,16 @@ from numpy.testing import assert_allclose
 from coterie.core.asks import Evaluate
 from coterie.core.serving import Serving
 from coterie.core.states import flatten
+from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.held import matching, rows
-from coterie.engines.held.rows import TensorRows
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.record import RUNNING
+from coterie.evidence.records import RUNNING
 from coterie.methods.catalogue import build
-from coterie.run.drive import drive
-from coterie.run.lanes import lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import make_lanes
 from coterie.testing import play, worlds
 
 ROUNDS = 3
@@ -64,8 +64,9 @@ MADE = {
 def world() -> World:
     """A network of which a model has more numbers than there are pairs of clients."""
     hidden = 40
-    return worlds.made_world(
-        worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 3))
+    return worlds.make_custom_world(
+        worlds.make_federation(),
+        lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 3)),
     )
 
 
@@ -87,11 +88,11 @@ class Leaving:
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
     found = Leaving()
-    monkeypatch.setattr(rows, "FEW", 0)
-    monkeypatch.setattr(rows, "fetched", found.fetched)
-    monkeypatch.setattr(rows, "read_off", found.read_off)
-    monkeypatch.setattr(matching, "read_off", found.read_off)
-    monkeypatch.setattr(TensorRows, "fetch", lambda self: pytest.fail("replies were fetched"))
+    monkeypatch.setattr(device_vectors, "FEW", 0)
+    monkeypatch.setattr(device_vectors, "fetch_tensor", found.fetched)
+    monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
+    monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
+    monkeypatch.setattr(DeviceVectors, "fetch", lambda self: pytest.fail("replies were fetched"))
     return found
 
 
@@ -108,7 +109,7 @@ def test_a_round_fetches_new_models_and_small_things_only(spec: str, world: Worl
 
 @pytest.mark.parametrize("spec", MADE)
 def test_what_is_made_where_models_are_is_what_the_loop_makes(spec: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "FEW", 0)
+    monkeypatch.setattr(device_vectors, "FEW", 0)
     with BatchedEngine(world, holds=True) as holding, LoopEngine(world) as loop:
         found, expected = (play.play(build(spec), engine=engine, world=world, rounds=ROUNDS) for engine in (holding, loop))
     for one, other in zip(found.states, expected.states, strict=True):
@@ -120,7 +121,7 @@ def test_what_is_made_where_models_are_is_what_the_loop_makes(spec: str, world: 
 
 def test_methods_with_and_without_linear_terms_train_in_one_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """All lanes' rows of noughts beside FedDANE's terms were laid down on the host: as large as all trained models."""
-    monkeypatch.setattr(rows, "FEW", 0)
+    monkeypatch.setattr(device_vectors, "FEW", 0)
     jobs: list[int] = []
     zeros = np.zeros
 
@@ -131,7 +132,7 @@ def test_methods_with_and_without_linear_terms_train_in_one_job(world: World, mo
 
     specs = ("fedavg", "feddane(mu=0.1)", "fesem(groups=2)")
     with BatchedEngine(world, holds=True) as engine:
-        lanes = lanes_of([(spec, build(spec)) for spec in specs], [0], world.problem, play.PLAN)
+        lanes = make_lanes([(spec, build(spec)) for spec in specs], [0], world.problem, play.PLAN)
         monkeypatch.setattr(np, "zeros", counted)
         drive(lanes, engine, 2, lambda lane, record: None)
     assert [lane.status for lane in lanes] == [RUNNING] * 3
@@ -145,13 +146,13 @@ def test_methods_with_and_without_linear_terms_train_in_one_job(world: World, mo
 
 def test_a_dense_network_is_judged_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for dense networks take arrays: held models are fetched for them."""
-    monkeypatch.setattr(rows, "FEW", 0)
-    there, model = worlds.world(), worlds.world().model.initial(0)()
+    monkeypatch.setattr(device_vectors, "FEW", 0)
+    there, model = worlds.make_world(), worlds.make_world().model.initial(0)()
     models = np.stack([model, model + 1, model - 1]).astype(np.float32)
     clients, which = np.arange(3), np.array([2, 0, 1])
-    asks = [Evaluate(Serving(clients, held, which)) for held in (models, TensorRows.measured(torch.as_tensor(models)).as_array())]
+    asks = [Evaluate(Serving(clients, held, which)) for held in (models, DeviceVectors.measured(torch.as_tensor(models)).as_array())]
     with BatchedEngine(there, holds=True) as engine, LoopEngine(there) as loop:
         for run in (engine.run, loop.run):
-            plain, found = run([Stamped(ask, 0, 1) for ask in asks])
+            plain, found = run([StampedAsk(ask, 0, 1) for ask in asks])
             assert plain.hits.tolist() == found.hits.tolist()
             assert plain.loss.tobytes() == found.loss.tobytes()

@@ -13,19 +13,19 @@ from coterie.core import states
 from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import Evaluate, Losses, Train
 from coterie.core.local import Local
-from coterie.core.own_rows import OwnRows
 from coterie.core.plan import Plan
 from coterie.core.serving import Serving
+from coterie.core.states import ClientTable
+from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.dense_tensors import DenseTensors
-from coterie.engines.engine import Engine, Stamped
-from coterie.engines.held import rows
-from coterie.engines.held.rows import TensorRows
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.engine import Engine, StampedAsk
+from coterie.engines.evaluation.dense_torch import TorchEvaluator
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.catalogue import build
-from coterie.run.drive import drive
-from coterie.run.lanes import Lane, lanes_of
+from coterie.run.driver import drive
+from coterie.run.lanes import Lane, make_lanes
 from coterie.testing import worlds
 
 D = 3
@@ -36,50 +36,50 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each fetch brought to the host; however small, models stay where they are."""
     found: list[int] = []
-    before = TensorRows.fetch
+    before = DeviceVectors.fetch
 
-    def fetch(self: TensorRows) -> Floats:
+    def fetch(self: DeviceVectors) -> Floats:
         found.append(len(self))
         return before(self)
 
-    monkeypatch.setattr(TensorRows, "fetch", fetch)
-    monkeypatch.setattr(rows, "FEW", 0)
+    monkeypatch.setattr(DeviceVectors, "fetch", fetch)
+    monkeypatch.setattr(device_vectors, "FEW", 0)
     return found
 
 
 def held(values: Floats) -> Floats:
-    return TensorRows(torch.from_numpy(values), np.ones(len(values))).as_array()
+    return DeviceVectors(torch.from_numpy(values), np.ones(len(values))).as_array()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=8))
 def test_rows_that_are_held_are_a_table_with_a_row_for_everybody(clients: int, steps: list[tuple[bool, int]]) -> None:
     common = np.array([1, 2, 3], np.float32)
-    sparse, dense = OwnRows.nobody(clients, common), np.repeat(common[None], clients, axis=0)
+    sparse, dense = ClientTable.empty(clients, common), np.repeat(common[None], clients, axis=0)
     for stays, seed in steps:
         draw = np.random.default_rng(seed)
         who = draw.permutation(clients)[: draw.integers(0, clients + 1)]
         values = draw.standard_normal((len(who), D)).astype(np.float32)
         before, sparse = sparse, sparse.put(who, held(values) if stays else values)
-        assert before.everybodys().tolist() == dense.tolist()  # what was there before is as it was
+        assert before.get_all_rows().tolist() == dense.tolist()  # what was there before is as it was
         dense = dense.copy()
         dense[who] = values
-        assert sparse.everybodys().tolist() == dense.tolist()
+        assert sparse.get_all_rows().tolist() == dense.tolist()
         some = draw.permutation(clients)[: draw.integers(0, clients + 1)]
         models, start = sparse.begun(some)
         assert np.asarray(models)[start].tolist() == dense[some].tolist()
-        assert len(models) == 1 + np.count_nonzero(sparse.has[some])
+        assert len(models) == 1 + np.count_nonzero(sparse.has_row[some])
     again = states.from_bytes(states.to_bytes(sparse))
-    assert again.everybodys().tolist() == dense.tolist()
+    assert again.get_all_rows().tolist() == dense.tolist()
 
 
 def test_nothing_is_fetched_to_put_rows_beside_others_or_to_begin_from_them(fetches: list[int]) -> None:
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
-    own = OwnRows.nobody(5, np.zeros(3, np.float32)).put(np.array([0, 1]), held(values[:2]))
+    own = ClientTable.empty(5, np.zeros(3, np.float32)).put(np.array([0, 1]), held(values[:2]))
     own = own.put(np.array([1, 3]), held(values[2:])).put(np.zeros(0, np.int64), values[:0])
     models, start = own.begun(np.arange(5))
-    assert isinstance(models, TensorRows)
-    assert isinstance(own.of(np.array([3, 0])), TensorRows)
+    assert isinstance(models, DeviceVectors)
+    assert isinstance(own.of(np.array([3, 0])), DeviceVectors)
     assert fetches == []
     assert np.asarray(models)[start].tolist() == [[0, 1, 2], [6, 7, 8], [0, 0, 0], [9, 10, 11], [0, 0, 0]]
 
@@ -87,18 +87,18 @@ def test_nothing_is_fetched_to_put_rows_beside_others_or_to_begin_from_them(fetc
 def test_who_keeps_a_few_rows_does_not_keep_the_whole_stack_alive() -> None:
     stack = torch.arange(30, dtype=torch.float32).reshape(10, 3)
     for span, count in ((slice(0, 2), 2), (slice(0, 9), 9)):
-        own = OwnRows.nobody(9, np.zeros(3, np.float32)).put(np.arange(count), TensorRows(stack[span], np.ones(count)).as_array())
-        assert isinstance(own.rows, TensorRows)
+        own = ClientTable.empty(9, np.zeros(3, np.float32)).put(np.arange(count), DeviceVectors(stack[span], np.ones(count)).as_array())
+        assert isinstance(own.rows, DeviceVectors)
         assert own.rows._tensor.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
         assert_array_equal(own.rows, stack[span])
 
 
-WORLD = World.of(worlds.tiny(), "mlp(5)")
+WORLD = World.of(worlds.make_federation(), "mlp(5)")
 PLAN = Plan(rounds=3, cohort=4, local=Local(epochs=1, batch_size=4, lr=0.1), evaluate_every=3)
 
 
 def after_rounds(spec: str, engine: Engine, until: int) -> list[Lane]:
-    lanes = lanes_of([(spec, build(spec))], [0, 1], WORLD.problem, PLAN)
+    lanes = make_lanes([(spec, build(spec))], [0, 1], WORLD.problem, PLAN)
     drive(lanes, engine, until, lambda lane, record: None)
     assert [lane.round_ for lane in lanes] == [until, until], [lane.reason for lane in lanes]
     return lanes
@@ -137,14 +137,14 @@ def test_a_lane_that_goes_on_from_a_checkpoint_goes_on_as_it_was(fetches: list[i
 
 
 def asked(engine: Engine, ask: Any) -> Any:
-    return engine.run([Stamped(ask, 0, 1)])[0]
+    return engine.run([StampedAsk(ask, 0, 1)])[0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", ["mclr", "mlp(5)", "mlp(7,4)"])
 @pytest.mark.parametrize("two", [False, True])
 def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, two: bool, device: str) -> None:
-    federation = worlds.tiny(classes=2) if two else worlds.tiny()
+    federation = worlds.make_federation(classes=2) if two else worlds.make_federation()
     world = World.of(federation, model)
     draw, n = np.random.default_rng(0), len(federation.ids)
     models = draw.normal(size=(n + 1, world.model.layout.size)).astype(np.float32)
@@ -166,14 +166,14 @@ def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, t
 def test_the_losses_of_all_models_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """IFCA asked a GPU for one model at a time, and fetched what left the network."""
     calls: list[int] = []
-    before = DenseTensors.judge_many
+    before = TorchEvaluator.judge_many
 
-    def judge_many(self: DenseTensors, models: Any, samples: Ints | None) -> Any:
+    def judge_many(self: TorchEvaluator, models: Any, samples: Ints | None) -> Any:
         calls.append(len(models))
         return before(self, models, samples)
 
-    monkeypatch.setattr(DenseTensors, "judge_many", judge_many)
-    monkeypatch.setattr(DenseTensors, "outputs", lambda *given: pytest.fail("outputs were fetched"))
+    monkeypatch.setattr(TorchEvaluator, "judge_many", judge_many)
+    monkeypatch.setattr(TorchEvaluator, "outputs", lambda *given: pytest.fail("outputs were fetched"))
     models = np.random.default_rng(0).normal(size=(4, WORLD.model.layout.size)).astype(np.float32)
     with BatchedEngine(WORLD, holds=True, threads=1) as engine:
         asked(engine, Losses(np.arange(4), models))
@@ -182,8 +182,8 @@ def test_the_losses_of_all_models_are_one_call(monkeypatch: pytest.MonkeyPatch) 
 
 def test_models_that_are_held_are_trained_from_where_they_are(fetches: list[int]) -> None:
     """By every route that goes by tensors; the CPU's own kernels take arrays."""
-    world = worlds.made_world(
-        worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    world = worlds.make_custom_world(
+        worlds.make_federation(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
     )
     models = np.random.default_rng(0).normal(size=(4, world.model.layout.size)).astype(np.float32)
     with BatchedEngine(world, holds=True, threads=1) as engine:

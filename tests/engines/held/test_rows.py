@@ -13,31 +13,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from coterie.core.acceptance import accept
 from coterie.core.arrays import Floats
-from coterie.core.asks import Gradient, Train, Trained
-from coterie.core.limits import Limits, moved_by
+from coterie.core.asks import Gradient, Refusal, Train, Trained
 from coterie.core.local import Local
 from coterie.core.mixing import MixedTensor, Mixing, mix
-from coterie.core.refusals import Refusal
+from coterie.core.replies import Limits, accept, compute_update_norms
 from coterie.core.states import flatten
+from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.held import rows
-from coterie.engines.held.rows import TensorRows
-from coterie.grouping.similarity import average, dots, gram, lengths
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.engine import StampedAsk
+from coterie.grouping.similarity import compute_dot_products, compute_gram, compute_mean, compute_norms
 from coterie.methods.catalogue import build, methods, wrappers
 from coterie.testing import play, worlds
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"))]
 
 
-def held(vectors: Floats, models: Floats | None = None, start: Any = None, device: str = "cpu") -> TensorRows:
+def held(vectors: Floats, models: Floats | None = None, start: Any = None, device: str = "cpu") -> DeviceVectors:
     """Rows that stay where they are, however few numbers they have."""
     models = np.zeros((1, vectors.shape[1]), np.float32) if models is None else models
     start = np.zeros(len(vectors), np.int64) if start is None else start
     tensor = torch.as_tensor(vectors, device=device)
-    return TensorRows(tensor, TensorRows.trained(tensor, models, start).moved)
+    return DeviceVectors(tensor, DeviceVectors.trained(tensor, models, start).moved)
 
 
 def some(n: int, d: int, seed: int = 0) -> Floats:
@@ -85,13 +83,13 @@ def test_products_of_rows_are_those_of_arrays(device: str) -> None:
         near, far = vectors[:, columns], there.as_array()[:, columns]
         for given_origin in (None, origin[:, columns]):
             for found, expected in (
-                (gram(far, given_origin), gram(near, given_origin)),
-                (dots(far, along[0, columns], given_origin), dots(near, along[0, columns], given_origin)),
-                (dots(far, along[:, columns], given_origin), dots(near, along[:, columns], given_origin)),
-                (lengths(far, given_origin), lengths(near, given_origin)),
+                (compute_gram(far, given_origin), compute_gram(near, given_origin)),
+                (compute_dot_products(far, along[0, columns], given_origin), compute_dot_products(near, along[0, columns], given_origin)),
+                (compute_dot_products(far, along[:, columns], given_origin), compute_dot_products(near, along[:, columns], given_origin)),
+                (compute_norms(far, given_origin), compute_norms(near, given_origin)),
             ):
                 assert_allclose(found, expected, rtol=1e-12, atol=1e-8)
-        assert_allclose(average(far), average(near), rtol=1e-14, atol=1e-16)
+        assert_allclose(compute_mean(far), compute_mean(near), rtol=1e-14, atol=1e-16)
         assert far._fetched is None  # type: ignore[attr-defined]
     assert there._fetched is None
 
@@ -118,9 +116,11 @@ def test_acceptance_and_records_fetch_nothing(device: str) -> None:
     assert found.refused == expected.refused
     assert {client: refused.why for client, refused in found.refused.items()} == {3: Refusal.NOT_FINITE, 1: Refusal.NOT_FINITE}
     assert_array_equal(found.clients, [0, 2, 4])
-    assert_allclose(np.concatenate(list(moved_by(ask, found))), np.concatenate(list(moved_by(ask, expected))), rtol=1e-6)
+    assert_allclose(
+        np.concatenate(list(compute_update_norms(ask, found))), np.concatenate(list(compute_update_norms(ask, expected))), rtol=1e-6
+    )
     assert mix(Mixing.average(found.clients, found.sizes), found.vectors, model).shape == (1, 40)
-    assert isinstance(found.vectors, TensorRows)
+    assert isinstance(found.vectors, DeviceVectors)
     assert found.vectors._fetched is None
     assert sent._fetched is None
     assert_array_equal(found.vectors, expected.vectors)
@@ -132,7 +132,7 @@ def test_one_that_went_too_far_is_refused_where_it_is() -> None:
     reply = Trained(np.arange(5), held(vectors).as_array(), np.full(5, 9), np.full(5, 2))
     found = accept(Train(np.arange(5), np.zeros((1, 40), np.float32), Local()), reply, Limits(norm=50.0))
     assert found.refused[4].why is Refusal.TOO_FAR
-    assert isinstance(found.vectors, TensorRows)
+    assert isinstance(found.vectors, DeviceVectors)
 
 
 def test_to_numpy_it_is_an_array() -> None:
@@ -170,14 +170,14 @@ def test_to_numpy_it_is_an_array() -> None:
 
 def test_few_numbers_come_at_once_and_are_cut_with_the_rows() -> None:
     vectors = some(5, 4)
-    whole = TensorRows.trained(torch.as_tensor(vectors), np.zeros((1, 4), np.float32), np.zeros(5, np.int64))
+    whole = DeviceVectors.trained(torch.as_tensor(vectors), np.zeros((1, 4), np.float32), np.zeros(5, np.int64))
     for chosen in (slice(1, 4), np.array([4, 2])):
         part = whole[chosen]
         assert_array_equal(part.at_hand, vectors[chosen])
         assert_array_equal(part.moved, whole.moved[chosen])
     mixing = Mixing.average(np.arange(5), np.arange(1, 6))
     assert mix(mixing, whole.as_array(), vectors[:1]).tobytes() == mix(mixing, vectors, vectors[:1]).tobytes()
-    assert_array_equal(gram(whole.as_array()), gram(vectors))
+    assert_array_equal(compute_gram(whole.as_array()), compute_gram(vectors))
 
 
 def test_weights_of_rows_that_are_not_there_are_refused() -> None:
@@ -185,7 +185,7 @@ def test_weights_of_rows_that_are_not_there_are_refused() -> None:
         mix(Mixing(np.arange(5), np.ones((1, 5)), np.zeros((1, 1))), held(some(3, 4)).as_array(), some(1, 4))
 
 
-def kept_where_they_are(stamped: Stamped, number: int, reply: Any) -> Any:
+def kept_where_they_are(stamped: StampedAsk, number: int, reply: Any) -> Any:
     """Trained models and gradients as an engine with a device leaves them."""
     ask = stamped.ask
     if isinstance(ask, Gradient) and ask.sketch is None:
@@ -199,7 +199,7 @@ def kept_where_they_are(stamped: Stamped, number: int, reply: Any) -> Any:
 @pytest.mark.parametrize("spec", [*methods, *(f"fedavg+{name}" for name in wrappers)])
 def test_no_method_can_tell(spec: str) -> None:
     """Where similar clients are found, sums are in another order: what is made of them may differ in the last bits."""
-    plain, found = (play.play(build(spec), engine=play.Altered(alter)) for alter in (play.as_it_is, kept_where_they_are))
+    plain, found = (play.play(build(spec), engine=play.AlteredEngine(alter)) for alter in (play.pass_unchanged, kept_where_they_are))
     for before, after in zip(plain.states, found.states, strict=True):
         (arrays, tree), (others, other_tree) = flatten(before), flatten(after)
         assert tree == other_tree
@@ -212,25 +212,25 @@ def test_no_method_can_tell(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["simprox", "simprox(similarity_of=updates)", "simagg", "fedatt", "fedsim(clusters=2)", "fedavg"])
 def test_methods_that_weigh_by_likeness_fetch_no_replies(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six clients' likeness in 23 million numbers took 5.8 seconds a round on the host."""
-    monkeypatch.setattr(TensorRows, "fetch", lambda self: pytest.fail("replies were fetched"))
-    assert play.play(build(spec), engine=play.Altered(kept_where_they_are)).states
+    monkeypatch.setattr(DeviceVectors, "fetch", lambda self: pytest.fail("replies were fetched"))
+    assert play.play(build(spec), engine=play.AlteredEngine(kept_where_they_are)).states
 
 
-@pytest.mark.parametrize("few", [0, rows.FEW])
+@pytest.mark.parametrize("few", [0, device_vectors.FEW])
 def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_same_bits(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "FEW", few)
-    world = worlds.made_world(
-        worlds.tiny(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    monkeypatch.setattr(device_vectors, "FEW", few)
+    world = worlds.make_custom_world(
+        worlds.make_federation(), lambda: torch.nn.Sequential(torch.nn.Linear(worlds.FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
     )
     with BatchedEngine(world) as plain, BatchedEngine(world, holds=True) as holding:
-        asked = Stamped(Gradient(np.arange(4), world.model.initial(0)()), 0, 1)
+        asked = StampedAsk(Gradient(np.arange(4), world.model.initial(0)()), 0, 1)
         [gradients], [expected] = holding.run([asked]), plain.run([asked])
-        assert isinstance(gradients.vectors, TensorRows)
+        assert isinstance(gradients.vectors, DeviceVectors)
         assert np.asarray(gradients.vectors).tobytes() == expected.vectors.tobytes()
         assert gradients.losses.tobytes() == expected.losses.tobytes()
         assert_allclose(gradients.vectors.moved, np.linalg.norm(expected.vectors, axis=1), rtol=1e-6)
-        [reply] = holding.run([Stamped(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
-        assert isinstance(reply.vectors, TensorRows)
+        [reply] = holding.run([StampedAsk(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
+        assert isinstance(reply.vectors, DeviceVectors)
         assert (reply.vectors.at_hand is None) == (few == 0)
         for spec in ("fedavg", "fedprox", "local", "fedgroup(groups=2)"):
             histories = [play.play(build(spec), engine=engine, world=world) for engine in (plain, holding)]

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from coterie.core.held import Held, less
-from coterie.core.parameters import layout_of
-from coterie.engines.held import matching, rows
-from coterie.methods.centre_distances import squared_distances
-from coterie.methods.matching import all_aligned, chain, matching_costs
-from coterie.methods.robust import trimmed_mean
+from coterie.core.model import make_layout
+from coterie.core.vectors import Vectors, subtract_row
+from coterie.engines import device_vectors
+from coterie.methods.fesem import compute_squared_distances
+from coterie.methods.fesem_ma import align_models, build_layer_chain, compute_matching_costs
+from coterie.methods.robust import compute_trimmed_mean
 from engines.held.test_rows import DEVICES, held, some
 from methods.test_matching import KINDS, made, shuffled
 
@@ -26,8 +26,8 @@ def test_distances_to_centres_are_those_of_arrays(device: str, n: int, d: int, k
     vectors, centres = some(n, d, seed), some(k, d, seed + 1)
     there = held(vectors, device=device)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "COLUMNS", 64)
-        assert_allclose(squared_distances(there.as_array(), centres), squared_distances(vectors, centres), rtol=1e-12)
+        patch.setattr(device_vectors, "COLUMNS", 64)
+        assert_allclose(compute_squared_distances(there.as_array(), centres), compute_squared_distances(vectors, centres), rtol=1e-12)
     assert there._fetched is None
 
 
@@ -37,12 +37,12 @@ def test_distances_to_centres_are_those_of_arrays(device: str, n: int, d: int, k
 def test_rows_less_a_row_are_those_of_arrays(device: str, n: int, d: int, flat: bool, seed: int) -> None:
     vectors, row = some(n, d, seed), some(1, d, seed + 1)
     there = held(vectors, device=device)
-    found = less(there.as_array(), row[0] if flat else row)
+    found = subtract_row(there.as_array(), row[0] if flat else row)
     assert there._fetched is None
-    assert isinstance(found, Held)
+    assert isinstance(found, Vectors)
     assert_array_equal(np.asarray(found), vectors - row)
     assert_allclose(found.moved, np.linalg.norm(vectors - row, axis=1), rtol=1e-6)
-    assert_array_equal(less(vectors, row), vectors - row)
+    assert_array_equal(subtract_row(vectors, row), vectors - row)
 
 
 def test_a_difference_that_a_method_writes_itself_is_an_array_to_write_in() -> None:
@@ -58,8 +58,8 @@ def test_distances_between_near_models_keep_their_digits() -> None:
     """As products, ||w||^2 + ||c||^2 - 2 <w, c>, they would be lost in the rounding of a model's length."""
     centre = 1e4 + some(1, 500)
     near = np.nextafter(centre, np.float32(np.inf))
-    found = squared_distances(held(np.concatenate([near, centre])).as_array(), centre)
-    assert found[0, 0] == squared_distances(near, centre)[0, 0] > 0
+    found = compute_squared_distances(held(np.concatenate([near, centre])).as_array(), centre)
+    assert found[0, 0] == compute_squared_distances(near, centre)[0, 0] > 0
     assert found[1, 0] == 0.0
 
 
@@ -71,9 +71,9 @@ def test_trimmed_means_are_those_of_arrays(device: str, n: int, d: int, share: f
     vectors = draw.integers(0, values, (n, d)).astype(np.float32) if seed % 2 else some(n, d, seed)  # many equals, or none
     there = held(vectors, device=device)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "SORTED", 16 * n)
-        mean, shares = trimmed_mean(there.as_array(), min(cut, (n - 1) // 2))
-    expected, expected_shares = trimmed_mean(vectors, min(cut, (n - 1) // 2))
+        patch.setattr(device_vectors, "SORTED", 16 * n)
+        mean, shares = compute_trimmed_mean(there.as_array(), min(cut, (n - 1) // 2))
+    expected, expected_shares = compute_trimmed_mean(vectors, min(cut, (n - 1) // 2))
     assert_allclose(mean, expected, rtol=1e-6, atol=1e-7)
     assert_allclose(shares, expected_shares, rtol=1e-12)
     assert there._fetched is None
@@ -103,20 +103,22 @@ def test_all_rows_are_no_second_stack() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("together", [1, 1 << 20])
 def test_neurons_are_put_in_the_same_order(kind: type, device: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "TOGETHER", together)
+    monkeypatch.setattr(device_vectors, "TOGETHER", together)
     module, vector = made(kind)
-    layout = layout_of(module)
-    layers, (_, stranger) = chain(layout), made(kind, seed=5)
+    layout = make_layout(module)
+    layers, (_, stranger) = build_layer_chain(layout), made(kind, seed=5)
     noise = np.float32(1e-3) * some(4, len(vector))
     vectors = np.stack([vector, shuffled(module, seed=1), vector, stranger]) + noise
     references, which = np.stack([vector, shuffled(module, seed=2)]), np.array([0, 0, 1, 1])
     there = held(vectors, device=device)
-    found, changed = all_aligned(there.as_array(), references, which, layers)
-    expected, expected_changed = all_aligned(vectors, references, which, layers)
+    found, changed = align_models(there.as_array(), references, which, layers)
+    expected, expected_changed = align_models(vectors, references, which, layers)
     assert np.asarray(found).tobytes() == expected.tobytes()
     assert changed.tolist() == expected_changed.tolist() == [False, True, True, True]
     assert_allclose(
-        matching_costs(there.as_array(), references, layers, layout), matching_costs(vectors, references, layers, layout), rtol=1e-9
+        compute_matching_costs(there.as_array(), references, layers, layout),
+        compute_matching_costs(vectors, references, layers, layout),
+        rtol=1e-9,
     )
     assert there._fetched is None
 
@@ -125,9 +127,9 @@ def test_neurons_are_put_in_the_same_order(kind: type, device: str, together: in
 def test_of_models_near_their_reference_no_products_are_read(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a short training: nothing is searched on the host, and no second stack is made."""
     module, vector = made(kind)
-    monkeypatch.setattr(matching, "best_order", lambda products: pytest.fail("an order was searched"))
+    monkeypatch.setattr(device_vectors, "find_best_assignment", lambda products: pytest.fail("an order was searched"))
     near = held(vector + np.float32(1e-4) * some(5, len(vector)))
-    found, changed = near.matched(chain(layout_of(module)), vector[None], np.zeros(5, np.int64))
+    found, changed = near.matched(build_layer_chain(make_layout(module)), vector[None], np.zeros(5, np.int64))
     assert not changed.any()
-    assert found.there() is near.there()
-    assert torch.equal(found.there(), near.there())
+    assert found.get_tensor() is near.get_tensor()
+    assert torch.equal(found.get_tensor(), near.get_tensor())

@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.engines.stacked import steps
-from coterie.engines.stacked.chain import chain_of
-from coterie.engines.stacked.convolution import ConvLayer
-from coterie.engines.stacked.dense import DenseLayer
-from coterie.engines.vectorised.trial import why_not_stacked
+from coterie.engines.layer_kernels import chain
+from coterie.engines.layer_kernels.chain import read_chain
+from coterie.engines.layer_kernels.layers import ConvLayer, DenseLayer
+from coterie.engines.route_checks import check_stacked
 from coterie.models.catalogue import build_model
 from engines.stacked.mixed_terms import KINDS, terms_of
 from engines.stacked.random_chains import CASES, module_of
@@ -17,7 +16,7 @@ from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, orac
 
 
 def test_mcmahans_network_is_a_chain() -> None:
-    chain = chain_of(build_model("cnn", (28, 28), 10), (28, 28))
+    chain = read_chain(build_model("cnn", (28, 28), 10), (28, 28))
     assert chain is not None
     first, second, dense, logits = chain.layers
     assert isinstance(first, ConvLayer)
@@ -42,7 +41,7 @@ def test_mcmahans_network_is_a_chain() -> None:
     ],
 )
 def test_others_are_left_to_torch(module: nn.Module) -> None:
-    assert chain_of(module, (6,)) is None
+    assert read_chain(module, (6,)) is None
 
 
 @pytest.mark.parametrize(
@@ -57,28 +56,28 @@ def test_others_are_left_to_torch(module: nn.Module) -> None:
     ],
 )
 def test_so_are_other_convolutions_and_pools(convolution: nn.Conv2d) -> None:
-    assert chain_of(nn.Sequential(convolution, nn.Flatten(), nn.LazyLinear(3)), (2, 9, 9)) is None
+    assert read_chain(nn.Sequential(convolution, nn.Flatten(), nn.LazyLinear(3)), (2, 9, 9)) is None
     for pool in (nn.MaxPool2d(3), nn.MaxPool2d(2, stride=1), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2)):
-        assert chain_of(nn.Sequential(nn.Conv2d(2, 4, 3), pool, nn.Flatten(), nn.Linear(36, 3)), (2, 9, 9)) is None
+        assert read_chain(nn.Sequential(nn.Conv2d(2, 4, 3), pool, nn.Flatten(), nn.Linear(36, 3)), (2, 9, 9)) is None
 
 
 def test_a_layer_used_twice_is_left_to_torch() -> None:
     layer = nn.Linear(6, 6)
-    assert chain_of(nn.Sequential(layer, nn.ReLU(), layer), (6,)) is None
+    assert read_chain(nn.Sequential(layer, nn.ReLU(), layer), (6,)) is None
 
 
 def test_a_dense_layer_on_rows_of_a_sample_is_left_to_torch() -> None:
-    assert chain_of(nn.Sequential(nn.Linear(6, 3)), (4, 6)) is None
+    assert read_chain(nn.Sequential(nn.Linear(6, 3)), (4, 6)) is None
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_survive_the_change_of_order(case: int) -> None:
     module, shape = module_of(case)
-    chain = chain_of(module, shape)
+    chain = read_chain(module, shape)
     assert chain is not None
     for layer in chain.layers:
         rows = torch.randn(3, module.get_parameter(layer.weight).numel())
-        assert torch.equal(layer.restored(layer.weight, layer.arranged(layer.weight, rows)), rows)
+        assert torch.equal(layer.to_module_order(layer.weight, layer.to_layer_order(layer.weight, rows)), rows)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -90,7 +89,7 @@ def test_random_chains_agree_with_the_float64_loop(case: int, terms: dict[str, f
     chained = route(task, known=True, dtype=torch.float64)
     assert chained.chained is not None
     assert worst(chained.train(job), oracle(task, job)) < 1e-6
-    assert why_not_stacked(task, known=True) is None
+    assert check_stacked(task, known=True) is None
 
 
 @pytest.mark.parametrize("case", [0, 1, 4])
@@ -99,7 +98,7 @@ def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, 
     module, shape = module_of(case)
     task = noise_world(module, shape, [5, 11, 1])
     job = job_for(task, lr=np.array([0.02, 0.01, 0.03]), **terms_of(kind, task))
-    monkeypatch.setattr(steps, "update", None)  # nothing is left for a pass of its own
+    monkeypatch.setattr(chain, "update", None)  # nothing is left for a pass of its own
     assert worst(route(task, known=True, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6
 
 

@@ -15,7 +15,7 @@ from benchmarks.broken_kernels import BROKEN
 from benchmarks.timing import apart
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.loop import LoopEngine
-from coterie.engines.vectorised.state import StepTerms
+from coterie.engines.stacked.state import StepTerms
 from coterie.engines.world import World
 from coterie.testing import worlds
 
@@ -23,8 +23,9 @@ STACKED = Path(coterie.__file__).parent / "engines" / "stacked"
 
 
 def world() -> World:
-    return worlds.made_world(
-        worlds.tiny((12, 7, 9, 16)), lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 6), nn.ReLU(), nn.Linear(6, worlds.CLASSES))
+    return worlds.make_custom_world(
+        worlds.make_federation((12, 7, 9, 16)),
+        lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 6), nn.ReLU(), nn.Linear(6, worlds.CLASSES)),
     )
 
 
@@ -67,12 +68,12 @@ def test_where_torchs_float32_goes_ours_may_go(torchs_own: float, passes: bool, 
 
 
 def test_a_route_that_does_not_pull_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = StepTerms.added
+    sound = StepTerms.add_terms
 
     def without_a_pull(self: StepTerms, g: Tensor, w: Tensor) -> Tensor:
         return sound(self if w.dtype == torch.float64 else replace(self, anchor=None), g, w)
 
-    monkeypatch.setattr(StepTerms, "added", without_a_pull)
+    monkeypatch.setattr(StepTerms, "add_terms", without_a_pull)
     with pytest.raises(RuntimeError, match=r"; 2 of 16 trainings"):  # the two that have a proximal term
         kernel_check.check(world(), "cpu")
 

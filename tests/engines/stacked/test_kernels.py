@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.arrays import Floats
-from coterie.engines.job import FusedJob
-from coterie.engines.stacked import convolution, dense, steps
+from coterie.engines.jobs import TrainingJob
+from coterie.engines.layer_kernels import chain, layers
 from coterie.engines.world import World
 from engines.stacked.mixed_terms import KINDS, terms_of
 from engines.stacked.random_chains import CASES, module_of
@@ -29,14 +29,14 @@ def kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted, the kernels are for tensors of the host, too."""
 
     def on_the_host(x: Tensor, layer: str) -> Any:
-        return import_module(f"coterie.engines.stacked.{layer}_gpu") if x.dtype == torch.float32 else None
+        return import_module(f"coterie.engines.layer_kernels.{layer}_gpu") if x.dtype == torch.float32 else None
 
     if not torch.cuda.is_available():
-        for module in (convolution, dense, steps):
+        for module in (layers, layers, chain):
             monkeypatch.setattr(module, "kernels_for", on_the_host)
 
 
-def error(world: World, job: FusedJob, found: Floats, expected: Floats) -> float:
+def error(world: World, job: TrainingJob, found: Floats, expected: Floats) -> float:
     """The worst training's distance from the loop in float64, as a share of how far it was trained."""
     start = job.models[job.start].astype(np.float64)
     moved = np.linalg.norm(expected - start, axis=1)
@@ -60,7 +60,7 @@ def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, 
     module, shape = module_of(case)
     task, n = noise_world(module, shape, SIZES), len(SIZES)
     job = job_for(task, lr=np.linspace(0.01, 0.03, n), **terms_of(kind, task))
-    monkeypatch.setattr(steps, "update", None)  # nothing is left for a pass of its own
+    monkeypatch.setattr(chain, "update", None)  # nothing is left for a pass of its own
     chained, expected = route(task, known=True, device=DEVICE), oracle(task, job)[0]
     assert error(task, job, chained.train(job)[0], expected) < 1e-4
     assert error(task, job, chained.train(job)[0], expected) < 1e-4  # from captured steps

@@ -12,20 +12,19 @@ from torch import Tensor
 
 from coterie.core.arrays import Floats, Ints
 from coterie.core.asks import Train
-from coterie.core.local import Local
-from coterie.core.parameters import read
-from coterie.core.rules import MODEL, LocalRule, Step
+from coterie.core.local import MODEL, Local, LocalRule, Step
+from coterie.core.model import read_vector
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.client import Visit, train_client
-from coterie.engines.engine import Stamped
-from coterie.engines.job import FusedJob
+from coterie.engines.client_training import ClientTraining, train_client
+from coterie.engines.engine import StampedAsk
+from coterie.engines.jobs import TrainingJob
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import route_for
-from coterie.engines.vectorised.by_rule import RuleJob
+from coterie.engines.routes import choose_route
+from coterie.engines.stacked.local_rules import RuleJob
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
-from coterie.methods.ditto import OWN, Beside
-from coterie.methods.moon import PREVIOUS, Contrast
+from coterie.methods.ditto import OWN_MODEL, DittoRule
+from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
 from coterie.testing import worlds
 from engines.vectorised.vector_oracle import Smooth, job_for, noise_world, oracle, route, worst
 
@@ -75,8 +74,8 @@ class PartOnly(LocalRule):
 
 
 RULES: dict[str, LocalRule] = {
-    "contrast": Contrast(mu=1.5, temperature=0.5),
-    "beside": Beside(lam=0.7, own_epochs=3),
+    "contrast": MOONRule(mu=1.5, temperature=0.5),
+    "beside": DittoRule(lam=0.7, own_epochs=3),
     "decoupled": Decoupled(),
     "part": PartOnly(),
 }
@@ -119,7 +118,7 @@ def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
     vectors, steps, more = [], [], []
     for i, row in enumerate(job.start):
         start = space.vector(job.models[row])
-        visit = Visit(
+        visit = ClientTraining(
             samples=job.indices[job.offsets[i] : job.offsets[i + 1]],
             key=int(job.keys[i]),
             start=start,
@@ -130,7 +129,7 @@ def by_loop(world: World, whole: RuleJob) -> tuple[Floats, Ints, Floats]:
             extra={name: space.vector(rows[i]) for name, rows in whole.extra.items()},
         )
         taken, further = train_client(space, visit, whole.local)
-        vectors.append(read(space.module))
+        vectors.append(read_vector(space.module))
         steps.append(taken)
         more.append([vector.to(torch.float32).numpy() for vector in further])
     loops = len(whole.rule.loops) - 1
@@ -148,7 +147,7 @@ def test_agrees_with_the_loop_on_random_jobs(case: tuple[World, RuleJob, int]) -
     np.testing.assert_allclose(more, further, atol=1e-5)
 
 
-def plain_job(world: World, **settings: Any) -> tuple[FusedJob, Local]:
+def plain_job(world: World, **settings: Any) -> tuple[TrainingJob, Local]:
     return job_for(world, **settings), Local(batch_size=4, lr=0.1, rule=Plain())
 
 
@@ -164,10 +163,10 @@ def test_a_rule_of_the_loss_alone_is_plain_training() -> None:
 
 def test_models_that_are_only_looked_at_do_not_move() -> None:
     """Batch norm's statistics are those of the model that is trained; looking at another model leaves both as they are."""
-    world = worlds.batch_norm_world()
+    world = worlds.make_batch_norm_world()
     job = job_for(world, batch_size=np.full(4, 12))
-    local = Local(batch_size=12, lr=0.1, rule=Contrast(mu=0.0, temperature=1.0))
-    extra = {PREVIOUS: job.models[job.start] + 1}
+    local = Local(batch_size=12, lr=0.1, rule=MOONRule(mu=0.0, temperature=1.0))
+    extra = {PREVIOUS_MODEL: job.models[job.start] + 1}
     seen, _, _ = by_loop(world, RuleJob(job, local.rule, local, extra))  # type: ignore[arg-type]
     twice, _, _ = by_loop(world, RuleJob(job, Plain(), local.but(rule=Plain()), {}))
     weights = [s for s in world.model.layout.slices if s.kind == "weight"]
@@ -178,11 +177,11 @@ def test_models_that_are_only_looked_at_do_not_move() -> None:
 def test_the_route_of_a_rule_is_decided_by_its_numbers() -> None:
     world, device = noise_world(Smooth(), (6,), [9, 4, 6]), torch.device("cpu")
     for rule in RULES.values():
-        assert route_for(world, Local(rule=rule), device).name == "vectorised", rule
-    clipped = route_for(world, Local(rule=Clipped()), device)
+        assert choose_route(world, Local(rule=rule), device).name == "vectorised", rule
+    clipped = choose_route(world, Local(rule=Clipped()), device)
     assert clipped.name == "loop"
     assert "differ" in clipped.why
-    assert route_for(worlds.batch_norm_world(), Local(rule=Plain()), device).name == "loop"
+    assert choose_route(worlds.make_batch_norm_world(), Local(rule=Plain()), device).name == "loop"
 
 
 def test_a_loop_starts_where_the_ask_says() -> None:
@@ -190,8 +189,8 @@ def test_a_loop_starts_where_the_ask_says() -> None:
     world = noise_world(Smooth(), (6,), [3, 5])
     job = job_for(world, epochs=np.zeros(2, np.int64))
     own = np.random.default_rng(0).normal(size=(2, world.model.layout.size)).astype(np.float32)
-    rule = Beside(lam=1.0, own_epochs=None)
-    whole = RuleJob(job, rule, Local(rule=rule), {OWN: own})
+    rule = DittoRule(lam=1.0, own_epochs=None)
+    whole = RuleJob(job, rule, Local(rule=rule), {OWN_MODEL: own})
     for vectors, steps, more in (route(world).train_by_rule(whole), by_loop(world, whole)):
         assert steps.tolist() == [0, 0]
         np.testing.assert_array_equal(vectors, job.models[job.start])
@@ -207,10 +206,12 @@ def test_chunks_change_nothing(memory: int) -> None:
 
 
 def test_rules_that_differ_in_a_number_are_not_put_into_one_job() -> None:
-    world = worlds.world("mlp(4)")
+    world = worlds.make_world("mlp(4)")
     clients, start = np.arange(len(world.federation)), world.model.initial(0)()
     own = np.repeat(start[None], len(clients), axis=0)
-    asks = [Stamped(Train(clients, start, Local(rule=Beside(lam=lam, own_epochs=2)), extra={OWN: own}), 0, 1) for lam in (0.1, 5.0)]
+    asks = [
+        StampedAsk(Train(clients, start, Local(rule=DittoRule(lam=lam, own_epochs=2)), extra={OWN_MODEL: own}), 0, 1) for lam in (0.1, 5.0)
+    ]
     with BatchedEngine(world) as engine, LoopEngine(world) as loop:
         together, alone, expected = engine.run(asks), [engine.run([ask])[0] for ask in asks], loop.run(asks)
     for a, b, c in zip(together, alone, expected, strict=True):

@@ -14,14 +14,14 @@ from torch import nn
 from coterie.core.asks import Evaluate
 from coterie.core.serving import Serving
 from coterie.data.federation import Parts
+from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
-from coterie.engines.engine import Stamped
-from coterie.engines.held import rows
-from coterie.engines.held.rows import TensorRows
+from coterie.engines.device_vectors import DeviceVectors
+from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import convolutions
-from coterie.engines.vectorised.each import StackedEach
-from coterie.engines.vectorised.route import Vectorised
+from coterie.engines.routes import choose_conv_mode
+from coterie.engines.stacked.inference import StackedEachEvaluator
+from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
@@ -35,13 +35,13 @@ from engines.vectorised.test_gradients import DEVICES, convolutional, dense
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=7), st.sampled_from([1, 1 << 30]), st.booleans(), st.integers(0, 99))
 def test_they_say_what_a_workspace_says(device: str, make: Any, sizes: list[int], memory: int, away: bool, seed: int) -> None:
     sizes[0] = max(sizes[0], 1)
-    world, draw = worlds.made_world(worlds.tiny(), make), np.random.default_rng(seed)
+    world, draw = worlds.make_custom_world(worlds.make_federation(), make), np.random.default_rng(seed)
     models = np.stack([world.model.initial(i)() for i in range(len(sizes))])
     models = (models + 0.1 * np.abs(draw.normal(size=models.shape))).astype(np.float32)
     samples = [draw.integers(0, len(world.federation.x), size) for size in sizes]
     x, y, there = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y), torch.device(device)
-    route = Vectorised(world.model.module(), world.loss, x, y, device=there, memory=memory, convolutions=convolutions(there))
-    each, given_models = StackedEach(route, world.federation.task), held(models, device=device).as_array() if away else models
+    route = StackedTrainer(world.model.module(), world.loss, x, y, device=there, memory=memory, convolutions=choose_conv_mode(there))
+    each, given_models = StackedEachEvaluator(route, world.federation.task), held(models, device=device).as_array() if away else models
     chances, losses = each.predict(given_models, np.concatenate(samples), np.array(sizes))
     guesses, again = each.judge(given_models, np.concatenate(samples), np.array(sizes))
     space = Workspace(world, there, torch.float32)
@@ -54,10 +54,12 @@ def test_they_say_what_a_workspace_says(device: str, make: Any, sizes: list[int]
 
 def test_everybodys_own_model_is_judged_in_one_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fine-tuned models none is fetched, and none is judged by itself."""
-    monkeypatch.setattr(rows, "FEW", 0)
-    monkeypatch.setattr(StackedEach, "many", 2)
-    monkeypatch.setattr(TensorRows, "fetch", lambda self: pytest.fail("models were fetched"))
-    world = worlds.made_world(worlds.tiny(), lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, 3)))
+    monkeypatch.setattr(device_vectors, "FEW", 0)
+    monkeypatch.setattr(StackedEachEvaluator, "many", 2)
+    monkeypatch.setattr(DeviceVectors, "fetch", lambda self: pytest.fail("models were fetched"))
+    world = worlds.make_custom_world(
+        worlds.make_federation(), lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, 3))
+    )
     plan = replace(play.PLAN, evaluate_every=1)
     with BatchedEngine(world, holds=True) as engine, LoopEngine(world) as loop:
         engine.prepare(plan.local)
@@ -79,16 +81,16 @@ def test_everybodys_own_model_is_judged_in_one_stack(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("memory", [1, 1 << 30])
 def test_models_that_serve_several_clients_or_nobody_and_clients_without_test_samples(memory: int) -> None:
-    whole = worlds.tiny()
+    whole = worlds.make_federation()
     few = whole.with_(test=Parts.of([own if client != 3 else own[:0] for client, own in enumerate(whole.test)]))
-    world = worlds.made_world(few, lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, 3)))
+    world = worlds.make_custom_world(few, lambda: nn.Sequential(nn.Linear(worlds.FEATURES, 4), nn.Tanh(), nn.Linear(4, 3)))
     models, clients = np.stack([world.model.initial(i)() for i in range(20)]), np.arange(6)
     ask = Evaluate(Serving(clients, models, np.array([19, 3, 3, 7, 0, 11])))
     with BatchedEngine(world, holds=True) as engine, LoopEngine(world) as loop, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.resident.stacked_memory", lambda device, **kind: memory)
-        patch.setattr(StackedEach, "many", 2)
+        patch.setattr("coterie.engines.routes.stacked_memory", lambda device, **kind: memory)
+        patch.setattr(StackedEachEvaluator, "many", 2)
         engine.prepare(play.PLAN.local)
-        [found], [expected] = (each.run([Stamped(ask, 0, 1)]) for each in (engine, loop))
+        [found], [expected] = (each.run([StampedAsk(ask, 0, 1)]) for each in (engine, loop))
     assert found.hits.tolist() == expected.hits.tolist()
     assert_allclose(found.loss, expected.loss, rtol=1e-5)
     assert np.isnan(found.loss[3])

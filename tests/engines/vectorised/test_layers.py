@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.core.local import Local
-from coterie.engines.routes import route_for
-from coterie.engines.vectorised.mappable import as_mappable
+from coterie.engines.routes import choose_route
+from coterie.engines.stacked.vmap_rewrites import VmapRewrites
 from coterie.engines.world import World
-from coterie.methods.moon import Contrast
+from coterie.methods.moon import MOONRule
 from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
 
 WORDS, TOKENS = 5, 9
@@ -111,17 +111,17 @@ def test_a_layer_trains_stacked_as_in_the_loop(name: str, device: str, sizes: li
 @pytest.mark.parametrize("name", CASES)
 def test_the_engine_takes_the_fast_route_for_it(name: str) -> None:
     """Convolutions fill a CPU by themselves; on a GPU they are stacked, and the test above does it here."""
-    assert route_for(CASES[name].world([8, 5, 2]), Local(), torch.device("cpu")).name == CASES[name].route
+    assert choose_route(CASES[name].world([8, 5, 2]), Local(), torch.device("cpu")).name == CASES[name].route
 
 
 def test_recurrent_layers_are_stacked_in_local_rules_too() -> None:
     world = CASES["gru"].world([8, 5, 2])
-    assert route_for(world, Local(rule=Contrast(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "vectorised"
+    assert choose_route(world, Local(rule=MOONRule(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "vectorised"
 
 
 def test_dropout_between_recurrent_layers_is_left_to_the_loop() -> None:
     world = noise_world(Head(4 * WORDS, nn.LSTM(3, 4, 2, batch_first=True, dropout=0.5)), (WORDS, 3), [8, 5, 2])
-    assert route_for(world, Local(), torch.device("cpu")).name == "loop"
+    assert choose_route(world, Local(), torch.device("cpu")).name == "loop"
 
 
 def test_mapped_weights_lie_at_one_place_and_others_where_they_lie() -> None:
@@ -132,7 +132,7 @@ def test_mapped_weights_lie_at_one_place_and_others_where_they_lie() -> None:
         places.append(row.data_ptr())
         return row
 
-    with as_mappable():
+    with VmapRewrites():
         torch.vmap(asked)(plain)
         assert plain.data_ptr() != 0
     assert places == [0]
@@ -141,7 +141,7 @@ def test_mapped_weights_lie_at_one_place_and_others_where_they_lie() -> None:
 @pytest.mark.parametrize("setting", [{"scale_grad_by_freq": True}, {"max_norm": 1.0}])
 def test_embeddings_that_look_at_all_words_are_left_to_the_loop(setting: dict[str, Any]) -> None:
     case = Case(lambda: Head(3 * WORDS, nn.Embedding(TOKENS, 3, **setting)), (WORDS,), tokens=True)
-    assert "frequency of words" in route_for(case.world([8, 5, 2]), Local(), torch.device("cpu")).why
+    assert "frequency of words" in choose_route(case.world([8, 5, 2]), Local(), torch.device("cpu")).why
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -152,7 +152,7 @@ def test_packed_words_projections_and_states_are_answered_as_torch_does(kind: ty
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 4, 2, 1, 1]), batch_first=True)
     plain, both = kind(3, 4, 2, batch_first=True), kind(3, 4, 2, batch_first=True, bidirectional=True)
     expected = (plain(packed)[0].data, both(x), plain(x[:, :1]))
-    with as_mappable():
+    with VmapRewrites():
         found = (plain(packed)[0].data, both(x), plain(x[:, :1]))
         if kind is nn.LSTM:
             assert nn.LSTM(3, 4, proj_size=2)(x)[0].shape == (6, WORDS, 2)

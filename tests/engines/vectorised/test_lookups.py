@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from coterie.core.arrays import Floats
-from coterie.engines.job import FusedJob
-from coterie.engines.vectorised.graphs import CapturedSteps
-from coterie.engines.vectorised.lookups import distinct, looked_up
-from coterie.engines.vectorised.route import Vectorised
-from coterie.engines.vectorised.state import Optimizer
+from coterie.engines.jobs import TrainingJob
+from coterie.engines.stacked.cuda_graphs import CapturedSteps
+from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.stacked.state import Optimizer
+from coterie.engines.stacked.step import find_distinct_rows, find_lookup_table
 from coterie.engines.world import World
 from coterie.models.lstm import Recurrent
 from engines.vectorised.vector_oracle import job_for, noise_world, oracle, worst
@@ -27,16 +27,16 @@ def texts(model: str = f"lstm(3,1,2,vocabulary={WORDS},width=5)") -> World:
     return World.of(world.federation.with_(x=tokens), model)
 
 
-def route(task: World, **settings: Any) -> Vectorised:
+def route(task: World, **settings: Any) -> StackedTrainer:
     given: dict[str, Any] = {"memory": 1 << 30, "known": True, **settings}
     federation = task.federation
-    return Vectorised(task.model.module(), task.loss, torch.as_tensor(federation.x), torch.as_tensor(federation.y), **given)
+    return StackedTrainer(task.model.module(), task.loss, torch.as_tensor(federation.x), torch.as_tensor(federation.y), **given)
 
 
-def several(task: World, **settings: Any) -> FusedJob:
+def several(task: World, **settings: Any) -> TrainingJob:
     """Trainings of two seeds, whose tables differ, each from one of two models that have the seed's table."""
     models = np.stack([task.model.initial(seed)() for seed in (0, 0, 1, 1)])
-    table = looked_up(task.model.module(), task.model.layout)
+    table = find_lookup_table(task.model.module(), task.model.layout)
     end = task.model.layout.size if table is None else table.begin
     models[[1, 3], :end] *= 0.5
     return job_for(task, models=models, start=np.array([0, 3, 1, 2, 3, 1]), mu=np.array([0, 0.1, 0, 0, 0.2, 0]), **settings)
@@ -75,20 +75,20 @@ def test_a_stack_has_room_for_as_many_as_its_trained_numbers_allow() -> None:
     job = several(task, batch_size=np.full(6, 2))
     assert len(route(task, known=False, memory=memory).chunks(job)) > 1
     found = route(task, memory=memory)
-    assert len(found.chunks(job, "sgd", found._with_tables(job)[0])) == 1
+    assert len(found.chunks(job, "sgd", found._concat_tables(job)[0])) == 1
 
 
 def test_tables_that_nearly_all_differ_are_stacked_as_before() -> None:
     task = texts()
     job = job_for(task, models=np.stack([task.model.initial(seed)() for seed in range(6)]), start=np.arange(6))
     found = route(task, memory=4 * 5 * (4 * WORDS * 5))  # a fourth of it is five tables
-    assert found._with_tables(job) == (found.shared, None)
+    assert found._concat_tables(job) == (found.shared, None)
     assert worst(found.train(job), oracle(task, job, "sgd")) < 1e-4
 
 
 def test_only_frozen_tables_that_a_module_reads_tokens_in_are_shared() -> None:
     def table(module: torch.nn.Module, task: World) -> Any:
-        return looked_up(module, task.model.layout)
+        return find_lookup_table(module, task.model.layout)
 
     frozen, trained = texts(), texts(f"lstm(3,1,2,vocabulary={WORDS},width=5,train_embeddings=true)")
     assert table(frozen.model.module(), frozen).name == "embedding.table"
@@ -103,6 +103,6 @@ def test_rows_are_told_apart_by_every_bit() -> None:
     given: Floats = rows[[1, 0, 1, 2, 0, 1]].copy()
     given[5] = given[5][::-1]  # the same sum of bits
     given[3, 0] = np.nan
-    which, firsts = distinct(torch.from_numpy(given))
+    which, firsts = find_distinct_rows(torch.from_numpy(given))
     assert which.tolist() == [0, 1, 0, 2, 1, 3]
     assert firsts.tolist() == [0, 1, 3, 5]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from coterie.engines.vectorised.products import as_products
+from coterie.engines.stacked.conv_products import ConvAsProducts
 
 CLIENTS, SAMPLES = 3, 4
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
@@ -21,7 +21,7 @@ def check(layer: Callable[..., Tensor], given: list[Tensor], shared_input: bool 
     rows = [[t if shared_input and i == 0 else t[c] for i, t in enumerate(given)] for c in range(CLIENTS)]
     expected = torch.stack([layer(*row) for row in rows])
     slope = torch.linspace(-1, 1, expected.numel(), dtype=expected.dtype, device=expected.device).view(expected.shape)
-    with as_products():
+    with ConvAsProducts():
         found = vmap(layer, in_dims=(None if shared_input else 0, *([0] * (len(given) - 1))))(*given)
     torch.testing.assert_close(found, expected)
     for ours, theirs in zip(*(torch.autograd.grad((out * slope).sum(), given) for out in (found, expected)), strict=True):
@@ -66,6 +66,6 @@ def test_dense_layers_and_the_layout_of_their_gradient(device: str) -> None:
     x, weight, bias = (noise(CLIENTS, *shape, device=device) for shape in ((SAMPLES, 7), (5, 7), (5,)))
     check(functional.linear, [x, weight, bias])
     check(functional.linear, [noise(CLIENTS, 2, SAMPLES, 7, device=device), weight])  # more dimensions: left to PyTorch
-    with as_products():
+    with ConvAsProducts():
         out = vmap(functional.linear)(x, weight, bias)
     assert torch.autograd.grad(out.sum(), weight)[0].is_contiguous()  # what it is for: no copy before the update

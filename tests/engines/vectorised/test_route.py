@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
 from coterie.data.catalogue import load
-from coterie.engines.job import FusedJob
-from coterie.engines.vectorised import plan as vector_plan
-from coterie.engines.vectorised.device_table import table_on
-from coterie.engines.vectorised.graphs import LEVELS, CapturedSteps, capacity_for, given_up, level_for
-from coterie.engines.vectorised.route import train
-from coterie.engines.vectorised.state import Optimizer
-from coterie.engines.vectorised.trial import why_not_stacked
+from coterie.engines.jobs import TrainingJob
+from coterie.engines.route_checks import check_stacked
+from coterie.engines.stacked import schedule as vector_plan
+from coterie.engines.stacked.cuda_graphs import LEVELS, CapturedSteps, choose_eviction, round_capacity, round_level
+from coterie.engines.stacked.route import train
+from coterie.engines.stacked.schedule import make_step_table_on_device
+from coterie.engines.stacked.state import Optimizer
 from coterie.engines.world import World
 from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
@@ -24,7 +24,7 @@ RAGGED = [9, 1, 4, 23, 2, 8]
 
 @without_haste
 @given(jobs())
-def test_agrees_with_the_float64_loop_on_random_jobs(case: tuple[World, FusedJob, Optimizer, int]) -> None:
+def test_agrees_with_the_float64_loop_on_random_jobs(case: tuple[World, TrainingJob, Optimizer, int]) -> None:
     task, job, optimizer, memory = case
     assert worst(route(task, memory).train(job, optimizer), oracle(task, job, optimizer)) < 1e-4
 
@@ -66,7 +66,7 @@ def test_chunking_changes_nothing_that_matters(optimizer: Optimizer) -> None:
     task = noise_world(Smooth(), (6,), RAGGED)
     job = job_for(task, momentum=np.full(6, 0.5), mu=np.full(6, 0.1), epochs=np.arange(6) + 1)
     whole = route(task)
-    each = whole._bytes(job, {}, optimizer, 32)
+    each = whole._estimate_bytes(job, {}, optimizer, 32)
     results = {len(r.chunks(job, optimizer)): r.train(job, optimizer) for r in (whole, route(task, 3 * each), route(task, 1))}
     assert sorted(results) == [1, 2, 6]
     assert max(worst(result, results[1]) for result in results.values()) < 1e-5
@@ -106,12 +106,12 @@ class Partly(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fixed = nn.Linear(6, 6).requires_grad_(False)
+        self.get_roster_column = nn.Linear(6, 6).requires_grad_(False)
         self.idle = nn.Parameter(torch.ones(2))
         self.head = nn.Linear(6, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(self.fixed(x).tanh())
+        result: Tensor = self.head(self.get_roster_column(x).tanh())
         return result
 
 
@@ -140,27 +140,27 @@ def test_convolutions_may_be_products() -> None:
     )
     job = job_for(task)
     assert worst(route(task, convolutions="products").train(job), oracle(task, job)) < 1e-5
-    assert why_not_stacked(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
+    assert check_stacked(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
     dilated = nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2, padding="same", groups=2), nn.Flatten(), nn.Linear(90, CLASSES))
-    assert why_not_stacked(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
+    assert check_stacked(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
 
 
 @pytest.mark.parametrize("model", [Smooth(), Partly(), "mclr", "mlp(8, 8)"])
 def test_the_trial_lets_plain_modules_pass(model: str | nn.Module) -> None:
-    assert why_not_stacked(noise_world(model, (6,), [3, 2])) is None
+    assert check_stacked(noise_world(model, (6,), [3, 2])) is None
 
 
 @pytest.mark.parametrize("change", ["arrivals(share=0.5)", "drift(at=2)"])
 def test_clients_that_come_later_or_change_do_not_trouble_the_trial(change: str) -> None:
-    assert why_not_stacked(World.of(load(f"digits/rotated(clients=8,groups=2)/{change}"), "mlp(4,4,4)")) is None
+    assert check_stacked(World.of(load(f"digits/rotated(clients=8,groups=2)/{change}"), "mlp(4,4,4)")) is None
 
 
 def test_the_trial_recognises_what_cannot_be_stacked() -> None:
     dropout = noise_world(nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, CLASSES)), (6,), [9, 9])
-    assert "random" in str(why_not_stacked(dropout))
+    assert "random" in str(check_stacked(dropout))
     batch_norm = noise_world(normed(), (6,), [9, 9])
-    assert "differ from the loop's" in str(why_not_stacked(batch_norm))
-    assert why_not_stacked(batch_norm, exact=True) is None
+    assert "differ from the loop's" in str(check_stacked(batch_norm))
+    assert check_stacked(batch_norm, exact=True) is None
 
     class Undecided(nn.Module):
         def __init__(self) -> None:
@@ -171,17 +171,17 @@ def test_the_trial_recognises_what_cannot_be_stacked() -> None:
             result: Tensor = self.head(x if x.sum() > 0 else -x)
             return result
 
-    assert "cannot map" in str(why_not_stacked(noise_world(Undecided(), (6,), [9, 9])))
+    assert "cannot map" in str(check_stacked(noise_world(Undecided(), (6,), [9, 9])))
 
 
 def test_levels_and_capacities_are_few_and_enough() -> None:
     for n in range(1, 300):
-        capacity = capacity_for(n)
+        capacity = round_capacity(n)
         assert n <= capacity <= max(n, n * (1 + 1 / LEVELS))
-        levels = {level_for(active, capacity) for active in range(1, n + 1)}
+        levels = {round_level(active, capacity) for active in range(1, n + 1)}
         assert len(levels) <= LEVELS
-        assert all(active <= level_for(active, capacity) <= capacity for active in range(1, n + 1))
-    assert len({capacity_for(n) for n in range(1, 300)}) <= 50
+        assert all(active <= round_level(active, capacity) <= capacity for active in range(1, n + 1))
+    assert len({round_capacity(n) for n in range(1, 300)}) <= 50
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -226,16 +226,16 @@ def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], 
 
 
 def test_the_table_holds_the_batches_of_the_loop() -> None:
-    from coterie.engines.batches import batches
+    from coterie.engines.sampling import iterate_batches
 
     task = noise_world(Smooth(), (6,), RAGGED)
     job = job_for(task, epochs=np.arange(1, 7), batch_size=np.array([4, 3, 9, 5, 1, 8]), max_steps=np.array([-1, -1, -1, 7, -1, -1]))
     trainings = np.argsort(-job.steps(), kind="stable")
-    table = vector_plan.table(job, trainings, capacity=8)
+    table = vector_plan.make_step_table(job, trainings, capacity=8)
     for row, i in enumerate(trainings):
         limit = None if job.max_steps[i] < 0 else int(job.max_steps[i])
         own = job.indices[job.offsets[i] : job.offsets[i + 1]]
-        expected = list(batches(int(job.keys[i]), own, int(job.batch_size[i]), int(job.epochs[i]), limit))
+        expected = list(iterate_batches(int(job.keys[i]), own, int(job.batch_size[i]), int(job.epochs[i]), limit))
         found = [table.samples[t, row, : table.counts[t, row]].tolist() for t in range(job.steps()[i])]
         assert found == [batch.tolist() for batch in expected]
         assert all(set(table.samples[t, row]) == set(batch) for t, batch in enumerate(expected))
@@ -253,8 +253,8 @@ def test_the_table_made_on_a_device_is_the_same(seed: int, device: str) -> None:
         max_steps=draw.choice([-1, -1, 1, 7], 7),
     )
     trainings = np.argsort(-job.steps(), kind="stable")
-    expected = vector_plan.table(job, trainings, capacity=9)
-    samples, counts = table_on(job, trainings, 9, torch.device(device))
+    expected = vector_plan.make_step_table(job, trainings, capacity=9)
+    samples, counts = make_step_table_on_device(job, trainings, 9, torch.device(device))
     assert counts.cpu().numpy().tolist() == expected.counts.tolist()
     assert samples.cpu().numpy().tolist() == expected.samples.tolist()
 
@@ -265,7 +265,7 @@ def test_stacks_with_captured_steps_are_kept_before_others() -> None:
             self.captured = captured
 
     def first(**kept: bool) -> str:
-        return given_up({name: Kept(captured) for name, captured in kept.items()})  # type: ignore[misc]
+        return choose_eviction({name: Kept(captured) for name, captured in kept.items()})  # type: ignore[misc]
 
     assert first(oldest=True, full_batch=False) == "full_batch"
     assert first(full_batch=False, other=False, newest=True) == "full_batch"

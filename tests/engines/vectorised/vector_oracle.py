@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from coterie.core.arrays import Array, Floats, Ints
 from coterie.core.local import Local
-from coterie.core.parameters import read
+from coterie.core.model import read_vector
 from coterie.data.federation import Federation, Parts
-from coterie.engines.client import Visit, train_client
-from coterie.engines.job import FusedJob
-from coterie.engines.vectorised.route import Vectorised
-from coterie.engines.vectorised.state import Optimizer
+from coterie.engines.client_training import ClientTraining, train_client
+from coterie.engines.jobs import TrainingJob
+from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.stacked.state import Optimizer
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
-from coterie.testing.worlds import made_world
+from coterie.testing.worlds import make_custom_world
 
 ROOM = 1 << 30
 CLASSES = 3
@@ -49,10 +49,10 @@ def noise_world(model: str | nn.Module, shape: tuple[int, ...], sizes: list[int]
         train=Parts.of(np.split(order, np.cumsum(sizes)[:-1])),
         test=Parts.of([order[:1]] * len(sizes)),
     )
-    return World.of(federation, model) if isinstance(model, str) else made_world(federation, lambda: model)
+    return World.of(federation, model) if isinstance(model, str) else make_custom_world(federation, lambda: model)
 
 
-def job_for(world: World, **settings: Array | Any) -> FusedJob:
+def job_for(world: World, **settings: Array | Any) -> TrainingJob:
     """One training a client, with the given settings in the place of the ordinary ones."""
     federation, n = world.federation, len(world.federation)
     draw = np.random.default_rng(7)
@@ -69,15 +69,15 @@ def job_for(world: World, **settings: Array | Any) -> FusedJob:
         "mu": np.zeros(n),
     }
     arrays = {"x": federation.x, "y": federation.y, "offsets": federation.train.offsets, "indices": federation.train.indices}
-    return FusedJob(sizes=(), **arrays, **(ordinary | settings))
+    return TrainingJob(sizes=(), **arrays, **(ordinary | settings))
 
 
-def route(world: World, memory: int = ROOM, **options: Any) -> Vectorised:
+def route(world: World, memory: int = ROOM, **options: Any) -> StackedTrainer:
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
-    return Vectorised(world.model.module(), world.loss, x, y, memory=memory, **options)
+    return StackedTrainer(world.model.module(), world.loss, x, y, memory=memory, **options)
 
 
-def oracle(world: World, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
+def oracle(world: World, job: TrainingJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:
     """The same trainings, one by one and in float64."""
     space = Workspace(world, torch.device("cpu"), torch.float64)
     vectors, steps = np.zeros((len(job.start), job.models.shape[1]), np.float32), np.zeros(len(job.start), np.int64)
@@ -91,7 +91,7 @@ def oracle(world: World, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[F
             max_steps=int(job.max_steps[i]) if job.max_steps[i] > 0 else None,
         )
         start = space.vector(job.models[row])
-        visit = Visit(
+        visit = ClientTraining(
             samples=job.indices[job.offsets[i] : job.offsets[i + 1]],
             key=int(job.keys[i]),
             start=start,
@@ -101,7 +101,7 @@ def oracle(world: World, job: FusedJob, optimizer: Optimizer = "sgd") -> tuple[F
             linear=None if job.linear is None else space.vector(job.linear[i]),
         )
         steps[i], _ = train_client(space, visit, local)
-        vectors[i] = read(space.module)
+        vectors[i] = read_vector(space.module)
     return vectors, steps
 
 
@@ -112,7 +112,7 @@ def worst(found: tuple[Floats, Ints], expected: tuple[Floats, Ints]) -> float:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> tuple[World, FusedJob, Optimizer, int]:
+def jobs(draw: st.DrawFn) -> tuple[World, TrainingJob, Optimizer, int]:
     """A ragged job with everything that can differ from training to training, an optimiser, and a budget of memory."""
     sizes = draw(st.lists(st.integers(1, 12) | st.sampled_from([1, 40]), min_size=1, max_size=6))
     task, n = noise_world(Smooth(), (6,), sizes, draw(st.integers(0, 99))), len(sizes)

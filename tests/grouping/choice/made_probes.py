@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.core.arrays import Array
-from coterie.grouping.choice.structure.probes import Probes
+from coterie.grouping.structure_views import Probes
 
 
 def made(vectors: Array, counts: Array) -> Probes:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from coterie.core.asks import Gradient
-from coterie.core.notes import Choice
+from coterie.core.method import Choice
 from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.world import World
-from coterie.grouping.choice.structure import ask as asked
-from coterie.grouping.choice.structure import distinct
-from coterie.grouping.choice.structure.ask import from_structure
-from coterie.run.drive import answer
-from coterie.testing.play import Altered, absent, as_it_is
+from coterie.grouping import structure
+from coterie.grouping import structure as asked
+from coterie.grouping.structure import choose_from_structure
+from coterie.run.driver import run_script
+from coterie.testing.play import AlteredEngine, drop_replies, pass_unchanged
 from inspect_federations import CLASSES, even, federation
 
 GROUPS = np.arange(24) % 3
@@ -23,13 +23,15 @@ GROUPS = np.arange(24) % 3
 
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "groups_of", partial(distinct.groups_of, draws=39))
+    monkeypatch.setattr(asked, "find_groups", partial(structure.find_groups, draws=39))
 
 
-def chosen(made: Federation, most: int = 6, seed: int = 0, engine: Altered | None = None) -> Choice:
+def chosen(made: Federation, most: int = 6, seed: int = 0, engine: AlteredEngine | None = None) -> Choice:
     world = World.of(made, "mclr")
     ctx = world.problem.context(Plan(), seed, 0)
-    return answer(from_structure(world.model.initial(seed)()[None, :], ctx, most), engine or Altered(as_it_is, world), seed=seed)
+    return run_script(
+        choose_from_structure(world.model.initial(seed)()[None, :], ctx, most), engine or AlteredEngine(pass_unchanged, world), seed=seed
+    )
 
 
 def test_plain_groups_are_claimed_with_what_they_were_read_from() -> None:
@@ -54,7 +56,7 @@ def test_no_more_groups_are_claimed_than_may_be() -> None:
 
 def test_every_client_is_asked_once_for_each_half_and_class() -> None:
     made = federation(even(8), groups=np.arange(8) % 2, moved=True)
-    engine = Altered(as_it_is, World.of(made, "mclr"))
+    engine = AlteredEngine(pass_unchanged, World.of(made, "mclr"))
     chosen(made, engine=engine)
     shares = [(s.ask.share.half, s.ask.share.label) for s in engine.asked if isinstance(s.ask, Gradient) and s.ask.share is not None]
     assert sorted(shares) == [(half, label) for half in (0, 1) for label in range(CLASSES)]
@@ -62,9 +64,9 @@ def test_every_client_is_asked_once_for_each_half_and_class() -> None:
 
 
 def test_only_a_sample_of_a_large_federation_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "TESTED", 10)
+    monkeypatch.setattr(asked, "MAX_TESTED", 10)
     made = federation(even(24), groups=GROUPS, moved=True)
-    engine = Altered(as_it_is, World.of(made, "mclr"))
+    engine = AlteredEngine(pass_unchanged, World.of(made, "mclr"))
     chosen(made, engine=engine)
     asked_: set[tuple[Any, ...]] = {tuple(s.ask.clients) for s in engine.asked if isinstance(s.ask, Gradient)}
     (clients,) = asked_
@@ -74,7 +76,7 @@ def test_only_a_sample_of_a_large_federation_is_asked(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("gone", [np.arange(24), np.arange(1, 24)])
 def test_where_fewer_than_two_answer_nothing_is_claimed(gone: Any) -> None:
     made = federation(even(24), groups=GROUPS, moved=True)
-    found = chosen(made, engine=Altered(absent(gone, (0,)), World.of(made, "mclr")))
+    found = chosen(made, engine=AlteredEngine(drop_replies(gone, (0,)), World.of(made, "mclr")))
     assert found.k == 1
     assert found.p is not None
     assert np.isnan(found.p)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.grouping.choice.points import Criterion, from_points
-from coterie.grouping.clusterers import kmeans
+from coterie.grouping.kmeans import kmeans
+from coterie.grouping.number_of_groups import Criterion, choose_from_points
 from grouping.blobs import blobs
 
 
@@ -17,7 +17,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.parametrize("groups", [2, 3, 4])
 def test_the_number_of_plain_groups_is_found(how: Criterion, groups: int) -> None:
     points, true = blobs(groups, each=8)
-    choice = from_points(points, rng(), 6, how)
+    choice = choose_from_points(points, rng(), 6, how)
     assert choice.k == groups
     assert choice.how == how
     assert list(choice.curves) == [how]
@@ -29,13 +29,13 @@ def test_the_number_of_plain_groups_is_found(how: Criterion, groups: int) -> Non
 @pytest.mark.parametrize("how", ["gap", "stability"])
 def test_one_cloud_is_one_group(how: Criterion) -> None:
     cloud = np.random.default_rng(3).normal(size=(40, 5))
-    assert from_points(cloud, rng(), 6, how).k == 1
+    assert choose_from_points(cloud, rng(), 6, how).k == 1
 
 
 @pytest.mark.parametrize("how", ["silhouette", "gap", "stability"])
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 6])
 def test_choosing_among_few_or_equal_points(how: Criterion, n: int) -> None:
-    assert from_points(np.ones((n, 3)), rng(), 5, how).k == 1
-    assert 1 <= from_points(np.random.default_rng(n).normal(size=(n, 3)), rng(), 5, how).k <= max(n - 1, 1)
+    assert choose_from_points(np.ones((n, 3)), rng(), 5, how).k == 1
+    assert 1 <= choose_from_points(np.random.default_rng(n).normal(size=(n, 3)), rng(), 5, how).k <= max(n - 1, 1)
     two = np.array([[0.0, 0], [1, 1]])[np.arange(n) % 2]
-    assert from_points(two, rng(), 5, how).k in ({2} if n == 6 else {1, 2})
+    assert choose_from_points(two, rng(), 5, how).k in ({2} if n == 6 else {1, 2})

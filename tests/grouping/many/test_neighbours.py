@@ -6,16 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.arrays import Floats, Ids
-from coterie.grouping import nearest
-from coterie.grouping.many import neighbours
-from coterie.grouping.many.neighbours import nearest_in_blocks, nearest_in_cells
-from coterie.grouping.nearest import nearest_clients
-from coterie.grouping.similarity import cosines, gram
-from coterie.testing.by_hand import context
+from coterie.grouping import neighbours
+from coterie.grouping.neighbours import find_nearest_clients, find_nearest_in_blocks, find_nearest_in_cells
+from coterie.grouping.similarity import compute_cosines, compute_gram
+from coterie.testing.fakes import make_context
 
 
 def by_all_pairs(rows: Floats, asking: Ids, count: int) -> Ids:
-    alike = cosines(gram(rows))
+    alike = compute_cosines(compute_gram(rows))
     np.fill_diagonal(alike, -np.inf)
     return np.argsort(-alike[asking], axis=1, kind="stable")[:, :count]
 
@@ -39,8 +37,8 @@ def test_blocks_find_what_all_pairs_find(n: int, d: int, count: int, piece: int,
     asking, count = np.flatnonzero(rng.random(n) < 0.6), min(count, n - 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours, "PIECE", piece)
-        found = nearest_in_blocks(rows, asking, count)
-    alike = cosines(gram(rows))
+        found = find_nearest_in_blocks(rows, asking, count)
+    alike = compute_cosines(compute_gram(rows))
     np.testing.assert_allclose(alike[asking[:, None], found], alike[asking[:, None], by_all_pairs(rows, asking, count)], atol=1e-12)
     assert not (found == asking[:, None]).any()
     assert all(len(set(row)) == count for row in found.tolist())
@@ -48,34 +46,34 @@ def test_blocks_find_what_all_pairs_find(n: int, d: int, count: int, piece: int,
 
 def test_of_equals_the_first_are_taken() -> None:
     rows = np.tile(np.array([[3, 4]], np.float32), (50, 1))
-    assert nearest_in_blocks(rows, np.array([0, 20]), 3).tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert find_nearest_in_blocks(rows, np.array([0, 20]), 3).tolist() == [[1, 2, 3], [0, 1, 2]]
 
 
 def test_cells_find_nearly_what_all_pairs_find() -> None:
     rows, asking = on_a_surface(2500, 8), np.arange(0, 2500, 5)
-    found, cells = nearest_in_cells(rows, asking, 3, np.random.default_rng(0))
+    found, cells = find_nearest_in_cells(rows, asking, 3, np.random.default_rng(0))
     assert cells == 50
     assert recall(found, by_all_pairs(rows, asking, 3)) > 0.9
     assert not (found == asking[:, None]).any()
     assert found.min() >= 0
-    assert found.tolist() == nearest_in_cells(rows, asking, 3, np.random.default_rng(0))[0].tolist()
+    assert found.tolist() == find_nearest_in_cells(rows, asking, 3, np.random.default_rng(0))[0].tolist()
 
 
 def test_with_all_cells_opened_and_all_finalists_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "OPENED", 30)
     monkeypatch.setattr(neighbours, "FINALISTS", 300)
     rows, asking = on_a_surface(300, 60), np.arange(300)
-    assert recall(nearest_in_cells(rows, asking, 4, np.random.default_rng(0))[0], by_all_pairs(rows, asking, 4)) == 1.0
+    assert recall(find_nearest_in_cells(rows, asking, 4, np.random.default_rng(0))[0], by_all_pairs(rows, asking, 4)) == 1.0
 
 
 def test_the_way_follows_the_number_and_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asking = on_a_surface(400, 3), np.arange(100)
     noted = []
     for many, pairs in ((400, 0), (399, 40_000), (399, 39_999)):
-        monkeypatch.setattr(nearest, "MANY", many)
-        monkeypatch.setattr(nearest, "PAIRS", pairs)
-        ctx = context([1] * 4)
-        found = nearest_clients(rows, asking, 2, ctx)
+        monkeypatch.setattr(neighbours, "MANY", many)
+        monkeypatch.setattr(neighbours, "PAIRS", pairs)
+        ctx = make_context([1] * 4)
+        found = find_nearest_clients(rows, asking, 2, ctx)
         noted.append(dict(ctx.notes.named))
         assert recall(found, by_all_pairs(rows, asking, 2)) > 0.9
     assert noted == [{}, {"compared_with": 400}, {"landmarks": 20}]

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.grouping import principal as module
-from coterie.grouping.clusterers import silhouette
-from coterie.grouping.many import points as many
-from coterie.grouping.many.points import LENGTH, by_rows, landmarks, short_points
-from coterie.grouping.principal import principal_points
-from coterie.grouping.similarity import coordinates, distances, dots, gram
+from coterie.grouping import landmarks as many
+from coterie.grouping import similarity as module
+from coterie.grouping.clustering import compute_silhouette
+from coterie.grouping.landmarks import MAX_DIRECTIONS, compute_short_points, map_row_chunks, sample_landmarks
+from coterie.grouping.similarity import compute_coordinates, compute_distances, compute_dot_products, compute_gram, compute_principal_points
 
 
 @settings(max_examples=30, deadline=None)
@@ -23,8 +22,8 @@ def test_the_small_side_gives_the_coordinates_of_the_large(n: int, d: int, rank:
     origin = rng.standard_normal(d).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PAIRS", 0)
-        small = principal_points(rows, origin, share)
-    large = coordinates(gram(rows, origin), share)
+        small = compute_principal_points(rows, origin, share)
+    large = compute_coordinates(compute_gram(rows, origin), share)
     if small.shape == large.shape:  # where a share falls on a tie, either may keep one more
         scale = np.abs(large).max(initial=1e-30)
         np.testing.assert_allclose(small @ small.T, large @ large.T, atol=1e-9 * scale**2)
@@ -35,8 +34,8 @@ def test_the_small_side_gives_the_coordinates_of_the_large(n: int, d: int, rank:
 def test_equal_rows_have_no_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAIRS", 0)
     rows = np.full((9, 3), 0.3, dtype=np.float32)
-    assert principal_points(rows).shape == (9, 0)
-    assert short_points(rows, None, np.random.default_rng(0)).shape == (9, 0)
+    assert compute_principal_points(rows).shape == (9, 0)
+    assert compute_short_points(rows, None, np.random.default_rng(0)).shape == (9, 0)
 
 
 @settings(max_examples=20, deadline=None)
@@ -44,16 +43,16 @@ def test_equal_rows_have_no_direction(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_everybody_a_landmark_points_keep_all_distances_of_few_directions(n: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((n, 5)) @ rng.standard_normal((5, d))).astype(np.float32)
-    points = short_points(rows, rows[0], np.random.default_rng(0))
-    assert points.shape[1] <= LENGTH
-    np.testing.assert_allclose(distances(points @ points.T), distances(gram(rows, rows[0])), rtol=1e-4, atol=1e-4)
+    points = compute_short_points(rows, rows[0], np.random.default_rng(0))
+    assert points.shape[1] <= MAX_DIRECTIONS
+    np.testing.assert_allclose(compute_distances(points @ points.T), compute_distances(compute_gram(rows, rows[0])), rtol=1e-4, atol=1e-4)
 
 
 def test_landmarks_are_drawn_once_each_and_by_key() -> None:
-    drawn = landmarks(10_000, np.random.default_rng(1), 100)
+    drawn = sample_landmarks(10_000, np.random.default_rng(1), 100)
     assert len(np.unique(drawn)) == 100
-    assert drawn.tolist() == landmarks(10_000, np.random.default_rng(1), 100).tolist()
-    assert landmarks(5, np.random.default_rng(1), 100).tolist() == [0, 1, 2, 3, 4]
+    assert drawn.tolist() == sample_landmarks(10_000, np.random.default_rng(1), 100).tolist()
+    assert sample_landmarks(5, np.random.default_rng(1), 100).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_pieces_of_rows_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +60,8 @@ def test_pieces_of_rows_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(many, "PIECE", 7000)
     found = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(many, "cores", lambda cores=cores: cores)
-        found.append(by_rows(lambda block: block @ matrix, rows))
+        monkeypatch.setattr(many, "count_cores", lambda cores=cores: cores)
+        found.append(map_row_chunks(lambda block: block @ matrix, rows))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     np.testing.assert_allclose(found[0], rows @ matrix, rtol=1e-12)
@@ -72,16 +71,16 @@ def test_products_with_several_directions_are_those_with_each() -> None:
     rng = np.random.default_rng(0)
     rows, along, origin = rng.standard_normal((9, 5000)), rng.standard_normal((4, 5000)), rng.standard_normal(5000)
     rows32, origin32 = rows.astype(np.float32), origin.astype(np.float32)
-    each = np.stack([dots(rows32, one, origin32) for one in along], axis=1)
-    np.testing.assert_allclose(dots(rows32, along, origin32), each, rtol=1e-12, atol=1e-9)
+    each = np.stack([compute_dot_products(rows32, one, origin32) for one in along], axis=1)
+    np.testing.assert_allclose(compute_dot_products(rows32, along, origin32), each, rtol=1e-12, atol=1e-9)
 
 
 def test_a_silhouette_of_many_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=900)
     points = 3 * np.eye(3)[labels] + rng.standard_normal((900, 3))
-    whole = silhouette(points, labels)
-    monkeypatch.setattr("coterie.grouping.clusterers.MANY", 800)
-    monkeypatch.setattr("coterie.grouping.clusterers.LANDMARKS", 500)
-    assert silhouette(points, labels) == pytest.approx(whole, abs=0.03)
-    assert silhouette(points, labels) != whole
+    whole = compute_silhouette(points, labels)
+    monkeypatch.setattr("coterie.grouping.clustering.MANY", 800)
+    monkeypatch.setattr("coterie.grouping.clustering.LANDMARKS", 500)
+    assert compute_silhouette(points, labels) == pytest.approx(whole, abs=0.03)
+    assert compute_silhouette(points, labels) != whole

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 AR_MAGIC, AR_HEAD = b"!<arch>\n", 60  # a header has the name in its first 16 letters and the size in letters 48 to 58
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 
 @dataclass(frozen=True)

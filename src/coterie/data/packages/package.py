@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.packages.archives import member_of
 from coterie.data.packages.clients import Wanted, download
 

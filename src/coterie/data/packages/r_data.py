@@ -9,7 +9,7 @@ import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.files import missing_package
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import io
 import pickle
 from typing import Any
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 
 ALLOWED = {
     ("builtins", "slice"),

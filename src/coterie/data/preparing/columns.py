@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.errors import Notice, UserError, suggest_names
 from coterie.core.arrays import Array, Doubles
-from coterie.core.errors import UserError, suggestion
-from coterie.core.notices import Notice
 from coterie.data.table_files import FileRows, Row, locate
 
 if TYPE_CHECKING:
@@ -189,9 +188,9 @@ class StatedColumn:
             elif ":" in text:
                 name, _, kind = (part.strip() for part in text.rpartition(":"))
         if name not in known:
-            raise UserError(f"{where} lacks the column {name!r} of columns=: {suggestion(name, known)}")
+            raise UserError(f"{where} lacks the column {name!r} of columns=: {suggest_names(name, known)}")
         if kind not in (None, "number", "category"):
-            raise UserError(f"{where}: columns= says that {name!r} is {kind!r}: {suggestion(kind, ('number', 'category'))}")
+            raise UserError(f"{where}: columns= says that {name!r} is {kind!r}: {suggest_names(kind, ('number', 'category'))}")
         if words is None:
             return cls(name, kind)
         found = tuple(dict.fromkeys(_word(word) for word in words))
@@ -204,7 +203,7 @@ class StatedColumn:
             if not _is_gap(cell) and _word(cell) not in known:
                 raise UserError(
                     f"{where} has {_word(cell)!r} in {locate(row, rows)}, which is no word of column {self.name!r}: "
-                    f"{suggestion(_word(cell), known)}"
+                    f"{suggest_names(_word(cell), known)}"
                 )
 
 
@@ -218,7 +217,7 @@ def describe_missing(missing: Sequence[str], found: Sequence[str], known: Sequen
         where: The table.
     """
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    nearest = suggestion(missing[0], set(found) - set(known))
+    nearest = suggest_names(missing[0], set(found) - set(known))
     hint = f" ({nearest})" if nearest.startswith("did you mean") else ""
     return f"{where} lacks the column {missing[0]!r}{more}{hint}: the model takes {', '.join(known)}."
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles, Floats
-from coterie.core.errors import UserError
 from coterie.data.preparing.columns import Columns
 from coterie.data.preparing.statistics import Sums, added, deviation, most_frequent, quantiles, squares
 from coterie.data.preparing.wishes import Wishes

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Floats
-from coterie.core.errors import UserError
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation
 from coterie.data.preparing.statistics import Sums, added, deviation, squares

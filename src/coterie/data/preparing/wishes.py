@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from coterie.core.errors import UserError, suggestion
+from coterie._util.errors import UserError, suggest_names
 
 Scale = Literal["none", "standard", "robust"]
 Impute = Literal["none", "mean", "median", "most_frequent"]
@@ -31,7 +31,9 @@ class Wishes:
         """Refuse a word that is no choice; a spec has been checked already."""
         for name, known in (("scale", Scale), ("impute", Impute), ("categories", Categories), ("statistics", StatisticsOf)):
             if getattr(self, name) not in get_args(known):
-                raise UserError(f"{who} cannot use {name}={getattr(self, name)!r}: {suggestion(str(getattr(self, name)), get_args(known))}")
+                raise UserError(
+                    f"{who} cannot use {name}={getattr(self, name)!r}: {suggest_names(str(getattr(self, name)), get_args(known))}"
+                )
 
     @property
     def ranks(self) -> bool:

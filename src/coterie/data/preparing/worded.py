@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError, suggestion
 from coterie.data.table import Table
 from coterie.data.text import Wording
 
@@ -31,7 +31,7 @@ class WordedColumn:
         """The features of new texts."""
         names = {str(name): name for name in frame}
         if self.column not in names:
-            raise UserError(f"{where} has no text column {self.column!r}: {suggestion(self.column, names)}")
+            raise UserError(f"{where} has no text column {self.column!r}: {suggest_names(self.column, names)}")
         return self.wording.values([str(text) for text in frame[names[self.column]]])
 
     def told(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
-from coterie.core.errors import UserError
-from coterie.core.rng import key, shuffle
+from coterie.core.rng import make_key, shuffle
 from coterie.data.assemble import check_count, client_ids
 from coterie.data.federation import TEST, TRAIN, Federation, Parts, Samples
 from coterie.data.files import read_text
@@ -104,7 +104,7 @@ def _dealt(table: Table, part: Ints, clients: int, topics: int, data_seed: int) 
         members = np.arange(topic, clients, topics)
         for which in (TRAIN, TEST):
             own = np.flatnonzero((place[table.y] == topic) & (part == which))
-            own = own[shuffle(key(data_seed, "questions", topic, which), len(own))]
+            own = own[shuffle(make_key(data_seed, "questions", topic, which), len(own))]
             owners[own] = members[np.arange(len(own)) % len(members)]
     return owners
 

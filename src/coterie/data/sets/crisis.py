@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Array
-from coterie.core.errors import UserError
-from coterie.core.inputs import Inputs
+from coterie.core.layout import Inputs
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import INPUTS, Samples

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import Samples
 from coterie.data.sets.packaged import packaged, untouched
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import Finish
 from coterie.data.federation import TEST, TRAIN, Samples

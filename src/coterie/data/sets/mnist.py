@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.federation import TEST, TRAIN, Samples
 from coterie.data.files import read_idx, read_text
 from coterie.data.sets.facts import data_set

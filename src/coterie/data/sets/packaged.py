@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.dataset import DataSet
 from coterie.data.frames import ColumnRoles, table_of
 from coterie.data.packages.package import Package

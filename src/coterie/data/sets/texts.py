@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.errors import UserError
+from coterie._util.errors import UserError
 from coterie.data.assemble import check_count
 from coterie.data.dataset import DataSet
 from coterie.data.federation import NOWHERE, TEST, TRAIN, Samples

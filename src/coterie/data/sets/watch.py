@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles
-from coterie.core.errors import UserError
 from coterie.data.federation import Samples
 from coterie.data.packages.unpickling import unpickled
 from coterie.data.sets.packaged import packaged, untouched

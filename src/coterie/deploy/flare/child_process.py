@@ -39,18 +39,18 @@ def end_with_parent(parent: int, how: str) -> None:
     if how == SIGNAL and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before the signal was asked for
-        _end()
-    threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+        _kill_group()
+    threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     """An orphan gets another parent: unlike a look at the process table, this cannot be fooled by a number that is used again."""
     while os.getppid() == parent:
         sleep(LOOK)
-    _end()
+    _kill_group()
 
 
-def _end() -> None:
+def _kill_group() -> None:
     if os.getpgrp() == os.getpid():  # FLARE's processes lead a group each; what they started and did not detach is in it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -1,31 +1,236 @@
-"""The server's part of a FLARE job: it runs an order, tells how far it is, and ends the job when something new has to be taken in."""
+"""The server's part of a FLARE job: it runs an order, sends messages as FLARE tasks, and ends the job when a site waits to join."""
 
 import os
+import queue
 import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from coterie.core.errors import UserError
-from coterie.core.locks import locked
-from coterie.deploy.federation import SCHEMA, read_roster
-from coterie.deploy.flare.carrier import AbortedError, FlareCarrier
-from coterie.deploy.flare.jobs import is_run_name
-from coterie.deploy.flare.newcomers import Newcomers
-from coterie.deploy.flare.protection import SERVER_FOLDER
-from coterie.deploy.flare.watch import mark_of
-from coterie.deploy.journal import Journal
-from coterie.deploy.presence import connected_sites, registrations
-from coterie.deploy.removal import RemovedSites
-from coterie.deploy.runs import RunFolder
-from coterie.deploy.server_run import TooFewSitesError, carry_out_order
+from coterie._util.errors import UserError
+from coterie._util.locks import lock_file
+from coterie.deploy.certificates import RevokedSites
+from coterie.deploy.flare.connection_monitor import hash_registration
+from coterie.deploy.flare.jobs import BODY, SERVER_FOLDER, TASK, is_run_name
+from coterie.deploy.flare.transport import IncomingStreams, survive_bad_messages
+from coterie.deploy.messages import OversizedMessage, RawMessage
+from coterie.deploy.server.federation import SCHEMA_FILE, list_connected_sites, read_registrations, read_roster
+from coterie.deploy.server.runner import TooFewSitesError, run_order
+from coterie.deploy.server.runs import Journal, RunFolder
+
+LOOK = 0.05  # seconds between looks at the abort signal
+
+
+FIRST_WAIT = 120.0  # seconds for the first exchange at least: sites then load their data, whatever a phase may take later
+
+
+SILENT = 3  # phases without an answer after which a site is no longer waited for
+
+
+class AbortedError(BaseException):
+    """The job was aborted from outside: like Ctrl-C, and no failure of a lane, which would be final."""
+
+
+class FlareCarrier:
+    """Sends by the controller's `send`: what a site cannot take now is offered again until the time is over."""
+
+    def __init__(
+        self,
+        controller: Any,
+        fl_ctx: FLContext,
+        abort: Signal,
+        timeout: float,
+        gone: Callable[[], set[str]],
+        sites: Collection[str] | None = None,
+    ) -> None:
+        """`gone` names the sites that FLARE has seen leave, `sites` those that are part of the job; default: whoever is asked."""
+        self.sites = sites
+        self.controller, self.fl_ctx, self.abort, self.timeout, self.gone = controller, fl_ctx, abort, timeout, gone
+        self.silent: dict[str, int] = {}
+        self.patience = max(timeout, FIRST_WAIT)
+        self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
+        self._come, self._replies = queue.Queue[tuple[str, RawMessage | None]](), queue.Queue[tuple[str, RawMessage | None]]()
+        self._most: dict[str, int] = {}  # by site, the bytes that its answer can have
+        self._streams: IncomingStreams | None = None
+
+    @property
+    def lost(self) -> set[str]:
+        """Sites that are not asked any more in this job: they left, or were silent for too long."""
+        return self.gone() | {site for site, phases in self.silent.items() if phases >= SILENT}
+
+    def limit_answers(self, most: Mapping[str, int]) -> None:
+        """From now on an answer that is larger is dropped while it comes in, and its site counts as having answered."""
+        if self._streams is None:
+            survive_bad_messages()
+            self._streams = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
+        at_work = {site for site, _, _ in list(self._posted.values())}
+        self._most |= {site: max(own, self._most.get(site, 0)) if site in at_work else own for site, own in most.items()}
+
+    def _drop(self, site: str, excess: OversizedMessage) -> None:
+        """In a thread of FLARE: the answer that is waited for, or all that were posted to the site, will not come."""
+        self._replies.put((site, excess))
+        for number in [number for number, (whose, _, _) in list(self._posted.items()) if whose == site]:
+            self._come.put((number, excess))
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> dict[str, RawMessage]:
+        waiting: dict[str, Task] = {}
+        answers: dict[str, RawMessage] = {}
+        replies = self._replies = queue.Queue[tuple[str, RawMessage | None]]()
+        lost = self.lost
+        for site, data in parcels.items():
+            if site not in lost and self._takes_part(site):
+                waiting[site] = self._task(data, partial(_store_reply, replies, site))
+                self.controller.send(task=waiting[site], fl_ctx=self.fl_ctx, targets=[site])
+        end = monotonic() + self.patience
+        while waiting and monotonic() < end:
+            if self.abort.triggered:
+                raise AbortedError
+            try:
+                site, said = replies.get(timeout=LOOK)
+            except queue.Empty:
+                for site in self.gone() & set(waiting):
+                    self.controller.cancel_task(waiting.pop(site))
+                continue
+            task = waiting.pop(site, None)
+            if task is None:
+                continue  # a second answer: the first one counts
+            if isinstance(said, OversizedMessage):
+                self.controller.cancel_task(task)
+            if said is not None:
+                answers[site] = said
+            self.silent[site] = 0 if said is not None else self.silent.get(site, 0) + 1
+        for site, task in waiting.items():
+            self.controller.cancel_task(task)
+            self.silent[site] = self.silent.get(site, 0) + 1
+        self.patience = self.timeout
+        return answers
+
+    def post(self, number: str, site: str, data: bytes) -> None:
+        """Send, and do not wait; a site that is not asked any more is silent at once."""
+        task = self._task(data, partial(_store_reply, self._come, number))
+        self._posted[number] = (site, task, monotonic() + self.patience)
+        if site in self.lost or not self._takes_part(site):
+            self._come.put((number, None))
+        else:
+            self.controller.send(task=task, fl_ctx=self.fl_ctx, targets=[site])
+
+    def _takes_part(self, site: str) -> bool:
+        """A site of the run may not be part of this job: it came too late. Nobody would fetch what it is asked, and all would wait."""
+        return self.sites is None or site in self.sites
+
+    def collect(self, *, wait: bool) -> tuple[str, RawMessage | None] | None:
+        """What comes next of all that was posted."""
+        while self._posted:
+            if self.abort.triggered:
+                raise AbortedError
+            try:
+                number, said = self._come.get(timeout=LOOK) if wait else self._come.get_nowait()
+            except queue.Empty:
+                if not self._give_up() and not wait:
+                    return None
+                continue
+            if (found := self._posted.pop(number, None)) is not None:  # a second answer does not count
+                self.silent[found[0]] = 0 if said is not None else self.silent.get(found[0], 0) + 1
+                if isinstance(said, OversizedMessage):
+                    self.controller.cancel_task(found[1])
+                return number, said
+        return None
+
+    def _give_up(self) -> bool:
+        """Let those count as silent who are gone, or took too long; whether there are any."""
+        gone, now = self.gone(), monotonic()
+        late = [number for number, (site, _, end) in self._posted.items() if site in gone or now > end]
+        for number in late:
+            self.controller.cancel_task(self._posted[number][1])
+            self._come.put((number, None))
+        return bool(late)
+
+    def _task(self, data: bytes, tell: Callable[[RawMessage | None], None]) -> Task:
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:  # FLARE calls it with these names
+            result: Shareable = client_task.result
+            said = result.get(BODY) if result.get_return_code() == ReturnCode.OK else None
+            tell(said if isinstance(said, bytes) else None)
+            client_task.result = None  # FLARE would keep it as long as the task
+
+        def done(task: Task, fl_ctx: FLContext) -> None:
+            if task.completion_status != TaskCompletionStatus.OK:
+                tell(None)
+
+        body = Shareable()
+        body[BODY] = data
+        return Task(name=TASK, data=body, timeout=max(int(self.patience), 1), result_received_cb=received, task_done_cb=done)
+
+
+def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: str, said: RawMessage | None) -> None:
+    replies.put((name, said))
+
+
+SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
+
+
+LONGEST_WAIT = 64  # rounds at most until such a site is taken in again
+
+
+class NewcomerClock:
+    """The clock of a run's job: over after the round in which somebody waits who may come in."""
+
+    def __init__(self, waiting: Callable[[], set[str]], lines: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """`waiting` names the sites that are there and take no part; `lines` is the run's journal."""
+        self.waiting, self.lines = waiting, lines
+        self.let_in: set[str] = set()
+
+    @property
+    def over(self) -> bool:
+        if not self.let_in and (waiting := self.waiting()):
+            lines = self.lines()
+            began = max((place for place, line in enumerate(lines) if line["what"] == "began"), default=0)
+            rounds = _count_rounds(lines[began:])
+            self.let_in = {site for site in waiting if rounds >= compute_patience(lines[:began], site)}
+        return bool(self.let_in)
+
+    def begin_wave(self) -> bool:
+        return not self.over
+
+
+def compute_patience(lines: Sequence[Mapping[str, Any]], site: str) -> int:
+    """Rounds until a site may end the job to come in: one at first, and ever more for one whose part broke in one job after the other.
+
+    To begin a job takes seconds for everybody. A job without a round would be for nothing, and a site whose process dies in each must not
+    cost the others a job a round.
+    """
+    lost = 0
+    for job in _split_jobs(lines):
+        took_part, let_in = site in job[0].get("sites", ()), site in job[-1].get("let_in", ())
+        if took_part:
+            lost = lost + 1 if let_in and _count_rounds(job) < SHORT_STAY else 0
+    return min(1 << lost, LONGEST_WAIT)
+
+
+def _split_jobs(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    jobs: list[list[Mapping[str, Any]]] = []
+    for line in lines:
+        if line["what"] == "began":
+            jobs.append([])
+        if jobs:
+            jobs[-1].append(line)
+    return jobs
+
+
+def _count_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
+    return sum(line["what"] == "round" for line in lines)
+
 
 CHECK = 0.02  # seconds between FLARE's looks at its tasks; there is no setting for it
 
@@ -45,7 +250,7 @@ class CoterieController(Controller):
         self.order = replace(order, minimum=1) if (self.folder / "study").exists() else order
         self.left: set[str] = set()
         self.began_with: dict[str, str] = {}  # by site, the mark of its registration
-        self.removed = RemovedSites(self.server.parent)
+        self.removed = RevokedSites(self.server.parent)
         self.journal = Journal(self.folder)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -65,17 +270,17 @@ class CoterieController(Controller):
             self._note_site("returned", fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        with locked(self.folder / "run"):  # the job of a server that was killed outlives it by seconds
+        with lock_file(self.folder / "run"):  # the job of a server that was killed outlives it by seconds
             self._carry_out(abort_signal, fl_ctx)
 
     def _carry_out(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        self.began_with = {client.name: mark_of(client) for client in fl_ctx.get_engine().get_clients()}
+        self.began_with = {client.name: hash_registration(client) for client in fl_ctx.get_engine().get_clients()}
         sites = sorted(self.began_with)
         carrier = FlareCarrier(self, fl_ctx, abort_signal, self.timeout, self.gone, self.began_with)
         self.journal.begin(sites)
-        newcomers = Newcomers(lambda: self.waiting(carrier.lost), self.journal.lines)
+        newcomers = NewcomerClock(lambda: self.waiting(carrier.lost), self.journal.lines)
         try:
-            complete = carry_out_order(
+            complete = run_order(
                 self.order,
                 carrier,
                 sites,
@@ -84,7 +289,7 @@ class CoterieController(Controller):
                 tell=self.journal.fault,
                 watchers=[self.journal],
                 roster=read_roster(self.server.parent),
-                schema_file=self.server.parent / SCHEMA,
+                schema_file=self.server.parent / SCHEMA_FILE,
             )
             if complete:
                 self.journal.end("complete")
@@ -103,12 +308,12 @@ class CoterieController(Controller):
     def gone(self) -> set[str]:
         """Sites whose part of this job is over: FLARE saw them leave, they were started anew, or the operator removed them, of which FLARE
         says nothing to the job."""
-        now = registrations(self.server)
+        now = read_registrations(self.server)
         return self.left | self.removed() | {site for site, mark in self.began_with.items() if now.get(site, mark) != mark}
 
     def waiting(self, lost: set[str]) -> set[str]:
         """Sites that are there and take no part in this job."""
-        return connected_sites(self.server) - (set(self.began_with) - lost) - self.removed()
+        return list_connected_sites(self.server) - (set(self.began_with) - lost) - self.removed()
 
     def _note_site(self, what: str, site: str | None) -> None:
         if site is None:

@@ -13,11 +13,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from coterie.deploy.flare.carrier import BODY
+from coterie.deploy.flare.jobs import BODY, KIT
 from coterie.deploy.messages import Hello, is_kind
 
-KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
 TRIES = 2
+
+
 LOOK = 0.2  # seconds between looks at the abort signal
 
 
@@ -82,7 +83,7 @@ class CoterieExecutor(Executor):
             self._end()
             context = get_context("spawn")
             self.line, theirs = context.Pipe()
-            self.child = context.Process(target=_work, args=(theirs, Path(os.environ[KIT])), daemon=True)
+            self.child = context.Process(target=_run_child, args=(theirs, Path(os.environ[KIT])), daemon=True)
             self.child.start()
             theirs.close()
         return self.line
@@ -98,8 +99,8 @@ class CoterieExecutor(Executor):
         self.child, self.line = None, None
 
 
-def _work(line: Connection, kit: Path) -> None:
+def _run_child(line: Connection, kit: Path) -> None:
     """In the child. What trains is imported there alone: the job process, which only hands bytes on, stays small and starts soon."""
-    from coterie.deploy.site_process import work
+    from coterie.deploy.site.process import serve_connection
 
-    work(line, kit)
+    serve_connection(line, kit)

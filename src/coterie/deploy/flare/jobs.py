@@ -1,6 +1,8 @@
-"""The one kind of job that a federation runs: what is in it, and the check that a job is of this kind before anything of it is used.
+"""FLARE's configuration: the files of a kit, the only job that a federation runs, and the check that a job is that one.
 
-A job names a run. What the run is, the server reads from its own folder; what a site does, its own kit says.
+The files are written by Coterie at every start: what a kit says of FLARE is replaced. A job names a run; what the run is, the server
+reads from its own folder, and what a site does, its own kit says. A job may build the controller at the server and the executor at a
+site, nothing else.
 """
 
 import json
@@ -14,13 +16,172 @@ from nvflare.apis.app_validation import AppValidator
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
-from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.local_files import ADMIN, CONTROLLER, EXECUTOR, HEARTBEAT_TIMEOUT, ORGANISATION, ROLE
-from coterie.deploy.flare.protection import SERVER_FOLDER
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json_object
+from coterie.deploy.files import keep_private
+from coterie.deploy.server.federation import FederationFolder
+
+KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
+
+
+SERVER_FOLDER = "COTERIE_SERVER"  # the folder of the server's kit, in the environment of its processes
+
+
+TASK, BODY = "coterie", "message"
+
+
+PROJECT_SERVER, ORGANISATION = "coterie-server", "coterie"
+
+
+ADMIN, ROLE = "admin@coterie.local", "project_admin"
+
+
+CONTROLLER = "coterie.deploy.flare.controller.CoterieController"
+
+
+EXECUTOR = "coterie.deploy.flare.executor.CoterieExecutor"
+
+
+MONITOR, JOB_VALIDATOR = "coterie.deploy.flare.connection_monitor.ConnectionMonitor", "coterie.deploy.flare.jobs.JobValidator"
+
+
+HEARTBEAT_TIMEOUT = 20  # seconds without a sign of life after which a site counts as gone
+
+
+MOST_SITES = 1000
+
+
+OWN_FILES = {"resources.json", "authorization.json", "log_config.json"}  # in local/
+
+
+FLARE_FILES = {"resources.json.default", "authorization.json.default", "log_config.json.default", "privacy.json.sample"}  # of FLARE's
+
+
+STARTUP = {"fed_client.json", "fed_server.json", "client.crt", "client.key", "server.crt", "server.key", "rootCA.pem"}
+
+
+SCRIPTS = {"start.sh", "sub_start.sh", "stop_fl.sh"}  # FLARE's, in older kits; nothing runs them
+
+
+# Rights that are not named are denied: byoc, shell_commands, clone_job, download_job, view, manage_job, operate and all commands of these.
+SERVER_RIGHTS = {ROLE: dict.fromkeys(("submit_job", "list_jobs", "abort_job", "enable_client", "disable_client"), "any")}
+
+
+SITE_RIGHTS = {ROLE: {"submit_job": "any"}}
+
+
+def write_site_files(kit: Path) -> None:
+    """Configure FLARE in a site's kit: where the server is comes from its kit.json, all else from here."""
+    _check_files(kit)
+    told = read_json_object(kit / "kit.json", site=str, server=str)
+    server = {"name": "coterie", "service": {"target": told["server"], "scheme": "grpc"}, "identity": PROJECT_SERVER}
+    client: dict[str, Any] = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem"}
+    client |= {"fqsn": told["site"], "is_leaf": True, "connection_security": "mtls"}
+    components = [
+        _make_component("resource_manager", "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager", _NO_GPU),
+        _make_component("resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"),
+        _make_component("process_launcher", "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher"),
+    ]
+    more = {"allow_log_streaming": False, "client": {"retry_timeout": 30, "compression": "Gzip"}}
+    _write_config(
+        kit, "fed_client.json", {"servers": [server], "client": client}, _make_resources(EXECUTOR, components, **more), SITE_RIGHTS
+    )
+
+
+def write_server_files(federation: FederationFolder) -> None:
+    """Configure FLARE in the server's folder."""
+    folder = federation.server.absolute()
+    _check_files(folder)
+    where = {"target": f"{federation.host}:{federation.port}", "scheme": "grpc"}
+    server = {"name": "coterie", "service": where, "admin_server": PROJECT_SERVER, "admin_port": federation.port}
+    server |= {"ssl_private_key": "server.key", "ssl_cert": "server.crt", "ssl_root_cert": "rootCA.pem", "connection_security": "mtls"}
+    limits = {"max_num_clients": MOST_SITES, "heart_beat_timeout": HEARTBEAT_TIMEOUT, "check_engine_frequency": 0.5, "shutdown_period": 3.0}
+    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    often = {"max_jobs": 1, "min_schedule_interval": 0.2, "max_schedule_interval": 2.0}
+    components = [
+        _make_component("job_scheduler", "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler", often),
+        _make_component(
+            "job_manager",
+            "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+            {"uri_root": str(folder / "jobs"), "job_store_id": "job_store"},
+        ),
+        _make_component("job_store", storage),
+        _make_component("process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
+        _make_component("watch", MONITOR),
+    ]
+    snapshots = {
+        "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
+        "args": {"uri_root": "/", "storage": {"path": storage, "args": {"root_dir": str(folder / "snapshots"), "uri_root": "/"}}},
+    }
+    limited = [{"admin_storage": "transfer", "admin_timeout": 10.0, **limits}]
+    resources = _make_resources(CONTROLLER, components, servers=limited, snapshot_persistor=snapshots)
+    _write_config(folder, "fed_server.json", {"servers": [server]}, resources, SERVER_RIGHTS)
+
+
+_NO_GPU = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}  # a site says itself what it trains on
+
+
+_LINE = "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"
+
+
+_FILE = {"class": "logging.handlers.RotatingFileHandler", "filename": "log.txt", "maxBytes": 20 << 20, "backupCount": 3}
+
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": "nvflare.fuel.utils.log_utils.BaseFormatter", "fmt": _LINE}},
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"},
+        "file": {**_FILE, "formatter": "line"},
+    },
+    "loggers": {"root": {"level": "INFO", "handlers": ["console", "file"]}},
+}
+
+
+def _make_resources(allowed: str, components: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """`allowed` is the one class that a job may name: FLARE compares whole paths where an entry does not end with a dot."""
+    listed = {"class_list_enforcement_mode": "enforce", "class_allow_list": [allowed]}
+    return {"format_version": 2, **listed, "app_validator": {"path": JOB_VALIDATOR, "args": {}}, "components": components, **more}
+
+
+def _make_component(name: str, path: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"id": name, "path": path, "args": args or {}}
+
+
+def _write_config(folder: Path, startup: str, start: dict[str, Any], resources: dict[str, Any], rights: dict[str, Any]) -> None:
+    local = folder / "local"
+    local.mkdir(exist_ok=True, mode=0o700)
+    files = {
+        folder / "startup" / startup: {"format_version": 2, **start},
+        local / "resources.json": resources,
+        local / "authorization.json": {"format_version": "1.0", "permissions": rights},
+        local / "log_config.json": LOGGING,
+    }
+    for path, tree in files.items():
+        path.write_text(json.dumps(tree, indent=1), encoding="utf-8")
+    for name in FLARE_FILES:
+        (local / name).unlink(missing_ok=True)
+    keep_private(local)
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse a kit that brings more than Coterie puts into it: FLARE would read it, and code might be in it."""
+    for place, known in (("startup", STARTUP | SCRIPTS), ("local", OWN_FILES | FLARE_FILES)):
+        for path in sorted((folder / place).glob("*")):
+            if path.name not in known or path.is_dir() or path.is_symlink():
+                raise UserError(f"{path} is no part of a kit that Coterie makes: ask whoever made the kit what it is for, and remove it.")
+
 
 POLL = 0.02  # seconds between a site's questions for work
+
+
 SERVER_APP, SITE_APP = "server_app", "site_app"
+
+
 SERVER_FILE, SITE_FILE = "config/config_fed_server.json", "config/config_fed_client.json"
+
+
 RUN = re.compile("[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
 
 
@@ -30,14 +191,14 @@ def write_job(folder: Path, run: str, sites: Sequence[str]) -> Path:
     # With fewer than min_clients left FLARE would end the job; how many a run needs to begin with is the order's affair.
     apps = {SERVER_APP: ["server"], SITE_APP: sorted(sites)}
     meta = {"name": run, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": apps}
-    files = {"meta.json": meta, f"{SERVER_APP}/{SERVER_FILE}": server_part(run), f"{SITE_APP}/{SITE_FILE}": SITE_PART}
+    files = {"meta.json": meta, f"{SERVER_APP}/{SERVER_FILE}": make_server_config(run), f"{SITE_APP}/{SITE_FILE}": SITE_CONFIG}
     for path, tree in files.items():
         (job / path).parent.mkdir(parents=True, exist_ok=True)
         (job / path).write_text(json.dumps(tree, indent=1), encoding="utf-8")
     return job
 
 
-def server_part(run: str) -> dict[str, Any]:
+def make_server_config(run: str) -> dict[str, Any]:
     """What the server's part of a job holds."""
     return {
         "format_version": 2,
@@ -52,7 +213,7 @@ def server_part(run: str) -> dict[str, Any]:
     }
 
 
-SITE_PART: dict[str, Any] = {
+SITE_CONFIG: dict[str, Any] = {
     "format_version": 2,
     "default_task_fetch_interval": POLL,
     "get_task_timeout": 60.0,
@@ -67,17 +228,17 @@ SITE_PART: dict[str, Any] = {
 }
 
 
-class OwnJobs(AppValidator):
+class JobValidator(AppValidator):
     """Lets the server and sites run no job but Coterie's own, signed by the operator (`app_validator` of local/resources.json)."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
         """FLARE asks this before a job counts as deployed; what is refused is removed again."""
         kit = os.environ.get(KIT) or os.environ[SERVER_FOLDER]
-        reason = job_fault(Path(app_folder), Path(kit) / "startup" / "rootCA.pem", at_site=KIT in os.environ)
+        reason = find_job_fault(Path(app_folder), Path(kit) / "startup" / "rootCA.pem", at_site=KIT in os.environ)
         return (f"refused: {reason}" if reason else ""), {}
 
 
-def job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
+def find_job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
     """Why a part of a job is not Coterie's; empty where it is."""
     wanted = Path(SITE_FILE if at_site else SERVER_FILE)
     found = {path.relative_to(app) for path in app.rglob("*") if not path.is_dir() or path.is_symlink()}
@@ -90,13 +251,13 @@ def job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
     try:
         tree = json.loads((app / wanted).read_text(encoding="utf-8"))
         if at_site:
-            return "" if tree == SITE_PART else "a job that does something else than Coterie's"
+            return "" if tree == SITE_CONFIG else "a job that does something else than Coterie's"
         run = tree["workflows"][0]["args"]["run"]
     except (ValueError, KeyError, TypeError, IndexError):
         return "a job that cannot be read"
     if not is_run_name(run):
         return "a job of a run without a name"
-    return "" if tree == server_part(run) else "a job that does something else than Coterie's"
+    return "" if tree == make_server_config(run) else "a job that does something else than Coterie's"
 
 
 def is_run_name(name: object) -> bool:

@@ -1,27 +1,172 @@
-"""FLARE's processes: a server, and a client for each site. Started without a shell, ended by their own numbers."""
+"""FLARE's processes: a server, and a client for each site. Started without a shell, ended by their own process ids.
 
+A lock allows one `coterie serve` for a server's folder and one `coterie join` for a kit.
+"""
+
+import fcntl
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
-from coterie.core.errors import UserError
-from coterie.deploy.federation import FederationFolder
+from coterie._util.errors import UserError
 from coterie.deploy.flare.child_process import child_command
-from coterie.deploy.flare.executor import KIT
-from coterie.deploy.flare.local_files import ORGANISATION, write_server_files, write_site_files
-from coterie.deploy.flare.protection import SERVER_FOLDER, check_flare_version
+from coterie.deploy.flare.jobs import KIT, ORGANISATION, SERVER_FOLDER, write_server_files, write_site_files
+from coterie.deploy.flare.protection import check_flare_version
+from coterie.deploy.server.federation import FederationFolder, read_presence
+
+if TYPE_CHECKING:
+    from coterie.deploy.site.process import SiteSettings
+
+
+LOCK_FILE = "process.lock"
+
+
+PATIENCE = 15.0  # seconds for processes without a parent to end
+
+
+FLARE_MODULES = "nvflare.private.fed.app."  # in the command line of each of its processes, before the folder
+
+
+@dataclass(frozen=True)
+class LockHolder:
+    """A process that holds, or held, a folder."""
+
+    process: int
+    started: float
+    host: str
+
+    @classmethod
+    def this(cls) -> "LockHolder":
+        return cls(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs on this machine; another process of the same number started at another time."""
+        try:
+            found = psutil.Process(self.process)
+            return bool(abs(found.create_time() - self.started) < 1 and found.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+
+class ProcessLock:
+    """Held from its making until `close` or the end of this process and of all that inherited `handle`."""
+
+    def __init__(self, folder: Path, what: str, patience: float = PATIENCE) -> None:
+        """Take the folder; processes that a killed holder left there are ended.
+
+        Args:
+            folder: The server's folder, or a kit.
+            what: What runs there, for the sentence that refuses: "A server of fed".
+            patience: Seconds to wait for such processes to end.
+
+        Raises:
+            UserError: Another process holds the folder. It is named.
+        """
+        self.folder, self.what = folder.absolute(), what
+        try:
+            self.handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
+        try:
+            self._take(monotonic() + patience)
+            self._write(json.dumps(asdict(LockHolder.this())))
+            self._end_orphans()
+        except BaseException:
+            os.close(self.handle)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others take the folder, as soon as what was started there has ended."""
+        self._write("")
+        os.close(self.handle)
+
+    def _take(self, end: float) -> None:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            holder = self._read()
+            if holder is not None and holder.host != socket.gethostname():
+                raise UserError(f"{self.what} runs already, as process {holder.process} on {holder.host}: stop it there first.")
+            if holder is not None and holder.alive:
+                raise UserError(f"{self.what} runs already, as process {holder.process}: stop it first (kill {holder.process}).")
+            self._end_orphans()
+            if monotonic() > end:
+                left = ", ".join(str(process.pid) for process in _find_flare_processes(self.folder)) or "which cannot be seen from here"
+                raise UserError(f"{self.what} was left running by a process that was killed (process {left}): stop it first.")
+            sleep(0.2)
+
+    def _end_orphans(self) -> None:
+        """End what a killed holder left. What has its parent is somebody's, who works without the lock: it is named instead."""
+        found = list(_find_flare_processes(self.folder))
+        for process in found:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if not _is_orphan(process):
+                    raise UserError(f"{self.what} runs already, as process {process.pid}: stop it first (kill {process.pid}).")
+        for process in found:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                for one in (*process.children(recursive=True), process):
+                    one.kill()  # by number and time of start: never somebody else's
+        psutil.wait_procs(found, timeout=5)
+
+    def _read(self) -> LockHolder | None:
+        try:
+            return LockHolder(**json.loads(os.pread(self.handle, 1000, 0)))
+        except (ValueError, TypeError):  # its holder has not written it yet
+            return None
+
+    def _write(self, text: str) -> None:
+        os.ftruncate(self.handle, 0)
+        os.pwrite(self.handle, text.encode(), 0)
+
+
+def _find_flare_processes(folder: Path) -> Iterator[Any]:
+    """FLARE's servers, clients and their jobs that work in a folder."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(folder) in words and any(word.startswith(FLARE_MODULES) for word in words[: words.index(str(folder))]):
+            yield process
+
+
+def _is_orphan(process: Any) -> bool:
+    """Whether the process that started it has ended, or is one of FLARE's that is an orphan itself."""
+    words = process.cmdline()
+    parent = process.parent()
+    if parent is None or process.ppid() == 1:
+        return True
+    if FLARE_MODULES in " ".join(parent.cmdline()):
+        return _is_orphan(parent)
+    started_by = [int(word) for word, after in pairwise(words) if after in ("signal", "watch") and word.isdigit()]
+    return bool(started_by) and started_by[0] != parent.pid
+
 
 HEARTBEAT = 4  # seconds
-LOG = "flare.log"
+
+
+LOG_FILE = "flare.log"
+
+
 OWNER_ALONE = 0o077  # the umask of all that FLARE's processes write: nobody else may read it
 
 
@@ -34,7 +179,7 @@ def start_server(federation: FederationFolder, locks: Sequence[int] = ()) -> "su
     check_port(federation.host, federation.port)
     write_server_files(federation)
     where = {SERVER_FOLDER: str(federation.server.absolute())}
-    return _start(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], where, locks)
+    return _start_process(federation.server, "nvflare.private.fed.app.server.server_train", "fed_server.json", [], where, locks)
 
 
 def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
@@ -42,10 +187,10 @@ def start_site(kit: Path, site: str, locks: Sequence[int] = ()) -> "subprocess.P
     check_flare_version()
     write_site_files(kit)
     said = [f"uid={site}", f"heart_beat_interval={HEARTBEAT}"]
-    return _start(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
+    return _start_process(kit, "nvflare.private.fed.app.client.client_train", "fed_client.json", said, {KIT: str(kit.absolute())}, locks)
 
 
-def _start(
+def _start_process(
     workspace: Path, module: str, config: str, said: list[str], more: dict[str, str], locks: Sequence[int]
 ) -> "subprocess.Popen[bytes]":
     workspace = workspace.absolute()
@@ -55,7 +200,7 @@ def _start(
     paths = os.pathsep.join(path for path in (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")) if path)
     safe = {"PYTHONSAFEPATH": "1"}  # a kit is made by somebody else: no module that lies in it may stand in for an installed one
     quiet = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "8"}
-    with open(workspace / LOG, "ab", opener=_private) as log:
+    with open(workspace / LOG_FILE, "ab", opener=_open_private) as log:
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -69,11 +214,11 @@ def _start(
         )
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
+def stop_process(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
     """End a process and all that it started: politely, then not. Job processes are in groups of their own, so they are looked up first."""
     try:
         started = psutil.Process(process.pid).children(recursive=True)
@@ -96,15 +241,15 @@ def stop(process: "subprocess.Popen[bytes]", patience: float = 10.0) -> None:
     process.poll()
 
 
-def stop_all(processes: Sequence["subprocess.Popen[bytes]"], patience: float) -> None:
+def stop_processes(processes: Sequence["subprocess.Popen[bytes]"], patience: float) -> None:
     """End several at once: all are asked before any is waited for."""
     with ThreadPoolExecutor(max(len(processes), 1)) as pool:
-        list(pool.map(lambda process: stop(process, patience), processes))
+        list(pool.map(lambda process: stop_process(process, patience), processes))
 
 
-def end_of_log(workspace: Path, lines: int = 5) -> str:
+def read_log_tail(workspace: Path, lines: int = 5) -> str:
     """The last lines that a process has written, for an error."""
-    log = workspace / LOG
+    log = workspace / LOG_FILE
     found = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return " / ".join(line.strip()[:300] for line in found[-lines:]) or "it wrote nothing"
 
@@ -121,14 +266,14 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def said_since(log: Path, start: int) -> str:
+def read_log_since(log: Path, start: int) -> str:
     """What a process has written since a place in its log."""
     with log.open("rb") as file:
         file.seek(start)
         return file.read().decode("utf-8", "replace")
 
 
-def wait_for(ready: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:
+def wait_until(ready: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:
     """Whether something came true in time."""
     end = monotonic() + seconds
     while monotonic() < end:
@@ -136,3 +281,110 @@ def wait_for(ready: Callable[[], bool], seconds: float, every: float = 0.1) -> b
             return True
         sleep(every)
     return False
+
+
+START_TIMEOUT = 90.0  # seconds until it must listen
+
+
+@contextmanager
+def run_server(federation: FederationFolder) -> Iterator["subprocess.Popen[bytes]"]:
+    """The server, listening. One that runs already is refused by its process; what a killed one has left is ended."""
+    with ProcessLock(federation.server, f"A server of {federation.folder}") as lock:
+        process = start_server(federation, [lock.handle])
+        try:
+            ready = wait_until(lambda: process.poll() is not None or _is_listening(federation, process.pid), START_TIMEOUT)
+            check_server_running(federation, process)
+            if not ready:
+                raise UserError(f"The server did not listen within {START_TIMEOUT:.0f} s: {read_log_tail(federation.server)}")
+            yield process
+        finally:
+            stop_process(process, 3)
+
+
+def check_server_running(federation: FederationFolder, process: "subprocess.Popen[bytes]") -> None:
+    """Refuse a server that has ended by itself."""
+    if process.poll() is not None:
+        raise UserError(f"The server ended with code {process.returncode}; its log {federation.server}: {read_log_tail(federation.server)}")
+
+
+def _is_listening(federation: FederationFolder, process: int) -> bool:
+    """Whether this process has written who is there: it does so once it has started whole."""
+    found = read_presence(federation.server)
+    return found.process == process and found.alive
+
+
+REGISTERED = "Successfully registered client"
+
+
+# What FLARE's log says, and what it means; {site} and {server} are filled in.
+LOG_MESSAGES = (
+    ("is disabled", "The operator has removed {site} from the federation: ask for another kit."),
+    ("Maximum number of clients reached", "The server takes no more sites: ask its operator."),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "The server at {server} has a certificate of another authority than this kit: is it the right server? Ask its operator for a kit.",
+    ),
+    ("TLSV1_ALERT_UNKNOWN_CA", "The server at {server} does not know this kit's authority: ask its operator for a new kit."),
+    ("requires identity", "The server at {server} takes this kit for another site's: ask its operator for a new kit."),
+    ("CNMismatch", "The certificate is not that of {site}: ask the operator for a new kit."),
+)
+
+
+@contextmanager
+def run_sites(
+    kits: Mapping[str, Path], server: str, patience: float, settings: "Mapping[str, SiteSettings] | None" = None
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """The clients of these sites, started at once, all taken in by the server.
+
+    Args:
+        kits: By site, its kit. One that is in use is refused, with the process that uses it.
+        server: Where the server is, for sentences.
+        patience: Seconds until it must have taken all of them in.
+        settings: By site, what is written into its kit once that is held; default: what is there.
+    """
+    settings = settings or {}
+    with ExitStack() as held:
+        locks = {site: held.enter_context(ProcessLock(kit, f"The site {site} of {kit}")) for site, kit in kits.items()}
+        begins = {site: (kit / LOG_FILE).stat().st_size if (kit / LOG_FILE).exists() else 0 for site, kit in kits.items()}
+        processes: list[subprocess.Popen[bytes]] = []
+        held.callback(lambda: stop_processes(processes, 5))
+        for site, kit in kits.items():
+            if site in settings:
+                settings[site].write(kit)
+            processes.append(start_site(kit, site, [locks[site].handle]))
+        for (site, kit), process in zip(kits.items(), processes, strict=True):
+            said = _wait_for_outcome(kit / LOG_FILE, begins[site], process, patience)
+            if REGISTERED not in said:
+                raise UserError(explain_refusal(said, site, server, patience))
+        yield processes
+
+
+def _wait_for_outcome(log: Path, begin: int, process: "subprocess.Popen[bytes]", patience: float) -> str:
+    """What a client has written once its fate is known, or its time is over."""
+
+    def decided() -> bool:
+        said = read_log_since(log, begin)
+        return process.poll() is not None or REGISTERED in said or any(words in said for words, _ in LOG_MESSAGES)
+
+    wait_until(decided, patience)
+    return read_log_since(log, begin)
+
+
+def explain_refusal(said: str, site: str, server: str, patience: float) -> str:
+    """Why a site was not taken in, from what its client wrote."""
+    for words, sentence in LOG_MESSAGES:
+        if words in said:
+            return sentence.format(site=site, server=server)
+    return (
+        f"The server at {server} did not take {site} in within {patience:.0f} s: is 'coterie serve' running there, "
+        f"and may this machine reach that port?"
+    )
+
+
+def check_site_running(kit: Path, site: str, server: str, process: "subprocess.Popen[bytes]") -> None:
+    """Refuse a client that has ended by itself."""
+    if process.poll() is not None:
+        log = kit / LOG_FILE
+        tail = read_log_since(log, max(log.stat().st_size - 20_000, 0))
+        known = [sentence.format(site=site, server=server) for words, sentence in LOG_MESSAGES if words in tail]
+        raise UserError(known[0] if known else f"The client of {site} ended with code {process.returncode}: {read_log_tail(kit)}")

@@ -23,19 +23,19 @@ from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key, x509_name
 
-from coterie.core.errors import UserError
-from coterie.core.locks import locked
-from coterie.deploy.certificates import DAYS, DRAFT, authority, keep_only_authority, write_authority
-from coterie.deploy.default_policy import DEFAULT_POLICY
-from coterie.deploy.federation import PROJECT, FederationFolder, check_site_name
+from coterie._util.errors import UserError
+from coterie._util.locks import lock_file
+from coterie.deploy.certificates import DAYS, DRAFT, keep_only_authority, load_authority, write_authority
 from coterie.deploy.files import keep_private
-from coterie.deploy.flare.local_files import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files
-from coterie.deploy.flare.local_files import PROJECT_SERVER as SERVER
+from coterie.deploy.flare.jobs import ADMIN, ORGANISATION, ROLE, write_server_files, write_site_files
+from coterie.deploy.flare.jobs import PROJECT_SERVER as SERVER
+from coterie.deploy.server.federation import PROJECT, FederationFolder, check_site_name
+from coterie.deploy.site.policy import DEFAULT_POLICY
 
 AUTHORITY_DAYS = 3650
 
 
-def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> FederationFolder:
+def create_federation(folder: Path, host: str, port: int, sites: Sequence[str]) -> FederationFolder:
     """A new federation."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: choose another folder, or add a site with 'coterie federation add'.")
@@ -46,18 +46,18 @@ def create(folder: Path, host: str, port: int, sites: Sequence[str]) -> Federati
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     federation = FederationFolder(folder, host, port, tuple(sites))
-    with _provisioned(federation, sites) as made:
-        _copy(made / SERVER, federation.server)
-        _copy(made / ADMIN, federation.admin)
+    with _provision(federation, sites) as made:
+        _copy_kit(made / SERVER, federation.server)
+        _copy_kit(made / ADMIN, federation.admin)
         write_server_files(federation)
         for site in sites:
-            _cut_kit(federation, made, site)
+            _make_kit(federation, made, site)
     keep_private(federation.server)
     federation.write()
     return federation
 
 
-def add(federation: FederationFolder, site: str, key: Any = None) -> FederationFolder:
+def add_site(federation: FederationFolder, site: str, key: Any = None) -> FederationFolder:
     """One site more; the server need not be stopped for it. With a public key of its own, its kit has a certificate for that and no key."""
     check_site_name(site)
     if site in federation.sites:
@@ -68,17 +68,17 @@ def add(federation: FederationFolder, site: str, key: Any = None) -> FederationF
             f"or take it back as it was with 'coterie federation add {federation.folder} {site} --again'."
         )
     grown = federation.but(sites=(*federation.sites, site))
-    with _provisioned(grown, [site]) as made:
+    with _provision(grown, [site]) as made:
         if key is not None:
             startup = made / site / "startup"
             (startup / "client.key").unlink()
             (startup / "client.crt").write_bytes(serialize_cert(_certify(grown, site, key)))
-        _cut_kit(grown, made, site)
+        _make_kit(grown, made, site)
     grown.write()
     return grown
 
 
-def request(site: str, folder: Path) -> Path:
+def request_certificate(site: str, folder: Path) -> Path:
     """At the site: a key, which stays, and a request to be sent to the operator."""
     check_site_name(site)
     if (folder / "client.key").exists():
@@ -94,7 +94,7 @@ def request(site: str, folder: Path) -> Path:
     return path
 
 
-def sign(federation: FederationFolder, site: str, asked: Path) -> FederationFolder:
+def sign_request(federation: FederationFolder, site: str, asked: Path) -> FederationFolder:
     """At the operator's: a kit without a key, with the certificate that the site asked for. Nothing of the request but its key counts."""
     try:
         found = x509.load_pem_x509_csr(asked.read_bytes())
@@ -103,11 +103,11 @@ def sign(federation: FederationFolder, site: str, asked: Path) -> FederationFold
     named = [attribute.value for attribute in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not found.is_signature_valid or named != [site]:
         raise UserError(f"{asked} asks for {', '.join(map(str, named)) or 'nobody'}, not for the site {site!r}.")
-    return add(federation, site, found.public_key())
+    return add_site(federation, site, found.public_key())
 
 
 def _certify(federation: FederationFolder, site: str, key: Any) -> x509.Certificate:
-    certificate, own = authority(federation)
+    certificate, own = load_authority(federation)
     issuer = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     subject = Identity(site, ORGANISATION, None)
     made: x509.Certificate = generate_cert(subject, Identity(issuer), signing_pri_key=own, subject_pub_key=key, valid_days=DAYS)
@@ -115,7 +115,7 @@ def _certify(federation: FederationFolder, site: str, key: Any) -> x509.Certific
 
 
 @contextmanager
-def _provisioned(federation: FederationFolder, sites: Sequence[str]) -> Iterator[Path]:
+def _provision(federation: FederationFolder, sites: Sequence[str]) -> Iterator[Path]:
     """Kits of the server, the operator and these sites, with new keys from the same authority, for as long as they are copied.
 
     FLARE keeps the keys of all it has made. The authority's folder keeps its own alone: a key that lies in two places is stolen from the
@@ -131,7 +131,7 @@ def _provisioned(federation: FederationFolder, sites: Sequence[str]) -> Iterator
     builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"), CertBuilder(root_valid_days=AUTHORITY_DAYS)]
     federation.authority.mkdir(exist_ok=True)
     keep_only_authority(federation)
-    with locked(federation.authority), TemporaryDirectory(dir=federation.authority, prefix=DRAFT) as draft:
+    with lock_file(federation.authority), TemporaryDirectory(dir=federation.authority, prefix=DRAFT) as draft:
         state = Path(draft) / PROJECT / "state"
         state.mkdir(parents=True)
         if federation.authority_file.exists():
@@ -159,13 +159,13 @@ class _Log:
         self.errors.append(message)
 
 
-def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:
+def _make_kit(federation: FederationFolder, made: Path, site: str) -> None:
     """A kit appears whole or not at all."""
     kit = federation.kit(site)
     kit.parent.mkdir(exist_ok=True, mode=0o700)
     with TemporaryDirectory(dir=kit.parent) as draft:
         new = Path(draft) / site
-        _copy(made / site, new)
+        _copy_kit(made / site, new)
         (new / "policy.toml").write_text(DEFAULT_POLICY, encoding="utf-8")
         (new / "kit.json").write_text(json.dumps({"site": site, "server": f"{federation.host}:{federation.port}"}), encoding="utf-8")
         write_site_files(new)
@@ -173,7 +173,7 @@ def _cut_kit(federation: FederationFolder, made: Path, site: str) -> None:
         new.rename(kit)
 
 
-def _copy(made: Path, place: Path) -> None:
+def _copy_kit(made: Path, place: Path) -> None:
     """What FLARE made, without its scripts, notebooks and samples: they would start a client past the lock, and nothing reads them."""
     shutil.copytree(made, place, ignore=shutil.ignore_patterns("*.sh", "*.ipynb", "readme.txt", "*.sample"))
     keep_private(place)

@@ -1,1 +1,1 @@
-"""The fused routes: whole local trainings of dense networks in compiled kernels."""
+"""Whole local trainings of linear models and small MLPs in one compiled kernel: numba on a CPU, Triton on a GPU."""

@@ -1,1 +1,1 @@
-"""Known layers stacked over clients, forward and backward written out: nothing is mapped, and plain steps are taken in place."""
+"""Any module over many clients at once: stacked parameters and vmap."""

@@ -1,54 +1,70 @@
-"""What is compared: curves with intervals, methods beside their controls, scores, and the rounds in which a method is better."""
+"""What is compared: curves with intervals, methods beside their controls, scores, rounds with a significant gain; a chart for notebooks."""
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
 
-from coterie.analysis.measures import ACCURACY, Measure
-from coterie.analysis.wording import score_name
-from coterie.report.charts.common import INTERVAL, inline, lines, measure_axis, rounds_axis, side_by_side, told
+from coterie.analysis.comparison import Comparison, compare_evidence
+from coterie.analysis.metrics import ACCURACY, Measure
+from coterie.analysis.verdict import describe_score
+from coterie.evidence.reader import Evidence
+from coterie.report.charts.elements import (
+    INTERVAL_FIELDS,
+    draw_lines,
+    draw_panels,
+    inline_rows,
+    make_measure_axis,
+    make_rounds_axis,
+    make_tooltip,
+)
+from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
-from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, scales
-from coterie.report.subject import ROUNDS, Subject, percent, thinned
+from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
 
-SWITCH = "Click a name to switch it off or on."
+SWITCH_HINT = "Click a name to switch it off or on."
 
 
-def accuracy_figures(subject: Subject) -> list[Figure]:
+def draw_accuracy(subject: FederationView) -> list[Figure]:
     """All figures about what is compared."""
-    return [curves(subject), *controls(subject), scores(subject), *significance(subject)]
+    return [draw_curves(subject), *draw_controls(subject), draw_scores(subject), *draw_significance(subject)]
 
 
-def curves(subject: Subject) -> Figure:
+def draw_curves(subject: FederationView) -> Figure:
     """The mean by round with its 95 % band, for methods and baselines."""
-    rows = [row for label in subject.shown for row in _curve(subject, label)]
+    rows = [row for label in subject.shown for row in _curve_rows(subject, label)]
     styles = [subject.styles[label] for label in subject.shown]
-    chart = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(height=360)
+    chart = draw_lines(
+        rows, styles, make_rounds_axis(), make_measure_axis(subject.measure.axis), _round_tooltip(subject), band=True
+    ).properties(height=360)
     again = subject.findings.repetitions
     over = "draws" if again.several_draws else "seeds"
     band = f"lines are means of {again}, bands 95 % intervals over {over}" if again.runs > 1 else "one seed, so no intervals"
     measure = subject.measure
     what = (
-        "Share of all clients' test samples that are answered rightly" if measure is ACCURACY else f"{measure.title}, {over_whom(measure)}"
+        "Share of all clients' test samples that are answered rightly"
+        if measure is ACCURACY
+        else f"{measure.title}, {describe_mean(measure)}"
     )
-    note = f"{what}, after each round; {band}. {SWITCH}"
+    note = f"{what}, after each round; {band}. {SWITCH_HINT}"
     return Figure(subject.id("curves"), f"{measure.title} round by round", note, chart)
 
 
-def over_whom(measure: Measure) -> str:
+def describe_mean(measure: Measure) -> str:
     """Of what a federation's value is the mean."""
     return "mean over clients, each counting alike" if measure.alike else "over all clients' test samples"
 
 
-def controls(subject: Subject) -> list[Figure]:
+def draw_controls(subject: FederationView) -> list[Figure]:
     """Each grouping method beside the same method with random and with true groups."""
     roles, rows = subject.findings.roles, []
     for label, own in roles.controls.items():
         for shown in [roles.baseline, label, *own.values()]:
             kind = subject.name(shown).removeprefix(f"{subject.name(label)}, ") if shown in own.values() else "similar groups"
             kind = subject.baseline.name if shown == roles.baseline else kind
-            rows += [{**row, "panel": subject.name(label), "method": kind} for row in _curve(subject, shown)]
+            rows += [{**row, "panel": subject.name(label), "method": kind} for row in _curve_rows(subject, shown)]
     if not rows:
         return []
     known = (subject.baseline.name, "similar groups", *(kind for kind, _ in CONTROLS.values()))
@@ -57,10 +73,10 @@ def controls(subject: Subject) -> list[Figure]:
     colours |= {"random groups of like sizes": OKABE_ITO["purple"], "one group": BROWN, "dealt groups": OLIVE}
     dashes = dict(CONTROLS.values())
     styles = [LineStyle(kind, colours.get(kind, GREY), dashes.get(kind, SOLID)) for kind in used]
-    panel = lines(rows, styles, rounds_axis(), measure_axis(subject.measure.axis), _round_told(subject), band=True).properties(
-        width=PANEL, height=220
-    )
-    chart = side_by_side(panel, [subject.name(label) for label in roles.controls])
+    panel = draw_lines(
+        rows, styles, make_rounds_axis(), make_measure_axis(subject.measure.axis), _round_tooltip(subject), band=True
+    ).properties(width=PANEL, height=220)
+    chart = draw_panels(panel, [subject.name(label) for label in roles.controls])
     note = (
         "The same method when similarity decides who shares a model, when chance decides (groups of the same sizes) and, where they are "
         "known, with the true groups. If chance does as well, the gain is not from similarity."
@@ -68,39 +84,39 @@ def controls(subject: Subject) -> list[Figure]:
     return [Figure(subject.id("controls"), "Similar groups against random ones", note, chart, several=True)]
 
 
-def scores(subject: Subject) -> Figure:
+def draw_scores(subject: FederationView) -> Figure:
     """The headline score of everything, with intervals, and each seed as a point."""
     findings, means, dots = subject.findings, [], []
     for label, finding in findings.methods.items():
         own, name = finding.scores[findings.score], subject.name(label)
-        mean, low, high = percent([own.mean, own.low, own.high])
+        mean, low, high = to_percent([own.mean, own.low, own.high])
         means.append({"method": name, "accuracy": mean, "low": low, "high": high})
-        dots += [{"method": name, "accuracy": value} for value in percent(own.values) if value is not None]
+        dots += [{"method": name, "accuracy": value} for value in to_percent(own.values) if value is not None]
     order = [style.name for style in subject.styles.values()]
-    colour = scales(list(subject.styles.values()))[0].legend(None)
+    colour = make_scales(list(subject.styles.values()))[0].legend(None)
     y = alt.Y("method:N", sort=order, title=None)
     x = alt.X("accuracy:Q", title=subject.measure.axis, scale=alt.Scale(zero=False))
-    data = inline(means)
+    data = inline_rows(means)
     chart = alt.layer(
-        alt.Chart(inline(dots)).mark_tick(opacity=0.35, thickness=1.5).encode(x=x, y=y, color=colour),
+        alt.Chart(inline_rows(dots)).mark_tick(opacity=0.35, thickness=1.5).encode(x=x, y=y, color=colour),
         alt.Chart(data).mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
         alt.Chart(data)
         .mark_point(filled=True, size=90, opacity=1)
-        .encode(x=x, y=y, color=colour, tooltip=told("method:N", ("accuracy:Q", subject.measure.axis), *INTERVAL)),
+        .encode(x=x, y=y, color=colour, tooltip=make_tooltip("method:N", ("accuracy:Q", subject.measure.axis), *INTERVAL_FIELDS)),
     ).properties(height=alt.Step(26))
     unit = findings.repetitions.unit
-    note = f"The {score_name(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
+    note = f"The {describe_score(findings)}: means with 95 % intervals over {unit}s; every thin tick is one run."
     return Figure(subject.id("scores"), f"{subject.measure.title} at the end", note, chart)
 
 
-def significance(subject: Subject) -> list[Figure]:
+def draw_significance(subject: FederationView) -> list[Figure]:
     """In which rounds each method is better than the baseline beyond chance."""
     rows = []
     for label, finding in subject.methods.items():
         tests = finding.by_round
         if tests is None or subject.findings.repetitions.runs < 2:
             continue
-        for i in thinned(len(tests.rounds), ROUNDS):
+        for i in pick_evenly(len(tests.rounds), MAX_ROUNDS):
             p = float(tests.wilcoxon_p[i])
             better = "better (p < 0.05)" if tests.significant[i] else "not shown to be better"
             rows.append(
@@ -112,13 +128,13 @@ def significance(subject: Subject) -> list[Figure]:
         "result:N", scale=alt.Scale(domain=["better (p < 0.05)", "not shown to be better"], range=[OKABE_ITO["blue"], "#CFCFCF"])
     )
     chart = (
-        alt.Chart(inline(rows))
+        alt.Chart(inline_rows(rows))
         .mark_rect(stroke="white", strokeWidth=0.5)
         .encode(
             x=alt.X("round:O", title="round", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("method:N", title=None, sort=None),
             color=colour,
-            tooltip=told("method:N", "round:O", ("p:Q", "p (Wilcoxon, one-sided)")),
+            tooltip=make_tooltip("method:N", "round:O", ("p:Q", "p (Wilcoxon, one-sided)")),
         )
         .properties(height=alt.Step(26))
     )
@@ -129,16 +145,49 @@ def significance(subject: Subject) -> list[Figure]:
     return [Figure(subject.id("rounds"), f"Rounds in which a method beats {subject.baseline.name}", note, chart)]
 
 
-def _round_told(subject: Subject) -> list[alt.Tooltip]:
-    return told("method:N", "round:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL)
+def _round_tooltip(subject: FederationView) -> list[alt.Tooltip]:
+    return make_tooltip("method:N", "round:Q", ("accuracy:Q", subject.measure.axis), *INTERVAL_FIELDS)
 
 
-def _curve(subject: Subject, label: str) -> list[dict[str, Any]]:
+def _curve_rows(subject: FederationView, label: str) -> list[dict[str, Any]]:
     center, lower, upper = subject.findings.curves[label]
     if subject.measure.share:  # a t interval knows no bounds; a share does
         lower, upper = np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
-    mean, low, high = percent(center), percent(lower), percent(upper)
+    mean, low, high = to_percent(center), to_percent(lower), to_percent(upper)
     rounds = subject.findings.rounds
     keys = ("method", "round", "accuracy", "low", "high")
-    kept = [i for i in thinned(len(rounds), ROUNDS) if mean[i] is not None]
+    kept = [i for i in pick_evenly(len(rounds), MAX_ROUNDS) if mean[i] is not None]
     return [dict(zip(keys, (subject.name(label), int(rounds[i]), mean[i], low[i], high[i]), strict=True)) for i in kept]
+
+
+class OfflineChart:
+    """An Altair chart that needs no network: notebooks and saved pages carry the scripts that draw it. `chart` is Altair's own."""
+
+    def __init__(self, chart: alt.TopLevelMixin) -> None:
+        self.chart = chart
+
+    def to_dict(self) -> dict[str, Any]:
+        """The chart as Vega-Lite."""
+        return dict(self.chart.to_dict())
+
+    def _repr_html_(self) -> str:
+        return str(self.chart.to_html(inline=True))
+
+    def save(self, path: Path | str) -> None:
+        """Write the chart: .html (interactive, offline), .svg, .png, .pdf or .json by the file's ending."""
+        if str(path).lower().endswith(".html"):
+            self.chart.save(str(path), inline=True)
+        else:
+            self.chart.save(str(path))
+
+
+def curves_of(found: Comparison | Evidence) -> OfflineChart:
+    """Accuracy round by round with its 95 % band; of several federations one below the other, each under its name."""
+    comparison = compare_evidence([found]) if isinstance(found, Evidence) else found
+    charts = [draw_curves(FederationView(findings)).chart.properties(title=findings.data) for findings in comparison.federations]
+    if len(charts) == 1:
+        return OfflineChart(charts[0])
+    with warnings.catch_warnings():  # that a name is switched off in all of them at once, as it should be
+        warnings.filterwarnings("ignore", message="Automatically deduplicated selection parameter")
+        below: alt.VConcatChart = alt.vconcat(*charts).resolve_scale(color="independent")
+    return OfflineChart(below)

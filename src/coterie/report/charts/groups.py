@@ -1,54 +1,64 @@
-"""Groups: who is in which over the rounds, and how often two clients share one."""
+"""Groups over the rounds, how often two clients share one, and aggregation weights."""
 
 import altair as alt
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from coterie.core.arrays import Array, Ids
-from coterie.report.charts.heatmaps import Heatmap, HeatmapStyle, heatmaps
+from coterie.core.arrays import Array, Doubles, Ids
+from coterie.report.charts.elements import (
+    Heatmap,
+    HeatmapStyle,
+    apply_ramp,
+    colour_groups,
+    draw_heatmaps,
+    draw_lines,
+    make_rounds_axis,
+    make_tooltip,
+    shrink,
+)
+from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly
 from coterie.report.figure import Figure
-from coterie.report.raster import colours, shades, shrunk
-from coterie.report.style import NOBODY, RAMP, group_colours
-from coterie.report.subject import ROUNDS, Subject, thinned
+from coterie.report.style import RAMP, UNASSIGNED, pick_group_colours
+from coterie.statistics import compute_t_bands
 
-NAMED = 24  # groups in a legend at most
+MAX_NAMED = 24  # groups in a legend at most
 
 
-def groups_over_rounds(subject: Subject) -> list[Figure]:
+def draw_groups(subject: FederationView) -> list[Figure]:
     """Which group each client is in, round by round, in one seed."""
     records, tables = subject.findings.records, []
     for label, places in subject.orders.items():
-        order = subject.pictured[places]
-        history = _history(subject, label)  # (rounds, clients)
-        rounds = thinned(len(history), ROUNDS)
+        order = subject.pictured_clients[places]
+        history = _group_history(subject, label)  # (rounds, clients)
+        rounds = pick_evenly(len(history), MAX_ROUNDS)
         tables.append(Heatmap(subject.name(label), history[rounds][:, order].T, [records.ids[i] for i in order], rounds.tolist()))
     if not tables:
         return []
     count = 1 + max(int(table.values.max()) for table in tables)
-    paints = group_colours(count)
+    paints = pick_group_colours(count)
     names = ["none", *(f"group {number}" for number in range(count))]
-    scale = alt.Scale(domain=names, range=[NOBODY, *paints])
+    scale = alt.Scale(domain=names, range=[UNASSIGNED, *paints])
     kind = HeatmapStyle(
         row="clients",
         column="round",
         value="group",
-        colour=alt.Color("value:N", scale=scale, title=None, legend=alt.Legend(orient="bottom", columns=8) if count <= NAMED else None),
-        paint=lambda values: colours(values[thinned(len(values), ROUNDS)], paints, NOBODY),
+        colour=alt.Color("value:N", scale=scale, title=None, legend=alt.Legend(orient="bottom", columns=8) if count <= MAX_NAMED else None),
+        paint=lambda values: colour_groups(values[pick_evenly(len(values), MAX_ROUNDS)], paints, UNASSIGNED),
         show=lambda value: names[int(value) + 1],
     )
     seed = records.settings.seeds[subject.seed]
     sorted_by = "true group, then by who shares groups" if records.truth is not None else "who shares groups"
     told = f"Each row is a client, each colour a group, grey is none in that round. Clients are sorted by {sorted_by}."
-    note = f"{subject.where}Seed {seed}. {told}{subject.left_out_of_pairs}"
-    return [Figure(subject.id("groups"), "The groups over the rounds", note, heatmaps(tables, kind), several=True)]
+    note = f"{subject.where}Seed {seed}. {told}{subject.paired_sample_note}"
+    return [Figure(subject.id("groups"), "The groups over the rounds", note, draw_heatmaps(tables, kind), several=True)]
 
 
-def agreement_matrix(subject: Subject) -> list[Figure]:
+def draw_co_membership(subject: FederationView) -> list[Figure]:
     """How often two clients share a group."""
     records, tables = subject.findings.records, []
     for label, agreement in subject.agreements.items():
         order = subject.orders[label]
-        ids = [records.ids[i] for i in subject.pictured[order]]
+        ids = [records.ids[i] for i in subject.pictured_clients[order]]
         tables.append(Heatmap(subject.name(label), agreement[np.ix_(order, order)], ids, ids))
     if not tables:
         return []
@@ -57,19 +67,19 @@ def agreement_matrix(subject: Subject) -> list[Figure]:
         column="clients",
         value="together, %",
         colour=alt.Color("value:Q", scale=alt.Scale(domain=[0, 33, 67, 100], range=list(RAMP), interpolate="rgb"), legend=None),
-        paint=lambda values: shades(shrunk(values), RAMP),
+        paint=lambda values: apply_ramp(shrink(values), RAMP),
         show=lambda value: round(100 * float(value)),
         height=320,
     )
     note = (
         "How similar the methods find two clients: the share of the seeds in which both end in the same group (for groups that last one "
         "round: of the rounds in which both took part), from white, never, to dark blue, always. Blocks along the diagonal are groups that "
-        f"come back.{subject.of_first_draw}{subject.left_out_of_pairs}"
+        f"come back.{subject.first_draw_note}{subject.paired_sample_note}"
     )
-    return [Figure(subject.id("agreement"), "Which clients are found similar", note, heatmaps(tables, kind), several=True)]
+    return [Figure(subject.id("agreement"), "Which clients are found similar", note, draw_heatmaps(tables, kind), several=True)]
 
 
-def steady(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:
+def match_labels(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:
     """(rounds, clients) labels of groups that are drawn anew each round, named so that as many clients as possible keep their label."""
     table = np.full((len(rounds), clients), -1, dtype=np.int64)
     last = np.full(clients, -1)
@@ -86,9 +96,66 @@ def steady(rounds: list[tuple[Ids, Array] | None], clients: int) -> Array:
     return table
 
 
-def _history(subject: Subject, label: str) -> Array:
+def _group_history(subject: FederationView, label: str) -> Array:
     records, last = subject.findings.records, subject.findings.scope.last
     if label in records.groups:
         return np.asarray(records.groups[label][subject.seed, : last + 1])
     pieces = [records.clusters[label].get((subject.seed, round_)) for round_ in range(last + 1)]
-    return steady(pieces, len(records.ids))
+    return match_labels(pieces, len(records.ids))
+
+
+def draw_weights(subject: FederationView) -> list[Figure]:
+    """The weights themselves in one seed, and how widely they are spread in all."""
+    shown = [label for label in subject.shown if label in subject.weighing.spread]
+    return [*_draw_shares(subject, shown), *_draw_spread(subject, shown)] if shown else []
+
+
+def _draw_shares(subject: FederationView, shown: list[str]) -> list[Figure]:
+    records = subject.findings.records
+    labels = [label for label in shown if subject.findings.roles.of[label] in ("baseline", "method")]
+    order = np.argsort(-records.train, kind="stable")
+    tables, most = [], max((float(subject.weighing.shares[label].max()) for label in labels), default=0.0)
+    for label in labels:
+        table = subject.weighing.shares[label][1:]  # nothing is mixed at the start
+        rounds = pick_evenly(len(table), MAX_ROUNDS)
+        tables.append(Heatmap(subject.name(label), table[rounds][:, order].T, [records.ids[i] for i in order], (rounds + 1).tolist()))
+    if not most or not tables:
+        return []
+    kind = HeatmapStyle(
+        row="clients",
+        column="round",
+        value="weight, %",
+        colour=alt.Color(
+            "value:Q",
+            scale=alt.Scale(domain=[round(100 * most * part, 3) for part in (0, 1 / 3, 2 / 3, 1)], range=list(RAMP), interpolate="rgb"),
+            legend=None,
+        ),
+        paint=lambda values: apply_ramp(shrink(values / most), RAMP),
+        show=lambda value: round(100 * float(value), 2),
+    )
+    note = (
+        f"{subject.where}Seed {records.settings.seeds[subject.seed]}. A client's share of the model that it helps to make, from white "
+        f"(none: it was not picked) to dark blue ({100 * most:.0f} %). Clients with the most training samples are at the top."
+    )
+    return [Figure(subject.id("weights"), "Weights over the rounds", note, draw_heatmaps(tables, kind), several=True)]
+
+
+def _draw_spread(subject: FederationView, shown: list[str]) -> list[Figure]:
+    rows = [row for label in shown for row in _spread_rows(subject.name(label), subject.weighing.spread[label])]
+    styles = [subject.styles[label] for label in shown]
+    y = alt.Y("clients:Q", title="clients that make a model", scale=alt.Scale(zero=True))
+    chart = draw_lines(rows, styles, make_rounds_axis(), y, make_tooltip("method:N", "round:Q", "clients:Q")).properties(height=240)
+    note = (
+        "How widely a model's weight is spread: the number of clients with equal weights that would spread it as widely (1 / sum of "
+        f"squared weights), mean over models and seeds.{subject.first_draw_note}"
+    )
+    return [Figure(subject.id("spread"), "How many clients make a model", note, chart)]
+
+
+def _spread_rows(name: str, spread: Doubles) -> list[dict[str, object]]:
+    mean = compute_t_bands(spread)[0]
+    return [
+        {"method": name, "round": int(i), "clients": round(float(mean[i]), 2)}
+        for i in pick_evenly(len(mean), MAX_ROUNDS)
+        if np.isfinite(mean[i])
+    ]

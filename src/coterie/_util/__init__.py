@@ -1,0 +1,1 @@
+"""Helpers without knowledge of federated learning: files, locks, JSON, text, threads, compiled code, errors."""

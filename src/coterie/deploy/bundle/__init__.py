@@ -1,0 +1,1 @@
+"""Bundles: trained models as files, their export, prediction and placing."""

@@ -1,0 +1,333 @@
+"""A site's own rows for a bundle: reading CSV and NumPy files, matching columns to features, and scoring predictions."""
+
+import csv
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie._util.errors import UserError, suggest_names
+from coterie.core.arrays import Array, Doubles, Ints
+from coterie.core.layout import Inputs, has_several_inputs
+from coterie.core.tasks import Task
+from coterie.data.federation import Federation
+from coterie.data.files import read_npz
+from coterie.data.frames import check_columns
+from coterie.data.labels import label_marks, targets_of
+from coterie.data.preparing.columns import StatedColumn, describe_missing
+from coterie.data.schema import SCHEMA, Schema
+from coterie.deploy.bundle.bundle import Bundle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SCORE_NAMES = {"classification": "accuracy", "multilabel": "share of right labels", "regression": "absolute error"}
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """The mean over rows and its 95 % interval: Wilson's of right and wrong answers, Student's of other numbers."""
+
+    mean: float
+    low: float
+    high: float
+    usual: float  # the same of always saying what is usual: the commonest class or labels, the mean target; of texts, before training
+
+
+NO_SCORES = RowScores(nan, nan, nan, nan)
+
+
+def score_each_row(said: Array, true: Array, task: Task) -> Doubles:
+    """(m,) whether each answer is right, the share of its labels that are, or how far off it is in the target's own units."""
+    if task.name == "regression":
+        return np.abs(np.asarray(said, dtype=np.float64) - true)
+    return np.asarray((said == true).mean(axis=1) if task.name == "multilabel" else said == true, dtype=np.float64)
+
+
+def compute_baseline(known: Array, task: Task) -> Array:
+    """What is usual among labels: the commonest class, each label's commonest mark, or the mean target."""
+    if task.name == "regression":
+        return np.asarray(known.mean())
+    return np.asarray((known.mean(axis=0) >= 0.5).astype(np.int64) if task.name == "multilabel" else np.bincount(known).argmax())
+
+
+def score_rows(said: Array, true: Array, known: Array, task: Task) -> RowScores:
+    """Answers to rows kept aside, beside what is usual among the labels `known` of others."""
+    from scipy import stats
+
+    if not len(true):
+        return NO_SCORES
+    values, plain = score_each_row(said, true, task), score_each_row(np.broadcast_to(compute_baseline(known, task), true.shape), true, task)
+    mean = float(values.mean())
+    if task.counts_classes:
+        within = stats.binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
+        return RowScores(mean, within.low, within.high, float(plain.mean()))
+    half = _compute_half_width(values)
+    most = 1.0 if task.name == "multilabel" else np.inf
+    return RowScores(mean, max(mean - half, 0.0), min(mean + half, most), float(plain.mean()))
+
+
+def score_blocks(said: Doubles, before: Doubles) -> RowScores:
+    """Log-likelihoods of blocks kept aside, beside those of the model before training."""
+    mean, half = float(said.mean()), _compute_half_width(said)
+    return RowScores(mean, mean - half, mean + half, float(before.mean()))
+
+
+def _compute_half_width(values: Doubles) -> float:
+    """Half the width of Student's interval of a mean."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else nan
+
+
+def describe_row_scores(said: Array, true: Array, task: Task) -> tuple[str, dict[str, float | int]]:
+    """In words and by name, for rows whose labels were given."""
+    values, rows = score_each_row(said, true, task), len(true)
+    if task.counts_classes:
+        hits = int(values.sum())
+        return f"{hits} of {rows} right, {100 * hits / rows:.1f} %", {"hits": hits, "accuracy": hits / rows}
+    if task.name == "multilabel":
+        exact = int((said == true).all(axis=1).sum())
+        words = f"{100 * values.mean():.1f} % of the labels right, all of them in {exact} of {rows} rows"
+        return words, {"labels": float(values.mean()), "exact": exact / rows}
+    mae, squares = float(values.mean()), float((values**2).mean())
+    spread = float(np.var(true))
+    r2 = 1 - squares / spread if spread > 0 else nan
+    words = f"mean absolute error {mae:.4g}, root mean squared error {squares**0.5:.4g}"
+    return words + (f", R2 {r2:.3f} against the mean of these rows" if spread > 0 else ""), {"mae": mae, "rmse": squares**0.5, "r2": r2}
+
+
+def get_table_schema(federation: Federation) -> Schema | None:
+    """The schema of a table's federation; None of other data."""
+    return Schema.of(federation) if SCHEMA in federation.provenance else None
+
+
+def get_feature_names(federation: Federation) -> tuple[str, ...] | None:
+    """The names of the features, where there is one for each."""
+    named = federation.provenance.get("features")
+    if not isinstance(named, (list, tuple)) or len(named) != prod(federation.input_shape):
+        return None
+    return tuple(map(str, named))
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """Samples, and their labels where they were named."""
+
+    x: Array  # (m, ...) as the file has them
+    y: Array | None = None  # (m,) class numbers or targets in their own units, or (m, L) labels of 0 and 1
+
+
+def read_rows(path: Path, bundle: Bundle, label: str | None = None, client: str | None = None) -> SiteRows:
+    """The rows of a file: .npy holds samples, .npz an array x, anything else is read as CSV with a line of names.
+
+    The rows of a table are prepared as those of training were, where the bundle says how.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    rows = _read_arrays(path, bundle, label) if path.suffix in (".npy", ".npz") else _read_table(path, bundle, label, client)
+    if not len(rows.x):
+        raise UserError(f"{path} holds no rows.")
+    return rows
+
+
+def prepare_inputs(bundle: Bundle, rows: Any, client: str | None) -> Array:
+    """Rows as the models take them: an array as it is, a table in the client's own units prepared as the training rows were."""
+    if bundle.several is not None and has_several_inputs(rows):
+        return bundle.several.pack(rows, "The samples")
+    if isinstance(rows, np.ndarray) or not hasattr(rows, "columns"):
+        return np.asarray(rows)
+    check_words(rows, bundle.schema, "The table")
+    if bundle.preparation is not None:
+        return bundle.preparation.rows(rows, bundle.resolve_client(client), "The table")
+    if bundle.worded is not None:
+        return bundle.worded.rows(rows, "The table")
+    texts = rows.map(lambda cell: "" if cell is None or cell != cell else str(cell))
+    columns = (
+        _select_by_position(texts, bundle, "The table") if bundle.features is None else select_columns(texts, bundle.features, "The table")
+    )
+    made = np.stack(columns, axis=1)
+    return bundle.scaled(made, client) if bundle.scaling else made
+
+
+def read_labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[str], label: str, task: Task) -> tuple[Array, Array]:
+    """The samples of an .npz file with their labels."""
+    if path.suffix != ".npz":
+        raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
+    arrays = read_npz(path, ["x", label])
+    x, y = arrays["x"], _encode_array_labels(arrays[label], classes, task, str(path))
+    if x.dtype.kind not in "fiub" or x.shape[1:] != shape or len(x) != len(y):
+        raise UserError(f"{path} holds {x.dtype} of shape {x.shape} and {len(y)} labels: the model takes rows of shape {shape}.")
+    return x, y
+
+
+def read_labelled_table(path: Path, classes: Sequence[str], label: str, task: Task) -> "tuple[pd.DataFrame, Array]":
+    """The other columns of a CSV file, all cells as text, and its labels; the columns of several are named with commas between."""
+    return split_labelled_frame(read_text_table(path), classes, label, task, str(path))
+
+
+def split_labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
+    """The same of a table that is there already."""
+    names = [label] if label in frame or task.name != "multilabel" else label.split(",")
+    for name in names:
+        if name not in frame:
+            raise UserError(f"{where} has no label column {name!r}: {suggest_names(name, map(str, frame.columns))}")
+    columns = [frame[name].tolist() for name in names]
+    if task.name == "multilabel":
+        if len(names) != len(classes):
+            raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
+        return frame.drop(columns=names), label_marks(columns, names, where)
+    return frame.drop(columns=label), _encode_labels(columns[0], classes, task, label, where)
+
+
+def _encode_labels(cells: Sequence[object], classes: Sequence[str], task: Task, label: str, where: str) -> Array:
+    """Class numbers, or targets in their own units."""
+    return targets_of(cells, label, where) if task.name == "regression" else encode_classes(cells, classes, where)
+
+
+def _encode_array_labels(found: Array, classes: Sequence[str], task: Task, where: str) -> Array:
+    if task.name != "multilabel":
+        return _encode_labels(found.tolist(), classes, task, "label", where)
+    if found.ndim != 2 or found.shape[1] != len(classes):
+        raise UserError(f"{where}: the labels have shape {found.shape}: the model has {len(classes)} of them, a column each.")
+    return label_marks(list(found.T.tolist()), classes, where)
+
+
+def _read_arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
+    if path.suffix == ".npz":
+        names = ["x"] if bundle.several is None else list_input_names(bundle.several)
+        arrays = read_npz(path, names if label is None else [*names, label])
+        y = None if label is None else _encode_array_labels(arrays[label], bundle.classes, bundle.task, str(path))
+        found: Array = arrays["x"] if bundle.several is None else join_inputs(bundle.several, arrays, str(path))
+    else:
+        if label is not None:
+            raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
+        y = None
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} is not a NumPy array that can be read ({error}).") from error
+    if found.ndim < 2 or found.dtype.kind not in "fiub" or found.shape[1:] not in (bundle.input_shape, (prod(bundle.input_shape),)):
+        raise UserError(f"{path} holds {found.dtype} of shape {found.shape}: the model takes rows of shape {bundle.input_shape}.")
+    if y is not None and len(y) != len(found):
+        raise UserError(f"{path}: x has {len(found)} rows and {label} has {len(y)}.")
+    return SiteRows(found, y)
+
+
+def list_input_names(inputs: Inputs) -> list[str]:
+    """What a file calls the inputs: by their names, or x0, x1, ... by their places."""
+    return list(inputs.names) or [f"x{place}" for place in range(len(inputs.shapes))]
+
+
+def join_inputs(inputs: Inputs, arrays: Mapping[str, Array], where: str) -> Array:
+    """The samples of a file that holds each input by itself."""
+    names = list_input_names(inputs)
+    return inputs.pack({name: arrays[name] for name in names} if inputs.names else tuple(arrays[name] for name in names), where)
+
+
+def _read_table(path: Path, bundle: Bundle, label: str | None, client: str | None) -> SiteRows:
+    frame, y = (read_text_table(path), None) if label is None else read_labelled_table(path, bundle.classes, label, bundle.task)
+    check_words(frame, bundle.schema, str(path))
+    if bundle.preparation is not None:
+        return SiteRows(bundle.preparation.rows(frame, bundle.resolve_client(client), str(path)), y)
+    if bundle.worded is not None:
+        return SiteRows(bundle.worded.rows(frame, str(path)), y)
+    columns = _select_by_position(frame, bundle, path) if bundle.features is None else select_columns(frame, bundle.features, path)
+    return SiteRows(np.stack(columns, axis=1), y)
+
+
+def read_text_table(path: Path) -> "pd.DataFrame":
+    """All cells as text: a label such as 07 must stay one, and a cell that is no number is to be named."""
+    import pandas as pd
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = next(csv.reader(file), [])
+        _check_head(head, path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the head would lose their last cells
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, skipinitialspace=True, encoding="utf-8-sig")
+    except UserError:
+        raise
+    except Exception as error:  # pandas raises many kinds, all of which mean that the file cannot be read
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} cannot be read as CSV: {reason}.") from error
+    return frame.fillna("")  # of lines shorter than the head
+
+
+def _check_head(head: Sequence[str], path: Path) -> None:
+    numbers = [_parse_number(name) for name in head]
+    counted = [*map(float, range(len(head)))], [*map(float, range(1, len(head) + 1))]  # names that count the columns are names
+    if head and None not in numbers and numbers not in counted:
+        raise UserError(f"{path} begins with a row of numbers: its first line should name the columns.")
+    check_columns([name.strip() for name in head], str(path))
+
+
+def select_columns(frame: "pd.DataFrame", features: Sequence[str], path: Path | str) -> list[Array]:
+    """The columns that the features name. A category's column may stand for its indicators: `cp` for `cp=2` and `cp=3`."""
+    columns, missing = [], []
+    for feature in features:
+        category, _, value = feature.partition("=")
+        if feature in frame:
+            columns.append(_parse_numbers(frame[feature].tolist(), feature, path))
+        elif value and category in frame and _parse_number(value) is not None:
+            columns.append((_parse_numbers(frame[category].tolist(), category, path) == float(value)).astype(np.float64))
+        else:
+            missing.append(feature)
+    if missing:
+        raise UserError(describe_missing(missing, [str(name) for name in frame.columns], features, str(path)))
+    return columns
+
+
+def check_words(frame: "pd.DataFrame", schema: Schema | None, where: str) -> None:
+    """Refuse a word that a column of categories does not know, with the nearest one: the model would read it as a gap."""
+    names = {str(name): name for name in frame}
+    for column in () if schema is None else schema.columns:
+        if column.kind == "category" and column.name in names:
+            StatedColumn(column.name, "category", column.categories).check(frame[names[column.name]].tolist(), where, None)
+
+
+def _select_by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:
+    """All columns of numbers, in their order."""
+    width = prod(bundle.input_shape)
+    texts = [str(c) for c in frame.columns if not any(_parse_number(cell) is not None for cell in frame[c].head(100))]
+    kept = [c for c in frame.columns if str(c) not in texts]
+    if len(kept) != width:
+        beside = f" beside {', '.join(map(repr, texts[:3]))}" if texts else ""
+        raise UserError(f"{path} has {len(kept)} columns of numbers{beside}: the model takes {width}; --label names a column of labels.")
+    return [_parse_numbers(frame[c].tolist(), str(c), path) for c in kept]
+
+
+def _parse_numbers(cells: Sequence[str], column: str, path: Path | str) -> Array:
+    values = [_parse_number(cell) for cell in cells]
+    if None in values:
+        row = values.index(None)
+        found = f"{cells[row]!r}, which is no number," if cells[row].strip() else "nothing"
+        raise UserError(f"{path} has {found} in row {row}, column {column!r}: fill it in or leave the row out.")
+    return np.array(values, dtype=np.float64)
+
+
+def _parse_number(cell: str) -> float | None:
+    """The finite number that a cell holds, if it does."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
+
+
+def encode_classes(labels: Sequence[object], classes: Sequence[str], where: str) -> Ints:
+    """Class numbers of labels: by the classes' names, or, where no class is called by a number, by their numbers."""
+    known = {name: number for number, name in enumerate(classes)}
+    if not any(_parse_number(name) is not None for name in classes):
+        known |= {str(number): number for number in range(len(classes))}
+    words = [str(label).strip() for label in labels]
+    if unknown := [word for word in words if word not in known]:
+        told = ", ".join(classes[:10]) + (" ..." if len(classes) > 10 else "")
+        raise UserError(f"{where} holds the label {unknown[0]!r}: the model knows {told}.")
+    return np.array([known[word] for word in words], dtype=np.int64)

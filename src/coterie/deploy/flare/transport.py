@@ -1,0 +1,297 @@
+"""FLARE's connections: private sockets between a process and its jobs, and bounds on what sites send.
+
+Bounds apply while a message comes in, before it is in memory.
+"""
+
+import os
+import socket
+import stat
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, unquote
+
+from nvflare.apis.fl_constant import ServerCommandNames
+from nvflare.fuel.f3.cellnet import cell as cells
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.comm_error import CommError
+from nvflare.fuel.f3.drivers import aio_grpc_driver, grpc_driver
+from nvflare.fuel.f3.drivers.base_driver import BaseDriver
+from nvflare.fuel.f3.drivers.driver import ConnectorInfo
+from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
+from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamDataType, StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_types import StreamError
+
+from coterie.deploy.messages import OversizedMessage
+
+SCHEME = "private"
+
+
+SOCKET_FOLDER = "sockets"  # in the workspace of the process
+
+
+LONGEST_PATH = 100  # bytes of a socket's path that every system takes
+
+
+class PrivateSocketDriver(BaseDriver):
+    """Frames over a socket in a folder of mode 700; the other end must be of the same user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server: _Server | None = None
+
+    @staticmethod
+    def supported_transports() -> list[str]:
+        return [SCHEME]
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        return {DriverCap.SEND_HEARTBEAT.value: True, DriverCap.SUPPORT_SSL.value: False}
+
+    @staticmethod
+    def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
+        """Where jobs connect and where this process listens: FLARE wants a host in both."""
+        url = f"{scheme}://0{quote(str(make_socket_folder(Path.cwd()) / str(os.getpid())))}"
+        return url, url
+
+    def listen(self, connector: ConnectorInfo) -> None:
+        self.connector = connector
+        path = _get_path(connector)
+        path.unlink(missing_ok=True)
+        with _ShortPath(path) as name:
+            self.server = _Server(name, self, connector)
+        try:
+            self.server.serve_forever()
+        finally:
+            self.server.server_close()
+            path.unlink(missing_ok=True)
+
+    def connect(self, connector: ConnectorInfo) -> None:
+        self.connector = connector
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            with _ShortPath(_get_path(connector)) as name:
+                line.connect(name)
+            connection = SocketConnection(line, connector, False)
+            self.add_connection(connection)
+            connection.read_loop()
+            self.close_connection(connection)
+
+    def shutdown(self) -> None:
+        self.close_all()
+        if self.server is not None:
+            self.server.shutdown()
+
+
+def make_socket_folder(workspace: Path) -> Path:
+    """The folder of a process's sockets, which only its user may enter; sockets of processes that are gone are removed."""
+    folder = workspace.absolute() / SOCKET_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise CommError(CommError.BAD_CONFIG, f"{folder} is not a folder of this user: remove it.")
+    folder.chmod(0o700)
+    for old in folder.iterdir():
+        if old.name.isdigit() and not Path(f"/proc/{old.name}").exists() and Path("/proc").exists():
+            old.unlink(missing_ok=True)
+    return folder
+
+
+class _Server(ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, name: str, driver: PrivateSocketDriver, connector: ConnectorInfo) -> None:
+        self.driver, self.connector = driver, connector
+        super().__init__(name, _Handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """The folder keeps others out; this does so once more where the system tells who connects."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return True
+        told = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return bool(struct.unpack("3i", told)[1] == os.getuid())
+
+
+class _Handler(BaseRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        connection = SocketConnection(self.request, self.server.connector, False)
+        self.server.driver.add_connection(connection)
+        connection.read_loop()
+        self.server.driver.close_connection(connection)
+
+
+class _ShortPath:
+    """A path to a socket that is short enough for the system: where it is not, by way of its folder's open descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, -1
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self.path)) <= LONGEST_PATH:
+            return str(self.path)
+        self.folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self.folder}/{self.path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            os.close(self.folder)
+
+
+def _get_path(connector: ConnectorInfo) -> Path:
+    return Path(unquote(str(connector.params[DriverParams.PATH.value])))
+
+
+FRAME = 16 << 20  # bytes of a frame: FLARE streams in chunks of 1 MiB, and what it does not stream is smaller
+
+
+SMALL = 4 << 20  # bytes of a stream that is no result: questions for work, signs of life, replies of the server's parent
+
+
+WRAPPING = 64 << 10  # bytes that FLARE adds to a result
+
+
+HEADERS = 256  # bytes that a frame counts for beside its payload: many empty ones are a flood, too
+
+
+RESULTS, OTHERS = 2, 8  # streams of a site that may be open at once: each takes one of the 64 threads that FLARE has for all of them
+
+
+FORGOTTEN = 60.0  # seconds without a frame after which a stream is no longer open
+
+
+REMEMBERED = 4096  # streams that were dropped, whose frames may still come
+
+
+SERVER = "server"  # the server's own processes
+
+
+RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
+
+
+def limit_frames(most: int = FRAME) -> None:
+    """Have gRPC refuse frames above this size by their length, before they are read. It counts for listeners made later."""
+    for driver in (grpc_driver, aio_grpc_driver):
+        options = [(name, value) for name, value in driver.GRPC_DEFAULT_OPTIONS if name != "grpc.max_receive_message_length"]
+        driver.GRPC_DEFAULT_OPTIONS[:] = [*options, ("grpc.max_receive_message_length", most)]
+
+
+def survive_bad_messages() -> None:
+    """Have a message that cannot be decoded, or that says a reply was too large, fail alone: FLARE would end the server's job."""
+    if not hasattr(cells, "_is_server_job_cell"):
+        raise RuntimeError("this version of FLARE decides otherwise when a message ends a job: Coterie was checked with 2.9")
+    cells._is_server_job_cell = lambda info: False
+
+
+@dataclass
+class _Stream:
+    """What has come of a stream."""
+
+    site: str
+    is_result: bool
+    received: int = 0
+    seen: float = 0.0
+    frames: set[int] = field(default_factory=set)
+    last: int | None = None  # the number of the last frame, once it has come
+
+    @property
+    def is_whole(self) -> bool:
+        return self.last is not None and len(self.frames) > self.last
+
+
+class IncomingStreams:
+    """Stands between a cell and its receiver of streams, and passes on what is within bounds."""
+
+    def __init__(self, cell: Any, allowed: Callable[[str], int], dropped: Callable[[str, OversizedMessage], None]) -> None:
+        """`allowed` says how large a site's result can be now; `dropped` is told of a result that is larger, once."""
+        self.allowed, self.dropped, self.reject = allowed, dropped, cell.byte_receiver.reject
+        self.open: dict[tuple[str, int], _Stream] = {}
+        self.refused: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.stale: list[tuple[str, int]] = []  # to be stopped once the lock is free
+        self.lock = threading.Lock()
+        self.receive = cell.core_cell.req_reg.find(STREAM_CHANNEL, STREAM_DATA_TOPIC).cb
+        cell.core_cell.register_request_cb(STREAM_CHANNEL, STREAM_DATA_TOPIC, self._take)
+
+    def _take(self, message: Any) -> Any:
+        """A frame: to the receiver, or nowhere."""
+        key = (str(message.get_header(MessageHeaderKey.ORIGIN)), message.get_header(StreamHeaderKey.STREAM_ID))
+        with self.lock:
+            if key in self.refused:
+                return None
+            stream = self._stream(key, message)
+            excess = self._excess(stream, message)
+            if excess is None and stream.is_whole:
+                del self.open[key]
+            if excess is not None:
+                self.open.pop(key, None)
+                self.refused[key] = None
+                if len(self.refused) > REMEMBERED:
+                    self.refused.popitem(last=False)
+            stale, self.stale = self.stale, []
+        for old in stale:
+            _drop_stream(old, StreamError("not a frame for too long"))
+        if excess is None:
+            return self.receive(message)
+        error = StreamError(f"more than the {excess.limit:,} bytes that are waited for")
+        if not _drop_stream(key, error):
+            self.reject(message, error)
+        if stream.is_result:
+            self.dropped(stream.site, excess)
+        return None
+
+    def _stream(self, key: tuple[str, int], message: Any) -> _Stream:
+        found = self.open.get(key)
+        if found is None:
+            about = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
+            found = self.open[key] = _Stream(key[0].partition(".")[0], about == RESULT)
+        return found
+
+    def _excess(self, stream: _Stream, message: Any) -> OversizedMessage | None:
+        """Count a frame; what is too much of it, if anything is."""
+        now, length = monotonic(), len(message.payload or b"")
+        number, size = message.get_header(StreamHeaderKey.SEQUENCE), message.get_header(StreamHeaderKey.SIZE, 0)
+        most = self.allowed(stream.site) + WRAPPING if stream.is_result else SMALL
+        stream.seen = now
+        stream.received += length + HEADERS
+        declared = size if isinstance(size, int) and size >= 0 else most + 1
+        if not isinstance(number, int) or declared > most or stream.received > 2 * most:  # a frame may have been sent again
+            return OversizedMessage(max(declared, stream.received), most)
+        stream.frames.add(number)
+        if message.get_header(StreamHeaderKey.DATA_TYPE) == StreamDataType.FINAL:
+            stream.last = number
+        return OversizedMessage(stream.received, most) if self._is_crowded(stream, now) else None
+
+    def _is_crowded(self, stream: _Stream, now: float) -> bool:
+        """Whether a site has too many streams of a kind open."""
+
+        def count() -> int:
+            return sum(each.site == stream.site and each.is_result == stream.is_result for each in self.open.values())
+
+        most = RESULTS if stream.is_result else OTHERS
+        if count() <= most or stream.site == SERVER:
+            return False
+        for key in [key for key, each in self.open.items() if each is not stream and now - each.seen >= FORGOTTEN]:
+            del self.open[key]
+            self.stale.append(key)
+        return count() > most
+
+
+def _drop_stream(key: tuple[str, int], error: StreamError) -> bool:
+    """Have FLARE let go of what has come of a stream, and of the threads that wait for more; whether anything had come."""
+    task = RxTask.rx_task_map.get(key)
+    if task is None:
+        return False
+    task.stop(error)
+    task.chunks.clear()
+    task.out_seq_chunks.clear()
+    return True

@@ -1,0 +1,327 @@
+"""The engine of a real federation: asks go to the sites that hold the clients, replies are those that arrive in time.
+
+Asynchronous rounds keep batches pending and collect replies as they come.
+"""
+
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from coterie.core.arrays import Array, Ids
+from coterie.core.asks import Refusal, RefusedReply
+from coterie.core.replies import assemble
+from coterie.deploy.messages import LIMIT, AskBatch, Denial, MessageError, RawMessage, get_clients, make_batch, split_by_client, to_message
+from coterie.deploy.server.members import Members
+from coterie.deploy.server.validation import (
+    ClientFacts,
+    InvalidMessageError,
+    check_denial,
+    check_reply,
+    clean_text,
+    compute_max_bytes,
+    read_answers,
+)
+from coterie.engines.engine import AsyncAsk, AsyncReplies, Engine, StampedAsk
+
+ReplyRows = dict[int, dict[str, Array]]  # by client, its row of every column
+
+
+ReadReplies = Callable[[str, RawMessage, tuple[AskBatch, list[int]], list[ReplyRows], list[dict[int, RefusedReply]]], None]
+
+
+class AsyncSender(Protocol):
+    """Takes bytes to sites, and brings back what they say when they say it."""
+
+    def post(self, number: str, site: str, data: bytes) -> None:
+        """Send a parcel, and do not wait."""
+
+    def collect(self, *, wait: bool) -> tuple[str, RawMessage | None] | None:
+        """The next answer by the number of its parcel, or None in its place where none will come; None where there is nothing to come, or,
+        without waiting, nothing now."""
+
+
+@dataclass(frozen=True)
+class _PendingBatch:
+    """A parcel that has not been answered."""
+
+    site: str
+    parcel: AskBatch
+    lanes: tuple[tuple[int, int, tuple[int, ...]], ...]  # of each of its asks the lane, the round and the clients
+
+
+@dataclass(frozen=True)
+class _ClientReply:
+    client: int
+    round_: int
+    said: dict[str, Array] | RefusedReply
+
+
+class PendingBatches:
+    """What is on its way for all lanes of a run."""
+
+    def __init__(
+        self,
+        post: AsyncSender,
+        ids: Sequence[str],
+        site_of: Array,
+        run: str,
+        read: ReadReplies,
+        limit: Callable[[str, AskBatch], None],
+        order: str = "",
+    ) -> None:
+        """`read` takes over what a site says, as `FederatedEngine` reads it; `limit` tells the carrier how large an answer can be."""
+        self.carrier, self.ids, self.site_of, self.run, self.read = post, ids, site_of, run, read
+        self.limit, self.order = limit, order
+        self.posted: dict[str, _PendingBatch] = {}
+        self.inbox: defaultdict[int, list[_ClientReply]] = defaultdict(list)  # by lane, answers that it has not had, as they came
+        self.silent: defaultdict[int, list[int]] = defaultdict(list)  # by lane, clients that will not answer
+        self.at_work: defaultdict[int, set[int]] = defaultdict(set)  # by lane, clients
+
+    @property
+    def busy(self) -> set[str]:
+        """Sites at work, after a look at what has come in the meantime."""
+        while self.posted and (come := self.carrier.collect(wait=False)) is not None:
+            self._open(*come)
+        return {letter.site for letter in self.posted.values()}
+
+    def answers(self, asks: Sequence[AsyncAsk]) -> list[AsyncReplies]:
+        """Ask as there is room, and wait until every lane has as many answers as it wants, or nobody is left to wait for."""
+        queues = [get_clients(stamped.ask).tolist() for stamped in asks]
+        asked: list[list[int]] = [[] for _ in asks]
+        self._ask(asks, queues, asked, attended=False)
+        while True:
+            self._ask(asks, queues, asked, attended=True)
+            if all(self._has_enough(stamped) for stamped in asks):
+                break
+            come = self.carrier.collect(wait=True)
+            if come is None:  # a carrier that knows of nothing any more
+                break
+            self._open(*come)
+        return [self._taken(stamped, own) for stamped, own in zip(asks, asked, strict=True)]
+
+    def _ask(self, asks: Sequence[AsyncAsk], queues: Sequence[list[int]], asked: Sequence[list[int]], *, attended: bool) -> None:
+        """Ask whom there is room for. An answer that lies here holds its place until it is attended to, as the round goes on."""
+        now = []
+        for stamped, queue, before in zip(asks, queues, asked, strict=True):
+            here = len(self.inbox[stamped.lane])
+            room = stamped.room - len(self.at_work[stamped.lane]) - (0 if attended else here)
+            now.append(self._next(stamped.lane, queue, room if here < stamped.wanted or not attended else 0))
+            before += now[-1]
+        self._post(asks, now)
+
+    def _next(self, lane: int, queue: list[int], room: int) -> list[int]:
+        """Whom of a lane's cohort to ask now; who is at work, or whose answer lies here, is not asked again."""
+        known = self.at_work[lane] | {answer.client for answer in self.inbox[lane]}
+        found: list[int] = []
+        while queue and len(found) < room:
+            client = queue.pop(0)
+            if client not in known:
+                found.append(client)
+        self.at_work[lane] |= set(found)
+        return found
+
+    def _has_enough(self, stamped: AsyncAsk) -> bool:
+        return len(self.inbox[stamped.lane]) >= stamped.wanted or not self.at_work[stamped.lane]
+
+    def _post(self, asks: Sequence[AsyncAsk], now: Sequence[Sequence[int]]) -> None:
+        """One letter for each site, whatever the number of lanes and clients in it."""
+        plain = [StampedAsk(s.ask, s.seed, s.round_, s.draw) for s in asks]
+        for site in dict.fromkeys(self.site_of[client] for clients in now for client in clients):
+            rows = [_find_rows(stamped, [c for c in own if self.site_of[c] == site]) for stamped, own in zip(asks, now, strict=True)]
+            concerned = [i for i, own in enumerate(rows) if len(own)]
+            number = secrets.token_hex(16)
+            parcel = make_batch([plain[i] for i in concerned], self.ids, [rows[i] for i in concerned], self.run, number, self.order)
+            lanes = tuple((asks[i].lane, asks[i].round_, tuple(get_clients(asks[i].ask)[rows[i]].tolist())) for i in concerned)
+            self.posted[number] = _PendingBatch(site, parcel, lanes)
+            self.limit(site, parcel)
+            self.carrier.post(number, site, to_message(parcel))
+
+    def _open(self, number: str, data: RawMessage | None) -> None:
+        """Put what a site says, or that it says nothing, where the lanes find it."""
+        letter = self.posted.pop(number, None)
+        if letter is None:
+            return
+        rows: list[ReplyRows] = [{} for _ in letter.lanes]
+        refused: list[dict[int, RefusedReply]] = [{} for _ in letter.lanes]
+        if data is not None:
+            self.read(letter.site, data, (letter.parcel, list(range(len(letter.lanes)))), rows, refused)
+        for (lane, round_, clients), own, faults in zip(letter.lanes, rows, refused, strict=True):
+            said: Mapping[int, dict[str, Array] | RefusedReply] = {**own, **faults}
+            self.at_work[lane] -= set(clients)
+            self.silent[lane] += [client for client in clients if client not in said]
+            self.inbox[lane] += [_ClientReply(client, round_, said[client]) for client in clients if client in said]
+
+    def _taken(self, stamped: AsyncAsk, asked: Sequence[int]) -> AsyncReplies:
+        """As many answers as the lane wants, and who will not answer: they are the lane's from now on."""
+        lane = stamped.lane
+        taken, self.inbox[lane] = self.inbox[lane][: stamped.wanted], self.inbox[lane][stamped.wanted :]
+        silent, self.silent[lane] = self.silent[lane], []
+        answers = []
+        for round_ in sorted({answer.round_ for answer in taken}):
+            own = [answer for answer in taken if answer.round_ == round_]
+            reply = assemble(stamped.ask, {a.client: a.said for a in own if not isinstance(a.said, RefusedReply)})
+            reply.refused.update({a.client: a.said for a in own if isinstance(a.said, RefusedReply)})
+            answers.append((round_, reply))
+        return AsyncReplies(np.array(asked, dtype=np.int64), tuple(answers), np.array(sorted(silent), dtype=np.int64))
+
+
+def _find_rows(stamped: AsyncAsk, clients: Sequence[int]) -> Ids:
+    return np.flatnonzero(np.isin(get_clients(stamped.ask), np.array(clients, dtype=np.int64))).astype(np.int64)
+
+
+class Carrier(Protocol):
+    """Takes bytes to sites and brings back what they say."""
+
+    def exchange(self, parcels: Mapping[str, bytes]) -> Mapping[str, RawMessage]:
+        """By site, the answers that came in time; who is silent is missing."""
+
+
+class PostingCarrier(Carrier, AsyncSender, Protocol):
+    """One that can also send without waiting, for asynchronous rounds."""
+
+
+@runtime_checkable
+class LimitingCarrier(Protocol):
+    """One that can drop an answer while it comes in, before it is in memory."""
+
+    def limit_answers(self, most: Mapping[str, int]) -> None:
+        """By site, the bytes that its answer to what is sent next can have at most."""
+
+
+def limit_answers(carrier: object, most: Mapping[str, int]) -> None:
+    """Tell a carrier that can make use of it how large answers can be."""
+    if isinstance(carrier, LimitingCarrier):
+        carrier.limit_answers(most)
+
+
+class FederatedEngine(Engine):
+    """One parcel for each site and phase, whatever the number of lanes and clients in it."""
+
+    name: ClassVar[str] = "flare"
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        sites: Mapping[str, str],
+        ids: Sequence[str],
+        run: str,
+        limit: int = LIMIT,
+        *,
+        last: int | None = None,
+        members: Members | None = None,
+        counts: Literal["checked", "believed"] = "checked",
+        order: str = "",
+    ) -> None:
+        """`sites` says at which site each client is, `ids` are the clients in the order of the roster. In asynchronous rounds sites at work
+        are asked nothing else before the `last` round, in which everybody is waited for. Replies are held against what `members` say of
+        themselves; sample counts only where they are to be checked. `order` is the hash that every message carries."""
+        self.order = order
+        self.carrier, self.ids, self.run_id, self.limit, self.last = carrier, tuple(ids), run, limit, last
+        self.site_of = np.array([sites[name] for name in ids], dtype=object)
+        self._number = {name: i for i, name in enumerate(ids)}
+        self._letters: PendingBatches | None = None
+        self._classes, self._sizes, self._tests = None, None, None
+        if members is not None:
+            self._classes = len(members.classes)
+            self._tests = np.array([member.actual for member in members.members], dtype=np.int64).reshape(-1, self._classes)
+            self._sizes = np.array([member.train for member in members.members], dtype=np.int64) if counts == "checked" else None
+
+    def run(self, asks: Sequence[StampedAsk]) -> list[Any]:
+        later = [stamped for stamped in asks if isinstance(stamped, AsyncAsk)]
+        if later:  # trainings of all lanes are asked for together
+            come = iter(self.letters.answers(later))
+            rest = iter(self.run([stamped for stamped in asks if not isinstance(stamped, AsyncAsk)]))
+            return [next(come if isinstance(stamped, AsyncAsk) else rest) for stamped in asks]
+        number = secrets.token_hex(16)
+        parcels = self._parcels(asks, number)
+        if self._letters is not None and all(self.last is None or stamped.round_ < self.last for stamped in asks):
+            busy = self._letters.busy
+            parcels = {site: parcel for site, parcel in parcels.items() if site not in busy}
+        sent = {site: to_message(parcel) for site, (parcel, _) in parcels.items()}
+        limit_answers(self.carrier, {site: self._most_bytes(parcel) for site, (parcel, _) in parcels.items()})
+        answers: list[ReplyRows] = [{} for _ in asks]
+        refused: list[dict[int, RefusedReply]] = [{} for _ in asks]
+        for site, data in self.carrier.exchange(sent).items() if sent else ():
+            if site in parcels:
+                self._read(site, data, parcels[site], answers, refused)
+        return [_assemble_reply(stamped, rows, faults) for stamped, rows, faults in zip(asks, answers, refused, strict=True)]
+
+    @property
+    def letters(self) -> PendingBatches:
+        """What is on its way in asynchronous rounds."""
+        if self._letters is None:
+            carrier = cast(PostingCarrier, self.carrier)
+            self._letters = PendingBatches(carrier, self.ids, self.site_of, self.run_id, self._read, self._limit, self.order)
+        return self._letters
+
+    def _limit(self, site: str, parcel: AskBatch) -> None:
+        limit_answers(self.carrier, {site: self._most_bytes(parcel)})
+
+    def _most_bytes(self, parcel: AskBatch) -> int:
+        """The most that the answer to a parcel can weigh."""
+        most = compute_max_bytes(parcel, self._classes)
+        return self.limit if most is None else min(most, self.limit)
+
+    def _known(self, numbers: Sequence[int]) -> ClientFacts | None:
+        """What the cards say of these clients."""
+        if self._classes is None or self._tests is None:
+            return None
+        return ClientFacts(self._classes, self._tests[numbers], None if self._sizes is None else self._sizes[numbers])
+
+    def _parcels(self, asks: Sequence[StampedAsk], number: str) -> dict[str, tuple[AskBatch, list[int]]]:
+        """By site, its parcel and which of the asks are in it."""
+        owners = [self.site_of[get_clients(stamped.ask)] for stamped in asks]
+        found: dict[str, tuple[AskBatch, list[int]]] = {}
+        for site in dict.fromkeys(site for own in owners for site in own):
+            concerned = [i for i, own in enumerate(owners) if (own == site).any()]
+            rows = [np.flatnonzero(owners[i] == site) for i in concerned]
+            found[site] = (make_batch([asks[i] for i in concerned], self.ids, rows, self.run_id, number, self.order), concerned)
+        return found
+
+    def _read(
+        self,
+        site: str,
+        data: RawMessage,
+        sent: tuple[AskBatch, list[int]],
+        answers: list[ReplyRows],
+        refused: list[dict[int, RefusedReply]],
+    ) -> None:
+        """Take over what a site says; what cannot be right is refused for all its clients, and costs no other site anything."""
+        parcel, concerned = sent
+        numbers = [self._number[name] for name in parcel.ids]
+
+        def refuse(ask: int, stamped: StampedAsk, why: Refusal, detail: object) -> None:
+            refused[ask] |= {numbers[c]: RefusedReply(why, f"{site}: {clean_text(detail)}") for c in get_clients(stamped.ask)}
+
+        try:
+            said = read_answers(data, parcel, self._most_bytes(parcel))
+        except MessageError as error:
+            for i, stamped in zip(concerned, parcel.asks, strict=True):
+                refuse(i, stamped, _describe_error(error), error)
+            return
+        known = self._known(numbers)
+        for i, stamped, own in zip(concerned, parcel.asks, said.answers, strict=True):
+            if isinstance(own, Denial):
+                denied = check_denial(own)
+                refuse(i, stamped, Refusal.FAILED if denied.cause == "failure" else Refusal.DENIED, denied.reason)
+                continue
+            try:
+                check_reply(own, stamped.ask, known)
+            except MessageError as error:
+                refuse(i, stamped, _describe_error(error), error)
+                continue
+            answers[i] |= {numbers[c]: row for c, row in split_by_client(own).items()}
+
+
+def _describe_error(error: MessageError) -> Refusal:
+    return error.why if isinstance(error, InvalidMessageError) else Refusal.UNREADABLE
+
+
+def _assemble_reply(stamped: StampedAsk, rows: ReplyRows, faults: Mapping[int, RefusedReply]) -> Any:
+    reply = assemble(stamped.ask, rows)
+    reply.refused.update(faults)
+    return reply

@@ -1,0 +1,326 @@
+"""Runs of a federation: orders, status, journal and overview, all read from and written to the run's folder.
+
+Only `coterie serve` starts jobs from them.
+"""
+
+import getpass
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from os import SEEK_END
+from pathlib import Path
+from time import time
+from typing import Any
+
+from coterie._util.errors import UserError, suggest_names
+from coterie._util.json_io import read_json_object, to_json_value, write_json
+from coterie.core.local import Local
+from coterie.deploy.certificates import find_expiring
+from coterie.deploy.files import LONGEST_NAME, escape_text, is_name
+from coterie.deploy.messages import LIMIT
+from coterie.deploy.orders import LONGEST_NOTE, OrderTerms, find_asks
+from coterie.deploy.server.federation import FederationFolder, read_presence
+from coterie.evidence.folder import list_segments
+from coterie.evidence.manifest import is_study
+from coterie.evidence.reader import Evidence
+from coterie.evidence.records import RoundRecord
+from coterie.evidence.settings import Settings
+from coterie.inspect.inspection import InspectPlan, run_inspection
+from coterie.inspect.pilot import PilotPlan
+from coterie.methods.catalogue import build
+from coterie.run.callbacks import Callback
+from coterie.run.lanes import Lane, derive_seed
+
+STATUS_FILE, JOURNAL_FILE = "status.json", "journal.jsonl"
+
+
+LONGEST_ENTRY = 2000  # characters of a text in a line
+
+
+def read_journal(folder: Path, after: int = 0) -> list[dict[str, Any]]:
+    """The lines of a run's journal from this one on; none before it begins. Half a line (a full disk, a kill) is passed over."""
+    path = folder / JOURNAL_FILE
+    return list(_parse_lines(path))[after:] if path.exists() else []
+
+
+def _parse_lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
+
+
+def _escape_values(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told, in texts that a terminal may show: a site may have sent them. A trace keeps its lines, and is not shown."""
+    return {name: escape_text(text, LONGEST_ENTRY) if isinstance(text, str) and name != "trace" else text for name, text in told.items()}
+
+
+class Journal(Callback):
+    """Written by the server's job, read by anybody."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, sites: list[str]) -> None:
+        """A job begins, or the next one of a run, with these sites."""
+        write_json(self.folder / STATUS_FILE, {"status": "running"})
+        self.say("began", sites=sites)
+
+    def say(self, what: str, **told: Any) -> None:
+        """Append a line, after the end of one that was cut short."""
+        with (self.folder / JOURNAL_FILE).open("ab+") as lines:
+            size = lines.seek(0, SEEK_END)
+            lines.seek(max(size - 1, 0))
+            torn = size > 0 and lines.read(1) != b"\n"
+            line = json.dumps({"time": round(time(), 3), "what": what, **_escape_values(told)})
+            lines.write((b"\n" if torn else b"") + line.encode() + b"\n")
+
+    def fault(self, sentence: str) -> None:
+        """What stands in the way of a site."""
+        self.say("fault", sentence=sentence)
+
+    def end(self, status: str, **told: Any) -> None:
+        """How this part of the run ended: complete, again (go on with the next job), refused, failed or aborted."""
+        self.say("ended", status=status, **told)
+        write_json(self.folder / STATUS_FILE, {"status": status, **_escape_values(told)})
+
+    def lines(self, after: int = 0) -> list[dict[str, Any]]:
+        """The lines from this one on."""
+        return read_journal(self.folder, after)
+
+    def on_notice(self, sentence: str) -> None:
+        self.say("notice", told=sentence)
+
+    def on_start(self, settings: Settings, total_rounds: int, done_rounds: int) -> None:
+        self.say("start", total=total_rounds, done=done_rounds, rounds=settings.plan.rounds)
+
+    def on_round(self, lane: Lane, record: RoundRecord) -> None:
+        told: dict[str, Any] = {"method": lane.label, "seed": lane.seed, "round": record.round_, "absent": len(record.absences)}
+        told["steps"] = record.cost.steps
+        if (score := record.score(lane.problem.task)) is not None:
+            told["accuracy"] = score  # real federations have classes only
+        self.say("round", **told)
+
+
+@dataclass(frozen=True)
+class InspectOrder:
+    """What is to be asked, as it travels to the server."""
+
+    data: str  # for the record
+    model: str = "mclr"
+    seed: int = 0
+    plan: InspectPlan = field(default_factory=InspectPlan)
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(to_json_value(asdict(self)))
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any]) -> "InspectOrder":
+        """What `as_json` wrote."""
+        plan, pilot = dict(tree["plan"]), tree["plan"]["pilot"]
+        plan["pilot"] = (
+            PilotPlan(**{**pilot, "local": Local(**pilot["local"]), "rates": tuple(pilot["rates"])}) if pilot is not None else None
+        )
+        return cls(**{**tree, "plan": InspectPlan(**plan)})
+
+
+APPROVALS_FILE = "approvals.json"  # the order's hash, and the sites that have not approved it yet
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done, as it travels to the server: plain text and numbers."""
+
+    run: str
+    kind: str  # "study" or "inspect"
+    settings: Mapping[str, Any]  # of the study, as JSON
+    order: tuple[str, ...] = ()  # of the sites, as the federation lists them
+    minimum: int = 1  # sites without which nothing begins
+    limit: int = LIMIT
+    trusted: tuple[str, ...] = ()  # methods and samplers that are code of the operator's own, by their specs: others are not imported
+    operator: str = ""  # who asks; sites are shown it, and what it is for
+    purpose: str = ""
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any]) -> "Order":
+        """From what a file or a job holds."""
+        made = cls(**{**tree, "order": tuple(tree.get("order", ())), "trusted": tuple(tree.get("trusted", ()))})
+        if not is_name(made.run):  # it is a folder's
+            raise UserError(f"A run cannot be called {escape_text(str(made.run), 100)!r}: use letters, digits, - . = and _.")
+        return made
+
+    def terms(self, methods: Sequence[Any] | None = None) -> OrderTerms:
+        """The order as sites read and approve it. `methods` are the study's, where they are built already."""
+        who: dict[str, Any] = {
+            "kind": self.kind,
+            "run": self.run,
+            "operator": self.operator[:LONGEST_NOTE],
+            "purpose": self.purpose[:LONGEST_NOTE],
+        }
+        if self.kind == "inspect":
+            wanted = InspectOrder.read(self.settings)
+            who |= {"data": wanted.data, "model": wanted.model, "seeds": (wanted.seed,), "plan": to_json_value(self.settings["plan"])}
+            return OrderTerms(**who, methods=("inspect",), asks=find_asks([run_inspection]))
+        settings = Settings.from_json(self.settings)
+        made = methods if methods is not None else [build(spec, trust=spec in self.trusted) for spec in settings.methods]
+        seeds = [derive_seed(draw, seed) if settings.own_seeds else seed for draw in settings.draws for seed in settings.seeds]
+        who |= {"data": settings.data, "model": settings.model, "seeds": tuple(dict.fromkeys(seeds))}
+        return OrderTerms(**who, methods=settings.methods, asks=find_asks(made, "Evaluate"), plan=to_json_value(settings.as_json()["plan"]))
+
+
+ORDER_FILE, STOP_FILE = "order.json", "stop"
+
+
+WAITING, SUBMITTED, RUNNING_NOW, AGAIN = "waiting", "submitted", "running", "again"
+
+
+END_STATES = ("complete", "refused", "failed", "aborted")  # what else a run may come to
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run: its order, its status, its journal, and the evidence in `study`."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def study(self) -> Path:
+        return self.folder / "study"
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """How it stands: the status, and a reason where there is one."""
+        return read_json_object(self.folder / STATUS_FILE, status=str)
+
+    @property
+    def status(self) -> str:
+        return str(self.told["status"])
+
+    def set_status(self, status: str, **told: Any) -> None:
+        """Set how it stands."""
+        write_json(self.folder / STATUS_FILE, {"status": status, **told})
+
+    def place(self, order: Order, timeout: float) -> None:
+        """Order it: from now on it waits for the server."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / ORDER_FILE, {"order": asdict(order), "timeout": timeout})
+        self.set_status(WAITING)
+
+    def order(self) -> tuple[Order, float]:
+        """What was ordered, and how many seconds sites have for an answer."""
+        tree = read_json_object(self.folder / ORDER_FILE, order=dict)
+        return Order.read(tree["order"]), float(tree["timeout"])
+
+    @property
+    def is_stop_requested(self) -> bool:
+        return (self.folder / STOP_FILE).exists()
+
+    @property
+    def pending_sites(self) -> tuple[str, ...]:
+        """The sites that had not approved the order when they were last asked."""
+        path = self.folder / APPROVALS_FILE
+        return tuple(read_json_object(path, pending=list)["pending"]) if path.exists() else ()
+
+    def request_stop(self) -> None:
+        """Ask the server to abort it."""
+        (self.folder / STOP_FILE).touch()
+
+    def clear_stop(self) -> None:
+        (self.folder / STOP_FILE).unlink(missing_ok=True)
+
+
+def list_runs(federation: FederationFolder) -> list[RunFolder]:
+    """All runs, the oldest order first."""
+    orders = sorted(federation.runs.glob(f"*/{ORDER_FILE}"), key=lambda path: (path.stat().st_mtime, path.parent.name))
+    return [RunFolder(path.parent) for path in orders if (path.parent / STATUS_FILE).exists()]
+
+
+def find_run(federation: FederationFolder, name: str) -> RunFolder:
+    """The run of a name that somebody gave."""
+    names = {run.name: run for run in list_runs(federation)}
+    if name not in names:
+        raise UserError(f"The federation {federation.folder} has no run {name!r}: {suggest_names(name, names)}")
+    return names[name]
+
+
+def make_run(federation: FederationFolder, name: str) -> RunFolder:
+    """A run that is not there yet."""
+    if not is_name(name):
+        raise UserError(f"A run cannot be called {escape_text(name, 100)!r}: use letters, digits, - . = and _, at most {LONGEST_NAME}.")
+    folder = federation.runs / name
+    if folder.exists():
+        raise UserError(f"The federation has a run {name!r} already: choose another --name, or go on with it by --resume.")
+    return RunFolder(folder)
+
+
+def get_operator_name() -> str:
+    """Who orders, as sites are told: the user and the machine."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return socket.gethostname()
+
+
+def find_free_name(federation: FederationFolder, stem: str) -> str:
+    """A name that no run has: the stem, or the stem with a number."""
+    number = 1
+    while (federation.runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return name
+
+
+def summarize_federation(federation: FederationFolder) -> dict[str, Any]:
+    """As JSON knows it. A site that is not there has no seconds; one that was removed says so."""
+    presence = read_presence(federation.server)
+    seen = presence.sites if presence.alive else {}
+    sites = [
+        {"site": site, "there": site in seen, "seen_seconds_ago": round(max(time() - seen[site], 0.0), 1) if site in seen else None}
+        for site in federation.sites
+    ]
+    runs = [_summarize_run(run) for run in list_runs(federation)]
+    address = f"{federation.host}:{federation.port}"
+    tree = {"server": address, "listening": presence.alive, "sites": sites, "removed": list(federation.removed), "runs": runs}
+    tree["certificates_ending"] = {name: f"{ends:%Y-%m-%d}" for name, ends in find_expiring(federation).items()}
+    return dict(to_json_value(tree))
+
+
+def _summarize_run(run: RunFolder) -> dict[str, Any]:
+    lines = read_journal(run.folder)
+    rounds = [line["round"] for line in lines if line["what"] == "round"]
+    began = [line["sites"] for line in lines if line["what"] == "began"]
+    order, _ = run.order()
+    return {
+        "run": run.name,
+        "kind": order.kind,
+        **run.told,
+        "round": max(rounds, default=None),
+        "rounds": order.settings["plan"]["rounds"] if order.kind == "study" else None,
+        "sites": began[-1] if began else [],
+        "groups": _read_groups(run) if is_study(run.study) else {},
+    }
+
+
+def _read_groups(run: RunFolder) -> Mapping[str, Mapping[str, int]]:
+    """By method that groups, the group of each client after the last round on disk, with the first seed."""
+    try:
+        evidence = Evidence.open(run.study)
+    except UserError:  # it is not whole, which the next job mends, and whoever looks at the study itself is told
+        return {}
+    if not list_segments(run.study):
+        return {}
+    settings, frame = evidence.settings, evidence.frame("groups")
+    ids = evidence.rosters[settings.draws[0]].column("id").to_pylist()
+    frame = frame[frame["seed"] == settings.seeds[0]]
+    found = {}
+    for method in settings.methods:
+        own = frame[frame["method"] == method]
+        if len(own) and own["group"].max() > 0:
+            last = own[own["round"] == own["round"].max()]
+            found[method] = {str(ids[client]): int(group) for client, group in zip(last["client"], last["group"], strict=True)}
+    return found

@@ -1,0 +1,359 @@
+"""Validation of messages from sites: every field is checked where it comes in, against what the federation knows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+
+from coterie.core.arrays import Array, Ints, find_positions
+from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Refusal, Reply, Train, Trained
+from coterie.core.local import MODEL
+from coterie.deploy.messages import (
+    AskBatch,
+    Delivery,
+    Denial,
+    Hello,
+    MessageError,
+    OversizedMessage,
+    PendingError,
+    RawMessage,
+    Receipt,
+    ReplyBatch,
+    SiteCard,
+    from_message,
+    get_clients,
+    read_schema,
+)
+
+MOST = (1 << 31) - 1  # of any count: evidence holds them in 32 bits
+
+
+MOST_CLIENTS = 100_000  # of a site that the operator's roster does not name
+
+
+MOST_NUMBERS = 1 << 24  # in a sample
+
+
+MOST_CLASSES = 100_000
+
+
+NAME, REASON, SHOWN = 200, 500, 300  # characters of a name, of a reason for a refusal, and of what is shown of any text from a site
+
+
+HUNDRED = 100  # test samples that a site says it has where it does not tell how many
+
+
+CARD_BYTES, RECEIPT_BYTES = 16 << 20, 16 << 10
+
+
+BASE_BYTES, ASK_BYTES, CHARACTER_BYTES = (
+    64 << 10,
+    8 << 10,
+    16,
+)  # of a reply beside its numbers: at most, for each ask, for each character of an id
+
+
+T = TypeVar("T", ReplyBatch, SiteCard, Receipt)
+
+
+class InvalidMessageError(MessageError):
+    """A message that can be read and says what cannot be right."""
+
+    def __init__(self, text: str, why: Refusal = Refusal.INVALID) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """What the cards of a run say of the clients of one parcel, in the order of its ids."""
+
+    classes: int  # columns of an evaluation
+    tests: Ints  # (n, C) test samples by class; zeros where the site does not tell
+    sizes: Ints | None = None  # (n,) training samples; None where those of a reply are believed
+
+
+@dataclass(frozen=True)
+class ReplyContext:
+    """What a reply is held against."""
+
+    ask: Any
+    known: ClientFacts | None = None
+
+    def rows(self, reply: Reply) -> Ints:
+        """For each row of the reply, the client's place in the ask."""
+        return find_positions(get_clients(self.ask), reply.clients)
+
+    @property
+    def part(self) -> str:
+        return str(getattr(self.ask, "part", "train"))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a field must be. `holds` sees its value, the whole message and what it is held against."""
+
+    wanted: str  # as in: sizes should be ...
+    holds: Callable[[Any, Any, Any], bool]
+    why: Refusal = Refusal.INVALID
+
+
+Rules = Mapping[str, tuple[Rule, ...]]
+
+
+def text_rule(most: int, *, empty: bool = False) -> Rule:
+    """Printable text of so many characters."""
+    return Rule(f"printable text of at most {most} characters", lambda value, *_: is_text(value, most, empty=empty))
+
+
+def texts_rule(most: int, length: int = NAME, *, least: int = 0, distinct: bool = True) -> Rule:
+    """So many texts, no two alike."""
+
+    def holds(value: Any, *_: Any) -> bool:
+        listed = isinstance(value, tuple) and least <= len(value) <= most and all(is_text(each, length) for each in value)
+        return listed and (not distinct or len(set(value)) == len(value))
+
+    different = ", no two alike" if distinct else ""
+    return Rule(f"{least} to {most:,} printable names of 1 to {length} characters{different}", holds)
+
+
+def is_text(value: Any, most: int, *, empty: bool = False) -> bool:
+    """Whether it is printable text of a length that can be shown: no control characters, nothing that turns the direction of writing."""
+    return isinstance(value, str) and (empty or bool(value)) and len(value) <= most and value.isprintable()
+
+
+def clean_text(words: object, most: int = SHOWN) -> str:
+    """Text that a site may have had a part in, as it may be shown and kept."""
+    cut = str(words)[:most]
+    return "".join(c if c.isprintable() else "?" for c in cut) + ("..." if len(str(words)) > most else "")
+
+
+def _counts_rule(shape: Callable[[Any], tuple[int, ...]]) -> Rule:
+    """Whole numbers that evidence can hold, in an array of the shape that the rest of the message says."""
+
+    def holds(value: Any, message: Any, _: Any) -> bool:
+        return isinstance(value, np.ndarray) and value.dtype == np.int64 and value.shape == shape(message) and _is_countable(value)
+
+    return Rule(f"whole numbers from 0 to {MOST:,}, a row a client", holds)
+
+
+def _is_countable(value: Array) -> bool:
+    """Whether all numbers, and the sum of each client's, can be counts."""
+    if not value.size:
+        return True
+    if value.min() < 0 or value.max() > MOST:
+        return False
+    return value.ndim == 1 or bool(value.sum(axis=1).max() <= MOST)
+
+
+def _is_shape(value: Any, *_: Any) -> bool:
+    sound = isinstance(value, tuple) and 1 <= len(value) <= 8 and all(type(each) is int and 1 <= each <= MOST_NUMBERS for each in value)
+    return sound and prod(value) <= MOST_NUMBERS
+
+
+def _fits_schema(value: Any, card: SiteCard, _: Any) -> bool:
+    """Whether the schema of a card is one of the features, the classes and the shape that the card names."""
+    if value == "":
+        return True
+    found = read_schema(value)
+    named = any(column.kind == "text" for column in found.columns) or found.features == tuple(card.features)
+    return named and (found.classes, found.shape) == (tuple(card.classes), tuple(card.input_shape))
+
+
+CARD: Rules = {
+    "version": (text_rule(64),),
+    "ids": (texts_rule(MOST_CLIENTS, least=1),),
+    "classes": (texts_rule(MOST_CLASSES, least=1),),
+    "sizes": (_counts_rule(lambda card: (len(card.ids),)),),
+    "actual": (_counts_rule(lambda card: (len(card.ids), len(card.classes))),),
+    "input_shape": (Rule(f"1 to 8 whole numbers above 0 whose product is at most {MOST_NUMBERS:,}", _is_shape),),
+    "validation": (Rule("true or false", lambda value, *_: isinstance(value, bool)),),
+    "features": (texts_rule(MOST_NUMBERS, distinct=False),),
+    "schema": (Rule("empty, or the schema of the card's features, classes and shape", _fits_schema),),
+}
+
+
+RECEIPT: Rules = {"folder": (text_rule(NAME),)}
+
+
+DENIAL: Rules = {
+    "reason": (text_rule(REASON),),
+    "cause": (Rule("policy, budget or failure", lambda value, *_: value in ("policy", "budget", "failure")),),
+}
+
+
+def _fits_card(value: Ints, reply: Any, asked: ReplyContext) -> bool:
+    if asked.known is None or asked.known.sizes is None or asked.part != "train":
+        return True
+    return bool((value <= np.maximum(asked.known.sizes[reply.clients], 1)).all())  # a site that tells no sizes says one for all
+
+
+def _fits_work(value: Ints, reply: Trained, asked: ReplyContext) -> bool:
+    """No more steps than the epochs asked for take on so many samples; a site that does not tell says one."""
+    ask: Train = asked.ask
+    epochs = np.full(len(reply), ask.local.epochs) if ask.epochs is None else ask.epochs[asked.rows(reply)]
+    if ask.local.rule is not None:
+        epochs = np.array([ask.local.rule.epochs(MODEL, int(each)) for each in epochs], dtype=np.int64)
+    samples = np.maximum(reply.sizes, 1)
+    most = np.maximum(epochs, 0) * -(-samples // (ask.local.batch_size or samples))
+    most = most if ask.local.max_steps is None else np.minimum(most, ask.local.max_steps)
+    return bool((value <= np.maximum(most, 1)).all())
+
+
+def _has_classes(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
+    wide = asked.known is None or value.shape == (len(reply), asked.known.classes)
+    return wide and value.ndim == 2 and value.shape == reply.actual.shape and _is_countable(value)
+
+
+def _fits_tests(value: Ints, reply: Evaluated, asked: ReplyContext) -> bool:
+    """The test samples of the card, all of them as one class, or the hundred of a site that does not tell how many there are."""
+    if asked.known is None or asked.part != "test" or getattr(asked.ask, "share", None) is not None:
+        return True
+    card = asked.known.tests[reply.clients]
+    one_class = np.zeros_like(value)
+    one_class[:, 0] = 1
+    total = card.sum(axis=1, keepdims=True)
+    ways = (value == card, value == one_class * total, value == one_class * HUNDRED * (total > 0))
+    return bool(np.any([way.all(axis=1) for way in ways] + [total[:, 0] == 0], axis=0).all())
+
+
+COUNTS = Rule(f"whole numbers from 0 to {MOST:,}", lambda value, *_: _is_countable(value))
+
+
+AT_LEAST_ZERO = Rule("not below zero", lambda value, *_: not (value < 0).any())
+
+
+SIZES = (COUNTS, Rule("no more samples than the site's card says", _fits_card, Refusal.MISCOUNTED))
+
+
+BY_CLASS = Rule(f"whole numbers from 0 to {MOST:,}, one for each class", _has_classes)
+
+
+REPLIES: Mapping[type[Reply], Rules] = {
+    Trained: {
+        "sizes": SIZES,
+        "steps": (COUNTS, Rule("no more steps than the epochs asked for take", _fits_work)),
+    },
+    Gradients: {"sizes": SIZES},  # a loss that has been noised may lie below zero
+    LossTable: {"sizes": SIZES, "losses": (AT_LEAST_ZERO,)},
+    Errors: {"sizes": SIZES, "labels": (AT_LEAST_ZERO,), "probabilities": (AT_LEAST_ZERO,)},
+    Evaluated: {
+        "actual": (BY_CLASS, Rule("the test samples that the site's card names", _fits_tests, Refusal.MISCOUNTED)),
+        "hits": (
+            BY_CLASS,
+            Rule("no more than the samples of the class", lambda value, reply, _: bool((value <= reply.actual).all())),
+            Rule("no more than the predictions of the class", lambda value, reply, _: bool((value <= reply.predicted).all())),
+        ),
+        "predicted": (
+            BY_CLASS,
+            Rule("one prediction for each sample", lambda value, reply, _: bool((value.sum(axis=1) == reply.actual.sum(axis=1)).all())),
+        ),
+        "loss": (AT_LEAST_ZERO,),  # no number where there are no samples, or where the model has run away
+        "auroc": (Rule("from 0 to 1, or no number", lambda value, *_: not ((value < 0) | (value > 1)).any()),),
+        "sums": (Rule("empty for a classification", lambda value, _, asked: asked.known is None or not value.shape[1]),),
+        "answers": (Rule("left out", lambda value, *_: value is None),),
+    },
+}
+
+
+def check_fields(message: Any, rules: Rules, against: Any = None) -> None:
+    """Refuse a message of which a field breaks a rule."""
+    for name, own in rules.items():
+        for rule in own:
+            try:
+                holds = rule.holds(getattr(message, name), message, against)
+            except Exception:  # whatever a value of another type makes of the rule
+                holds = False
+            if not holds:
+                raise InvalidMessageError(f"the field {name} of a {type(message).__name__} should be {rule.wanted}", rule.why)
+
+
+def check_reply(reply: Any, ask: Ask[Any], known: ClientFacts | None = None) -> None:
+    """Refuse a reply that is not of the kind asked for, not about these clients, or that says what cannot be right."""
+    kind = type(reply).__name__
+    if type(reply) is not ask.reply:
+        raise MessageError(f"a {kind} where {type(ask).__name__} asks for a {ask.reply.__name__}")
+    clients = reply.clients
+    if not isinstance(clients, np.ndarray) or clients.dtype != np.int64 or clients.ndim != 1:
+        raise MessageError(f"the clients of a {kind} are no list of numbers")
+    if len(np.unique(clients)) != len(clients) or not np.isin(clients, get_clients(ask)).all():
+        raise MessageError(f"a {kind} names a client twice, or one that was not in the parcel")
+    for name, told in reply.columns().items():
+        value, dtype = getattr(reply, name), np.dtype(told["dtype"])
+        if not isinstance(value, np.ndarray) or value.dtype != dtype or not value.ndim or len(value) != len(clients):
+            raise MessageError(f"the column {name} of a {kind} is not {dtype}, a row a client")
+    check_fields(reply, REPLIES[type(reply)], ReplyContext(ask, known))
+
+
+def check_denial(denied: Denial) -> Denial:
+    """What a site says instead of a reply, as it may be kept."""
+    try:
+        check_fields(denied, DENIAL)
+    except InvalidMessageError as error:
+        return Denial(f"The site gives no reason that can be shown: {error}.", "failure")
+    return denied
+
+
+def read_answers(data: RawMessage, parcel: AskBatch, limit: int) -> ReplyBatch:
+    """A site's answers to a parcel: one for each of its asks."""
+    found = _read_message(data, ReplyBatch, limit)
+    if (found.run, found.number, found.ids) != (parcel.run, parcel.number, parcel.ids):
+        raise MessageError("an answer to another question")
+    if found.order != parcel.order:
+        raise MessageError("an answer to another order")
+    if not isinstance(found.answers, tuple) or len(found.answers) != len(parcel.asks):
+        raise MessageError("an answer to another question")
+    return found
+
+
+def read_card(data: RawMessage, hello: Hello, limit: int) -> SiteCard:
+    """A site's card, if it answers this question."""
+    return _check_answer(_read_message(data, SiteCard, min(limit, CARD_BYTES)), hello, CARD)
+
+
+def read_receipt(data: RawMessage, delivery: Delivery, limit: int) -> Receipt:
+    """A site's receipt, if it answers this delivery."""
+    return _check_answer(_read_message(data, Receipt, min(limit, RECEIPT_BYTES)), delivery, RECEIPT)
+
+
+def _check_answer(found: T, asked: Hello | Delivery, rules: Rules) -> T:
+    if (found.run, found.number, found.order) != (asked.run, asked.number, asked.order):
+        raise MessageError("an answer to another question")
+    check_fields(found, rules)
+    return found
+
+
+def _read_message(data: RawMessage, kind: type[T], limit: int) -> T:
+    """The message; whatever goes wrong in reading it is the site's fault."""
+    if isinstance(data, OversizedMessage):
+        raise InvalidMessageError(
+            f"a message of {data.size:,} bytes or more, where this answer has {data.limit:,} at most", Refusal.TOO_LARGE
+        )
+    if isinstance(data, bytes) and len(data) > limit:
+        raise InvalidMessageError(f"a message of {len(data):,} bytes, where this answer has {limit:,} at most", Refusal.TOO_LARGE)
+    try:
+        return from_message(data, kind, limit)
+    except PendingError:
+        raise
+    except MessageError as error:
+        raise MessageError(clean_text(error)) from error
+    except Exception as error:  # a value that one of the kinds refuses to be made of
+        raise MessageError(clean_text(f"no message that can be read ({type(error).__name__})")) from error
+
+
+def compute_max_bytes(parcel: AskBatch, classes: int | None) -> int | None:
+    """The most that an honest answer to a parcel can weigh; None where the number of classes is not known and matters."""
+    total = BASE_BYTES + CHARACTER_BYTES * sum(len(name) + 4 for name in parcel.ids)
+    for stamped in parcel.asks:
+        ask: Any = stamped.ask
+        if isinstance(ask, Evaluate) and classes is None:
+            return None
+        shapes = ask.row_shapes()
+        row = 8
+        for name, told in ask.reply.columns().items():
+            shape = shapes.get(name, () if not told["axes"] else (0,) if name == "sums" else (classes,) * told["axes"])
+            row += np.dtype(told["dtype"]).itemsize * prod(shape)
+        total += ASK_BYTES + row * len(get_clients(ask))
+    return total

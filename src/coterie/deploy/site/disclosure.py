@@ -1,0 +1,214 @@
+"""Disclosure control: rounding and withholding of sample counts, steps, losses, errors and evaluation counts in replies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import floor, log, log10
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Ints
+from coterie.core.asks import Ask, Errors, Evaluate, Evaluated, Gradients, LossTable, Reply
+from coterie.core.serving import COMBINED
+from coterie.deploy.site.policy import Policy
+
+HUNDRED = 100
+GRIDS = (1, 2, 5, 10, 20, 50, HUNDRED)  # of a hundred
+
+
+def compute_loss_limit(classes: int) -> float:
+    """What the loss of one sample counts at most: twice that of a guess among the classes, and one more."""
+    return 2 * log(max(classes, 2)) + 1
+
+
+def hash_models(ask: Ask[Any]) -> list[list[bytes]]:
+    """For each client of an ask, hashes of the models on which it is evaluated; none for other asks."""
+    if isinstance(ask, Evaluate):
+        serving = ask.serving
+        models = [_hash_values(model) for model in serving.models]
+        settings = {} if serving.combiner is None else vars(serving.combiner)
+        combiner = [_hash_values(value) if isinstance(value, np.ndarray) else repr(value).encode() for value in settings.values()]
+        mixed = _join_bytes(type(serving.combiner).__name__.encode(), *combiner, *models)
+        places = zip(serving.rows.tolist(), serving.places.tolist(), strict=True)
+        return [[_join_bytes(mixed, str(place).encode()) if row == COMBINED else models[row]] for row, place in places]
+    if getattr(ask, "every_model", False):
+        each = [_hash_values(model) for model in ask.models]  # type: ignore[attr-defined]
+        return [each] * len(ask.clients)  # type: ignore[attr-defined]
+    return []
+
+
+@dataclass(frozen=True)
+class RoundingContext:
+    """What an answer is rounded by: whose data it is about, which part of them, and which models."""
+
+    about: str  # kind, part and share
+    data: Sequence[str]  # for each row of the reply, the hash of the client's data
+    samples: Ints  # (n,) of the part and share asked about
+    models: Sequence[Sequence[bytes]]  # for each row, hashes of the models
+
+
+class Discloser:
+    """Rounds and withholds by a policy; `secret` is the site's."""
+
+    def __init__(self, policy: Policy, secret: str, classes: int) -> None:
+        self.policy, self.secret, self.limit, self.classes = policy, bytes.fromhex(secret), compute_loss_limit(classes), classes
+
+    @property
+    def rounds(self) -> bool:
+        return self.policy.rounding > 1
+
+    def disclose_reply(self, reply: Reply, part: str, question: RoundingContext, *, noised: bool = False) -> Reply:
+        """The reply as it may leave; `noised` numbers are not rounded, too."""
+        if isinstance(reply, Evaluated) and not noised:
+            reply = self._evaluated(reply, part, question)
+        elif isinstance(reply, LossTable) and self.rounds and not noised:
+            reply = replace(reply, losses=self._rounded(reply.losses, self.limit, question))
+        elif isinstance(reply, Errors) and self.rounds and not noised:
+            worst = float((self.classes - 1) ** 2)
+            labels, chances = (
+                self._rounded(values**2, most, question, name)
+                for values, most, name in ((reply.labels, worst, "l"), (reply.probabilities, 1.0, "p"))
+            )
+            reply = replace(reply, labels=np.sqrt(labels), probabilities=np.sqrt(chances))
+        elif isinstance(reply, Gradients) and self.rounds and not noised and reply.losses.any():  # zeros beside a sketch tell nothing
+            models = replace(question, models=[[b""]] * len(reply))
+            reply = replace(reply, losses=self._rounded(np.minimum(reply.losses, self.limit)[:, None], self.limit, models)[:, 0])
+        if self.policy.tells_sizes:
+            return reply
+        ones = {
+            name: np.ones_like(getattr(reply, name)) for name in ("sizes", "steps") if name in reply.columns()
+        }  # steps tell samples, too
+        return replace(reply, **ones)
+
+    def tests(self, actual: Ints, data: Sequence[str]) -> Ints:
+        """(n, C) the test samples by class that a site's card tells."""
+        if not self.policy.tells_classes:
+            return np.zeros_like(actual)
+        return np.array([self._totals(row, name, "test") for row, name in zip(actual, data, strict=True)], np.int64).reshape(actual.shape)
+
+    def _rounded(self, values: Doubles, most: float, question: RoundingContext, name: str = "") -> Doubles:
+        """(n, k) means over samples of what is at most `most` for each of them."""
+        made = np.empty_like(values)
+        for i, samples in enumerate(question.samples.tolist()):
+            step = self._step(most, samples)
+            for j, model in enumerate(question.models[i]):
+                made[i, j] = round_randomly(values[i, j], step, self._chance(question, i, model, name))
+        return made
+
+    def _step(self, most: float, samples: int) -> float:
+        """What so many samples as are rounded to can change of a mean. Where the number of samples is not told, it is no multiple of it."""
+        step = most * self.policy.rounding / max(samples, 1)
+        return step if self.policy.tells_sizes else round_up_step(step)
+
+    def _chance(self, question: RoundingContext, row: int, model: bytes, name: str = "") -> float:
+        return self._draw(question.about.encode(), question.data[row].encode(), model, name.encode())
+
+    def _draw(self, *parts: bytes) -> float:
+        """A number in [0, 1) that only this site can draw."""
+        word = blake2b(_join_bytes(*parts), digest_size=8, key=self.secret).digest()
+        return (int.from_bytes(word, "little") >> 11) * 2.0**-53
+
+    def _totals(self, actual: Ints, data: str, part: str) -> Ints:
+        """(C,) samples by class: the same whatever model is asked about."""
+        if not self.rounds or not actual.sum():
+            return np.asarray(actual)
+        base = self.policy.rounding
+        total = max(1, int(round_randomly(actual.sum() / base, 1.0, self._draw(b"total", data.encode(), part.encode()))))
+        return base * apportion(actual, total)
+
+    def _evaluated(self, reply: Evaluated, part: str, question: RoundingContext) -> Evaluated:
+        """Classes of training parts are told only where one may ask about them anyway."""
+        told = self.policy.tells_classes and (part != "train" or self.policy.label_shares)
+        if not self.rounds:
+            reply = reply if told else merge_classes(reply)
+            return reply if self.policy.tells_sizes else scale_to_hundred(reply)
+        losses = self._rounded(np.minimum(reply.loss, self.limit)[:, None], self.limit, question, "loss")[:, 0]
+        auroc = np.array(reply.auroc)
+        counts: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in ("hits", "predicted", "actual")}
+        for i in np.flatnonzero(reply.actual.sum(axis=1)).tolist() if reply.actual.shape[1] else []:
+            row = [getattr(reply, name)[i] for name in ("hits", "predicted", "actual")]
+            share = row[0].sum() / row[2].sum()
+            chance = self._chance(question, i, question.models[i][0], "hits")
+            if not self.policy.tells_sizes:
+                grid = next(each for each in GRIDS if each >= min(HUNDRED, HUNDRED * self.policy.rounding / row[2].sum()))
+                right = grid * round_randomly(HUNDRED * share / grid, 1.0, chance)
+                for name, count in (("hits", right), ("predicted", HUNDRED), ("actual", HUNDRED)):
+                    counts[name][i, 0] = count
+            else:
+                self._count(counts, i, row, chance, question.data[i], part, told=told)
+            fewest = int(row[2].min())
+            if fewest < self.policy.rounding or not np.isfinite(auroc[i]):
+                auroc[i] = np.nan  # that a class is rare is not told apart from that there is none of it
+            else:
+                step = round_up_step(self.policy.rounding / fewest)
+                auroc[i] = min(1.0, round_randomly(auroc[i], step, self._chance(question, i, question.models[i][0], "auroc")))
+        return replace(reply, loss=losses, auroc=auroc, **counts)
+
+    def _count(self, counts: dict[str, Any], i: int, row: list[Ints], chance: float, data: str, part: str, *, told: bool) -> None:
+        """Counts of one client in multiples of what is rounded to. They fit each other: no more hits than samples or predictions of a
+        class, as many predictions as samples."""
+        hits, predicted, actual = row
+        base = self.policy.rounding
+        totals = self._totals(actual, data, part) // base
+        right = int(round_randomly(totals.sum() * hits.sum() / actual.sum(), 1.0, chance))
+        if not told:
+            for name, count in (("hits", right), ("predicted", totals.sum()), ("actual", totals.sum())):
+                counts[name][i, 0] = base * count
+            return
+        shared = apportion(hits, right, totals)
+        counts["actual"][i], counts["hits"][i] = base * totals, base * shared
+        counts["predicted"][i] = base * (shared + apportion(predicted - hits, int(totals.sum()) - right))
+
+
+def round_randomly(value: float, step: float, chance: float) -> float:
+    """The multiple of a step below or above a value, whichever the chance in [0, 1) says: the mean over chances is the value."""
+    return step * floor(value / step + chance) if np.isfinite(value) else value
+
+
+def round_up_step(step: float) -> float:
+    """The least of 1, 2, 5 times a power of ten that is no smaller."""
+    power = 10.0 ** floor(log10(step))
+    return next((times * power for times in (1, 2, 5) if times * power >= step * (1 - 1e-12)), 10 * power)
+
+
+def apportion(counts: Ints, units: int, most: Ints | None = None) -> Ints:
+    """So many units, shared out by these counts (largest remainders first), at most so many each."""
+    room = np.full(len(counts), units) if most is None else most
+    share = units * counts / max(int(counts.sum()), 1)
+    made = np.minimum(np.floor(share), room).astype(np.int64)
+    order = np.argsort(made - share, kind="stable")
+    while (missing := units - int(made.sum())) > 0 and (made < room).any():
+        made[order[made[order] < room[order]][:missing]] += 1
+    return made
+
+
+def merge_classes(reply: Evaluated) -> Evaluated:
+    """All samples as one class: accuracy, loss and AUROC stay, precision and recall have no meaning any more."""
+    sums: dict[str, Any] = {}
+    totals = {"hits": reply.hits.sum(axis=1), "predicted": reply.actual.sum(axis=1), "actual": reply.actual.sum(axis=1)}
+    for name, total in totals.items():
+        sums[name] = np.zeros_like(getattr(reply, name))
+        if sums[name].shape[1]:
+            sums[name][:, 0] = total
+    return replace(reply, **sums)
+
+
+def scale_to_hundred(reply: Evaluated) -> Evaluated:
+    """As if each client that has test samples had a hundred, so that their number is not told."""
+    totals = reply.actual.sum(axis=1)
+    share = reply.hits.sum(axis=1) / np.maximum(totals, 1)
+    counts = {"hits": np.rint(HUNDRED * share), "predicted": HUNDRED * (totals > 0), "actual": HUNDRED * (totals > 0)}
+    made: dict[str, Any] = {name: np.zeros_like(getattr(reply, name)) for name in counts}
+    for name, count in counts.items():
+        if made[name].shape[1]:
+            made[name][:, 0] = count
+    return replace(reply, **made)
+
+
+def _hash_values(values: Any) -> bytes:
+    return blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
+
+
+def _join_bytes(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)

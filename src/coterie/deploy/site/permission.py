@@ -1,0 +1,452 @@
+"""Whether a site answers an ask: every field from the wire is checked, then the policy.
+
+Fields are checked for type, length, sign, finiteness and range before anything runs. Reasons are sentences for the server's log and
+hold nothing of the data.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
+from coterie.core.local import Local, LocalRule
+from coterie.core.serving import COMBINED, Mixture, Serving
+from coterie.core.sketches import Sketch
+from coterie.deploy.messages import Denial
+from coterie.deploy.site.ledger import Book
+from coterie.deploy.site.policy import ClipNoise, DpSgd
+from coterie.engines.engine import StampedAsk
+from coterie.engines.sampling import count_steps
+from coterie.engines.sketching import get_sketch
+from coterie.methods.combiners import AccuracyGate, Mean, MostConfident, Online, OwnExpert
+from coterie.methods.ditto import DittoRule
+from coterie.methods.moon import MOONRule
+
+if TYPE_CHECKING:
+    from coterie.deploy.site.policy import Policy
+    from coterie.engines.world import World
+
+
+WORD = (1 << 64) - 1
+
+
+NAME_LENGTH = 64  # characters of a purpose or of another word
+
+
+SHOWN_LENGTH = 40  # characters of a wrong value
+
+
+@dataclass(frozen=True)
+class AskSizes:
+    """What the lengths and ranges of an ask's fields are measured by."""
+
+    clients: int  # asked
+    models: int  # sent
+    numbers: int  # of a model here
+    classes: int
+    epochs: int  # that the policy trains in one ask
+
+    def __getitem__(self, name: str) -> int:
+        return int(getattr(self, name))
+
+
+Bound = int | float | str  # a number, or the name of a size
+
+
+Check = Callable[[Any, AskSizes], str]  # what a value should be; empty where it is
+
+
+def _resolve_bound(bound: Bound, sizes: AskSizes) -> float:
+    return sizes[bound] if isinstance(bound, str) else bound
+
+
+def integer(least: Bound, most: Bound) -> Check:
+    """A whole number; true and false are none."""
+
+    def check(value: Any, sizes: AskSizes) -> str:
+        low, high = _resolve_bound(least, sizes), _resolve_bound(most, sizes)
+        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return "" if fits else f"a whole number from {low:,} to {high:,}"
+
+    return check
+
+
+def number(least: float = 0.0, most: float = 1e9, *, above: bool = False) -> Check:
+    """A finite number, at least (or above) a bound."""
+
+    def check(value: Any, sizes: AskSizes) -> str:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and least <= value <= most
+        return "" if fits and not (above and value == least) else f"a number {'above' if above else 'from'} {least:g}, at most {most:g}"
+
+    return check
+
+
+def boolean(value: Any, sizes: AskSizes) -> str:
+    """True or false."""
+    return "" if isinstance(value, bool) else "true or false"
+
+
+def short_text(value: Any, sizes: AskSizes) -> str:
+    """A short printable text."""
+    fits = isinstance(value, str) and len(value) <= NAME_LENGTH and value.isprintable()
+    return "" if fits else f"a word of at most {NAME_LENGTH} characters"
+
+
+def choice(*values: Any) -> Check:
+    """One of these, of the same type."""
+
+    def check(value: Any, sizes: AskSizes) -> str:
+        return "" if any(type(value) is type(each) and value == each for each in values) else f"one of {', '.join(map(str, values))}"
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """None, or what another check accepts."""
+
+    def either(value: Any, sizes: AskSizes) -> str:
+        return "" if value is None else check(value, sizes)
+
+    return either
+
+
+def array(dtype: type[np.generic], *shape: Bound, least: Bound | None = None, most: Bound | None = None) -> Check:
+    """An array of a type and shape whose numbers are finite and within bounds."""
+
+    def check(value: Any, sizes: AskSizes) -> str:
+        lengths = tuple(int(_resolve_bound(each, sizes)) for each in shape)
+        if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != lengths:
+            return f"an array of {np.dtype(dtype)} of shape {lengths}"
+        # min and max are not finite where a number is not, and need no copy of a large model
+        low, high = (value.min(), value.max()) if value.size else (0, 0)
+        if not (np.isfinite(low) and np.isfinite(high)):
+            return "finite numbers only"
+        floor, ceiling = (None if bound is None or not value.size else _resolve_bound(bound, sizes) for bound in (least, most))
+        if (floor is not None and low < floor) or (ceiling is not None and high > ceiling):
+            return f"numbers from {floor} to {ceiling}" if ceiling is not None else f"numbers of at least {floor}"
+        return ""
+
+    return check
+
+
+def one_of(*kinds: type) -> Check:
+    """A record of one of these kinds, each field of which is checked in turn."""
+
+    def check(value: Any, sizes: AskSizes) -> str:
+        return "" if type(value) in kinds else f"one of {', '.join(kind.__name__ for kind in kinds)}"
+
+    return check
+
+
+def _check_vectors(value: Any, sizes: AskSizes) -> str:
+    """What a local rule needs, by name: a vector for each client."""
+    if not isinstance(value, Mapping) or any(short_text(name, sizes) for name in value):
+        return "vectors by name"
+    each = array(np.float32, "clients", "numbers")
+    return next((f"for each name {wanted}" for wanted in (each(rows, sizes) for rows in value.values()) if wanted), "")
+
+
+def _check_words(value: Any, sizes: AskSizes) -> str:
+    return "" if isinstance(value, tuple) and not any(short_text(each, sizes) for each in value) else "words"
+
+
+def _check_rule(value: Any, sizes: AskSizes) -> str:
+    return "" if isinstance(value, LocalRule) else "a local rule"
+
+
+COUNT = 1 << 53
+
+
+_MODEL_ASK: dict[str, Check] = {
+    "clients": array(np.int64, "clients"),  # which of them are here is the policy's question
+    "models": array(np.float32, "models", "numbers"),
+    "start": array(np.int64, "clients", least=0, most="models"),
+    "share": optional(one_of(Share)),
+    "alone": boolean,
+    "held": integer(0, COUNT),
+}
+
+
+_LIMIT = optional(number(above=True))
+
+
+COMBINERS = (Mixture, Online, Mean, MostConfident, AccuracyGate, OwnExpert)
+
+
+FIELDS: dict[type, dict[str, Check]] = {
+    StampedAsk: {
+        "ask": one_of(Train, Gradient, Losses, AskErrors, Evaluate),
+        "seed": integer(0, WORD),
+        "round_": integer(0, COUNT),  # the policy says which is the last
+        "draw": integer(0, COUNT),
+        "lane": integer(0, COUNT),
+    },
+    Train: {
+        **_MODEL_ASK,
+        "local": one_of(Local),
+        "anchors": optional(array(np.float32, "clients", "numbers")),
+        "mus": optional(array(np.float64, "clients", least=0)),
+        "linear": optional(array(np.float32, "clients", "numbers")),
+        "epochs": optional(array(np.int64, "clients", least=1, most="epochs")),
+        "purpose": short_text,
+        "partial": boolean,
+        "extra": _check_vectors,
+        "kept": _check_words,
+        "sketch": optional(one_of(Sketch)),
+    },
+    Gradient: {**_MODEL_ASK, "sketch": optional(one_of(Sketch))},
+    Losses: {**_MODEL_ASK, "part": choice("train", "validation", "test"), "loss_limit": _LIMIT},
+    AskErrors: _MODEL_ASK,
+    Evaluate: {
+        "serving": one_of(Serving),
+        "part": choice("train", "validation", "test", "central"),  # the last is refused with a reason of its own
+        "share": optional(one_of(Share)),
+        "alone": boolean,
+        "loss_limit": _LIMIT,
+        "answers": choice(False),
+    },
+    Serving: {
+        "clients": array(np.int64, "clients"),
+        "models": array(np.float32, "models", "numbers"),
+        "rows": array(np.int64, "clients", least=COMBINED),  # and below the number of models: see `_serving`
+        "combiner": optional(one_of(*COMBINERS)),
+        "places": array(np.int64, "clients", least=0),
+    },
+    Share: {"half": optional(choice(0, 1)), "label": optional(integer(0, "classes"))},
+    Sketch: {"size": integer(1, COUNT), "key": integer(0, WORD), "clip": optional(number(above=True)), "noise": number()},
+    Local: {
+        "epochs": integer(1, "epochs"),
+        "batch_size": optional(integer(1, COUNT)),
+        "lr": number(above=True),
+        "momentum": number(most=1.0),
+        "weight_decay": number(),
+        "optimizer": choice("sgd", "adam", "adamw"),
+        "mu": number(),
+        "max_steps": optional(integer(1, COUNT)),
+        "augment": optional(short_text),
+        "rule": optional(_check_rule),
+    },
+    DittoRule: {"lam": number(), "own_epochs": optional(integer(1, "epochs"))},
+    MOONRule: {"mu": number(), "temperature": number(above=True)},
+    Mixture: {"weights": lambda value, sizes: _check_weights(value, sizes)},
+    Online: {"per_class": boolean, "frozen": boolean, "weights": optional(array(np.float64, "models", "classes"))},
+    Mean: {},
+    MostConfident: {},
+    AccuracyGate: {"weights": array(np.float64, "models", "classes")},
+    OwnExpert: {"experts": lambda value, sizes: _check_experts(value, sizes)},
+}
+
+
+def _check_weights(value: Any, sizes: AskSizes) -> str:
+    rows = len(value) if isinstance(value, np.ndarray) and value.ndim else 0
+    return array(np.float64, rows, "models")(value, sizes)
+
+
+def _check_experts(value: Any, sizes: AskSizes) -> str:
+    rows = len(value) if isinstance(value, np.ndarray) and value.ndim else 0
+    return array(np.int64, rows, least=0, most=sizes.models - 1)(value, sizes)
+
+
+def find_fault(stamped: Any, world: "World", policy: "Policy") -> str | None:
+    """The first field of a stamped ask that is not what it may be, in a sentence; None where all are.
+
+    Args:
+        stamped: An ask as it came from the wire, its clients renumbered to the site's.
+        world: The site's data and model.
+        policy: The site's policy, whose limits bound rounds, epochs and steps.
+    """
+    if type(stamped) is not StampedAsk:
+        return f"A {type(stamped).__name__} is no ask."
+    ask: Any = stamped.ask
+    if type(ask) not in FIELDS or not hasattr(ask, "clients"):
+        return f"A {type(ask).__name__} is no ask."
+    served = ask.serving if isinstance(ask, Evaluate) else ask
+    sizes = AskSizes(
+        _get_length(getattr(served, "clients", None)),
+        _get_length(getattr(served, "models", None)),
+        world.model.layout.size,
+        len(world.federation.classes),
+        policy.maximum_epochs,
+    )
+    return _find_record_fault(stamped, sizes) or _check_ranges(ask, sizes) or _check_steps(ask, world, policy)
+
+
+def _find_record_fault(record: Any, sizes: AskSizes) -> str | None:
+    table = FIELDS.get(type(record))
+    for f in fields(record):
+        value = getattr(record, f.name)
+        wanted = table[f.name](value, sizes) if table is not None else _check_foreign_value(value)
+        if wanted:
+            return f"{type(record).__name__} with {f.name}={abbreviate(value)} is not answered: {f.name} should be {wanted}."
+        if is_dataclass(value) and not isinstance(value, type):
+            inner = _find_record_fault(value, sizes)
+            if inner is not None:
+                return inner
+    return None
+
+
+def _check_foreign_value(value: Any) -> str:
+    """A field of a rule that somebody else wrote: at least a finite number, or a short word."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return "" if isfinite(value) else "a finite number"
+    return (
+        "" if value is None or isinstance(value, bool) or (isinstance(value, str) and len(value) <= NAME_LENGTH) else "a number or a word"
+    )
+
+
+def _check_ranges(ask: Any, sizes: AskSizes) -> str | None:
+    """What concerns two fields at once."""
+    if isinstance(ask, Evaluate):
+        serving = ask.serving
+        if len(serving.rows) and serving.rows.max() >= sizes.models:
+            return f"Serving names model {serving.rows.max()}: {sizes.models} were sent."
+        if (serving.rows == COMBINED).any() and serving.combiner is None:
+            return "Serving has clients whose models are combined, and no combiner."
+        known = serving.combiner.weights if isinstance(serving.combiner, Mixture) else getattr(serving.combiner, "experts", None)
+        if known is not None and len(serving.places) and serving.places.max() >= len(known):
+            return f"Serving names place {serving.places.max()}: its combiner has {len(known)}."
+        return None
+    if len(ask.start) and ask.start.max() >= sizes.models:
+        return f"{type(ask).__name__} begins from model {ask.start.max()}: {sizes.models} were sent."
+    if isinstance(ask, Train) and set(ask.extra) != set(ask.local.rule.needs if ask.local.rule is not None else ()):
+        return "Train brings vectors that its local rule does not need."
+    return None
+
+
+def _check_steps(ask: Any, world: "World", policy: "Policy") -> str | None:
+    """Whether a training has more steps than the policy takes for one ask."""
+    if not isinstance(ask, Train) or not len(ask.clients):
+        return None
+    known = (ask.clients >= 0) & (ask.clients < len(world.federation))
+    samples = int(world.federation.train.sizes[ask.clients[known]].max(initial=1))
+    epochs = ask.local.epochs if ask.epochs is None else int(ask.epochs.max())
+    rule = ask.local.rule
+    longest = epochs if rule is None else max(rule.epochs(loop, epochs) for loop in rule.loops)
+    steps = count_steps(samples, ask.local.batch_size, longest, ask.local.max_steps)
+    if steps > policy.maximum_steps:
+        return f"Train of {steps:,} steps is not answered: the site's policy takes {policy.maximum_steps:,} ('maximum_steps')."
+    return None
+
+
+def _get_length(value: Any) -> int:
+    return len(value) if isinstance(value, np.ndarray) and value.ndim else 0
+
+
+def abbreviate(value: Any) -> str:
+    """A value from the wire in a few characters."""
+    if isinstance(value, np.ndarray):
+        return f"<{value.dtype} {value.shape}>"
+    plain = isinstance(value, (bool, float, str, type(None))) or (isinstance(value, int) and value.bit_length() <= SHOWN_LENGTH * 3)
+    text = repr(value[:SHOWN_LENGTH] if isinstance(value, str) else value) if plain else f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}..."
+
+
+def find_denial(policy: "Policy", stamped: "StampedAsk", world: "World") -> Denial | None:
+    """The first reason against an ask; None where there is none."""
+    reason = next(_find_denials(policy, stamped, world), None)
+    return None if reason is None else Denial(reason)
+
+
+def get_rule_name(rule: LocalRule) -> str:
+    """How a policy names a local rule: Coterie's own by its class, anybody else's with its module."""
+    kind = type(rule)
+    return kind.__qualname__ if kind.__module__.startswith("coterie.methods.") else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def count_ask(policy: "Policy", stamped: "StampedAsk", world: "World", book: Book, run: str) -> Denial | None:
+    """Count an ask, and what sketches it would show, in the ledger; why it is not answered, where that is too much."""
+    asked = book.count_ask(run)
+    if asked > policy.asks_per_run:
+        return Denial(f"This run has asked {asked:,} times: the site's policy answers {policy.asks_per_run:,} ('asks_per_run').", "budget")
+    sketch = get_sketch(stamped.ask)
+    if sketch is None or type(stamped.ask).__name__ in policy.asks:  # who may have the whole may have any sketch of it
+        return None
+    key = str(sketch.key)
+    if book.sketches.get(key, 0) >= sketch.size:
+        return None  # the same projection again shows no new direction
+    shown = sum(book.sketches.values()) - book.sketches.get(key, 0) + sketch.size
+    half = int(world.model.layout.compared.sum()) // 2
+    most = min(policy.sketch_numbers, half)
+    if shown > most:
+        limit = "lets {:,} out ('sketch_numbers')" if most == policy.sketch_numbers else "lets {:,} out, half of what the model has"
+        return Denial(f"Sketches would have shown {shown:,} directions in all runs: the site's policy {limit.format(most)}.", "budget")
+    book.sketches[key] = sketch.size
+    return None
+
+
+def deny_models(policy: "Policy", run: int, in_all: int) -> Denial | None:
+    """Why a client is not evaluated on more models; the counts include those asked about."""
+    for count, most, where, key in (
+        (run, policy.models_per_run, "in this run", "models_per_run"),
+        (in_all, policy.models_in_all, "in all runs on these data", "models_in_all"),
+    ):
+        if count > most:
+            return Denial(
+                f"A client would be evaluated on {count:,} models {where}: the site's policy allows {most:,} ({key!r}).", "budget"
+            )
+    return None
+
+
+def _find_denials(policy: "Policy", stamped: "StampedAsk", world: "World") -> Iterator[str]:
+    fault = find_fault(stamped, world, policy)
+    if fault is not None:
+        yield fault
+        return
+    ask, kind = stamped.ask, stamped.ask.kind
+    if kind not in policy.asks and type(ask).__name__ not in policy.asks:  # who may have the whole may have a sketch of it
+        yield f"{kind} is not answered here: the site's policy names {', '.join(policy.asks) or 'no ask'}."
+    name = policy.deny_model_name(world.model.text)  # what it names was checked before it was built
+    if name is not None:
+        yield name.reason
+    yield from _find_misfits(stamped, world)
+    if stamped.round_ > policy.maximum_rounds:
+        yield f"Round {stamped.round_} is not answered: the site's policy ends with round {policy.maximum_rounds}."
+    share = getattr(ask, "share", None)
+    if share is not None and share.label is not None and not policy.label_shares:
+        yield f"{kind} about one class is not answered: the site's policy keeps label counts ('label_shares' is false)."
+    if isinstance(ask, Train) and ask.local.rule is not None and get_rule_name(ask.local.rule) not in policy.rules:
+        yield f"The local rule {get_rule_name(ask.local.rule)!r} may not run here: the site's policy names {', '.join(policy.rules) or 'none'}."
+    if isinstance(policy.privacy, ClipNoise) and share is not None and share.label is not None:
+        yield f"{kind} about one class is not answered under clip+noise: who answers would tell who has samples of it."
+    if isinstance(policy.privacy, DpSgd):
+        yield from _find_privacy_denials(ask)
+    if policy.protects_tests and isinstance(ask, Evaluate) and not world.federation.task.counts_classes:
+        yield f"Evaluate of a {world.federation.task} is not answered under a privacy mechanism: its errors have no bound."
+
+
+def _find_misfits(stamped: "StampedAsk", world: "World") -> Iterator[str]:
+    """What no honest server sends: it could step around what is counted by client."""
+    ask: Any = stamped.ask
+    if stamped.draw != 0:
+        yield f"Draw {stamped.draw} of the data is asked about: a site has one, number 0."
+    if getattr(ask, "part", "train") == "central":
+        yield "Evaluate on the server's own test set is not answered: a site does not hold it."
+    clients, n = np.asarray(ask.clients), len(world.federation)
+    if len(clients) and not 0 <= clients.min() <= clients.max() < n:
+        yield f"A client is asked that is not here: this site has numbers 0 to {n - 1}."
+    if len(np.unique(clients)) != len(clients):
+        yield "A client is asked twice in one ask: ask once."
+    sketch, most = get_sketch(ask), int(world.model.layout.compared.sum())
+    if sketch is not None and sketch.size > most:
+        yield f"A sketch of {sketch.size} numbers is asked for: {world.model.text!r} has only {most} that may be compared."
+
+
+def _find_privacy_denials(ask: Ask[Any]) -> Iterator[str]:
+    """Under DP-SGD, all but the private training itself and what touches no training sample."""
+    kind = ask.kind
+    if isinstance(ask, Evaluate):
+        if ask.part != "test":
+            yield f"Evaluate on {ask.part} parts is not answered under dp-sgd, which does not protect it: ask about test parts."
+        elif ask.share is not None:
+            yield "Evaluate on a share is not answered under dp-sgd: which samples are in it depends on all the others."
+        return
+    if not isinstance(ask, Train):
+        yield f"{kind} is not answered under dp-sgd, which protects only Train: use a method that needs no {kind}."
+        return
+    if ask.share is not None:
+        yield "Train on a share is not answered under dp-sgd: which samples are in it depends on all the others."
+    if ask.local.rule is not None:
+        yield "Train with a local rule is not answered under dp-sgd: its loss need not be a sum over samples."

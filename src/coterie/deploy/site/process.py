@@ -1,0 +1,442 @@
+"""The process in which a site answers: it holds the data, and sees nothing of the network but bytes.
+
+Loads the site's clients, answers hellos, batches of asks and deliveries, and logs what it refuses.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie._util.errors import UserError, suggest_names
+from coterie._util.files import write_atomic
+from coterie._util.json_io import format_json, read_json, read_json_object
+from coterie.core.arrays import Ints
+from coterie.core.asks import Ask, Evaluated, Reply
+from coterie.data.catalogue import load
+from coterie.data.federation import Federation, Parts
+from coterie.data.schema import Schema, conform
+from coterie.data.table_files import ROWS, rows_of
+from coterie.deploy.bundle.files import write_delivery
+from coterie.deploy.files import escape_text, get_kit_files
+from coterie.deploy.messages import (
+    LIMIT,
+    PROTOCOL,
+    AskBatch,
+    Delivery,
+    Denial,
+    Hello,
+    MessageError,
+    Receipt,
+    ReplyBatch,
+    SiteCard,
+    from_message,
+    get_clients,
+    get_version,
+    is_kind,
+    read_schema,
+    replace_clients,
+    to_message,
+)
+from coterie.deploy.orders import SHORT_HASH, OrderError, OrderTerms
+from coterie.deploy.site.approvals import Approvals, OrderRecord, estimate_epsilon
+from coterie.deploy.site.audit import Audit
+from coterie.deploy.site.ledger import Ledger
+from coterie.deploy.site.policy import ClipNoise, DpSgd, read_policy
+from coterie.deploy.site.worker import SiteWorker, open_worker
+from coterie.engines.batched import make_engine
+from coterie.engines.engine import StampedAsk
+from coterie.engines.world import World
+
+
+def load_site_data(
+    spec: str, clients: Sequence[str] | None = None, *, data_seed: int = 0, data_dir: Path | None = None, site: str | None = None
+) -> Federation:
+    """The federation of a site. Nothing of it ever leaves but what asks ask for.
+
+    Args:
+        spec: The data of the site.
+        clients: The clients that it holds; default: all.
+        data_seed: Which draw of the split.
+        data_dir: Where data files are.
+        site: The site's name, which its client has where neither a column nor several files name clients.
+    """
+    whole = load(spec, data_seed, data_dir, client=site)
+    if whole.inputs is not None:
+        raise UserError(f"The samples of {spec!r} have several inputs, which real federations do not carry yet: give one array.")
+    if not whole.task.counts_classes:
+        raise UserError(
+            f"The data {spec!r} are a {whole.task}: real federations carry classifications so far, as no policy says yet what sites "
+            "may tell of other labels; simulate it with 'coterie compare'."
+        )
+    if clients is None:
+        return whole
+    for name in clients:
+        if name not in whole.ids:
+            raise UserError(f"The data {spec!r} have no client {name!r}: {suggest_names(name, whole.ids)}")
+    return select_clients(whole, clients)
+
+
+def read_site_name(kit: Path) -> str | None:
+    """The site that a kit is for, where it says so."""
+    return str(read_json_object(kit / "kit.json", site=str)["site"]) if (kit / "kit.json").is_file() else None
+
+
+def select_clients(federation: Federation, clients: Sequence[str]) -> Federation:
+    """The same federation with these clients alone, and only their samples."""
+    place = {name: row for row, name in enumerate(federation.ids)}
+    rows = [place[name] for name in clients]
+    parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
+    kept = np.unique(np.concatenate([part.joined(np.array(rows, dtype=np.int64)) for part in parts]))
+
+    def cut(part: Parts) -> Parts:
+        return Parts.of([_find_places(kept, part[row]) for row in rows])
+
+    lines = rows_of(federation.provenance)
+    return federation.with_(
+        x=np.asarray(federation.x[kept]),
+        raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
+        y=federation.y[kept],
+        provenance={**federation.provenance, **({} if lines is None else {ROWS: lines.select(kept).told()})},
+        ids=tuple(clients),
+        train=cut(federation.train),
+        test=cut(federation.test),
+        validation=cut(federation.validation) if federation.validation is not None else None,
+        central=None,
+        groups=None,
+        arrivals=None,
+        later=(),
+        unseen=0,
+    )
+
+
+def _find_places(kept: Ints, own: Ints) -> Ints:
+    return np.searchsorted(kept, own).astype(np.int64)
+
+
+AnswerAll = Callable[[Sequence[StampedAsk]], list[Any]]  # a Reply, or a Denied, for each ask; clients by the site's own numbers
+
+
+def answer_batch(
+    data: bytes, world: World, answer: AnswerAll, limit: int = LIMIT, tell: Callable[[Denial], None] = lambda denied: None
+) -> bytes:
+    """The answers to a parcel. Clients get the numbers they have here, and on the way back those of the parcel. `tell` hears of a parcel
+    that is refused as a whole, of which `answer` never does."""
+    parcel = from_message(data, AskBatch, limit)
+    own = {name: i for i, name in enumerate(world.federation.ids)}
+    fault = next(_find_batch_faults(parcel, own), None)
+    if fault is not None:
+        denied = Denial(fault, "failure")
+        tell(denied)
+        replies: list[Any] = [denied] * len(parcel.asks)
+    else:
+        here = np.array([own[name] for name in parcel.ids], dtype=np.int64)
+        replies = answer([replace(stamped, ask=replace_clients(stamped.ask, here[get_clients(stamped.ask)])) for stamped in parcel.asks])
+        back = {int(client): place for place, client in enumerate(here)}
+        replies = [_renumber_reply(reply, back) if isinstance(reply, Reply) else reply for reply in replies]
+    return to_message(ReplyBatch(PROTOCOL, parcel.run, parcel.number, parcel.ids, tuple(replies), parcel.order))
+
+
+def _find_batch_faults(parcel: AskBatch, own: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with a parcel before any of its asks is looked at."""
+    if unknown := [name for name in parcel.ids if name not in own]:
+        yield f"no client {escape_text(unknown[0], 100)!r} here"
+    if len(set(parcel.ids)) < len(parcel.ids):
+        yield "a parcel names a client twice"
+    if not isinstance(parcel.asks, tuple) or not all(isinstance(one, StampedAsk) and isinstance(one.ask, Ask) for one in parcel.asks):
+        yield "a parcel holds something that is no ask"
+        return
+    for stamped in parcel.asks:
+        clients = getattr(getattr(stamped.ask, "serving", stamped.ask), "clients", None)
+        if not isinstance(clients, np.ndarray) or clients.ndim != 1 or clients.dtype.kind != "i":
+            yield f"the clients of a {type(stamped.ask).__name__} are no list of numbers"
+        elif len(clients) and not 0 <= clients.min() <= clients.max() < len(parcel.ids):
+            yield f"a {type(stamped.ask).__name__} is about a client that the parcel does not name"
+
+
+def _renumber_reply(reply: Reply, back: dict[int, int]) -> Reply:
+    if isinstance(reply, Evaluated):  # which samples are right stays here, whoever asks
+        reply = replace(reply, answers=None)
+    return replace(reply, clients=np.array([back[int(c)] for c in reply.clients], dtype=np.int64), refused={})
+
+
+def make_site_card(hello: Hello, world: World, *, tells_sizes: bool = True, tells_tests: bool = True) -> SiteCard:
+    """What the site tells of itself; where the hello names a schema, the world is in its form already."""
+    federation = world.federation
+    owners = np.repeat(np.arange(len(federation)), federation.test.sizes)
+    classes = len(federation.classes)
+    actual = np.bincount(owners * classes + federation.y[federation.test.indices], minlength=len(federation) * classes)
+    return SiteCard(
+        PROTOCOL,
+        hello.run,
+        hello.number,
+        get_version(),
+        federation.ids,
+        sizes=federation.train.sizes.astype(np.int64) if tells_sizes else np.ones(len(federation), dtype=np.int64),
+        actual=actual.reshape(-1, classes).astype(np.int64) if tells_tests else np.zeros((len(federation), classes), dtype=np.int64),
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        validation=federation.validation is not None,
+        features=tuple(map(str, federation.provenance.get("features", ()))),
+        order=hello.order,
+        schema=hello.schema or describe_columns(federation),
+    )
+
+
+def describe_columns(federation: Federation) -> str:
+    """The schema that a site tells of its data: names of columns, words and classes. Empty where the samples have no named columns."""
+    own = Schema.of(federation)
+    return own.shared().to_json() if own.columns else ""
+
+
+SETTINGS_FILE = "site.json"
+
+
+LONGEST_LINE = 1000  # characters of an error in site.log
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What `coterie join` was told: the data of the site, which are only ever described here."""
+
+    data: str
+    clients: tuple[str, ...] | None = None
+    data_seed: int = 0
+    data_dir: str | None = None
+    engine: str = "auto"
+    threads: int | None = None
+    where: str | None = None  # the folder in which it was told: file names and modules are looked for there
+
+    def write(self, kit: Path) -> None:
+        """Keep it in the kit."""
+        write_atomic(kit / SETTINGS_FILE, format_json(vars(self)), 0o600)
+
+    @classmethod
+    def read(cls, kit: Path) -> "SiteSettings":
+        tree = read_json(kit / SETTINGS_FILE)
+        return cls(**{**tree, "clients": tuple(tree["clients"]) if tree["clients"] is not None else None})
+
+
+class Site:
+    """A site's data, its policy, its approvals, and the worker of the run that goes on."""
+
+    def __init__(self, kit: Path) -> None:
+        self.kit, self.settings = kit, SiteSettings.read(kit)
+        folder = Path(self.settings.data_dir) if self.settings.data_dir else None
+        self.federation = load_site_data(
+            self.settings.data, self.settings.clients, data_seed=self.settings.data_seed, data_dir=folder, site=read_site_name(kit)
+        )
+        files = get_kit_files(kit)
+        self.policy, self.audit, self.approvals = read_policy(files.policy), Audit(files.audit), Approvals(kit)
+        self.order: OrderTerms | None = None  # that the server has introduced itself with, approved
+        self.worker: SiteWorker | None = None
+        self.world: World | None = None
+        self._told: tuple[str, str] | None = None  # the hello that was last logged: a pending order is asked about every few seconds
+        self.audit.chain_flare_log()
+
+    def answer(self, data: bytes) -> bytes:
+        """The answer to a message of any kind. What is refused is in the log, too, and nothing leaves that is not."""
+        try:
+            for kind, reply in ((AskBatch, self._parcel), (Hello, self._hello), (Delivery, self._delivery)):
+                if is_kind(data, kind):
+                    return reply(data)
+            raise MessageError("a message that no site answers")
+        except _LogError:
+            raise
+        except Exception as error:
+            told = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
+            self._log("refused", run=self.order.run if self.order else "", bytes_in=len(data), reason=told)
+            raise
+
+    def _log(self, event: str, **told: Any) -> None:
+        try:
+            self.audit.log(event, **told)
+        except (OSError, UserError) as error:
+            raise _LogError("the site could not write its log, and answers nothing without") from error
+
+    def _hello(self, data: bytes) -> bytes:
+        hello = from_message(data, Hello, LIMIT)
+        terms = self._read_terms(hello)
+        self.policy = read_policy(get_kit_files(self.kit).policy)  # it may have been changed since the last run
+        denied = self.policy.deny_model(terms.model)  # before the model is built: building it runs its code
+        try:
+            record = self._record(terms) if denied is None else None
+        except OrderError as error:
+            raise MessageError(str(error)) from error
+        if record is None or record.state != "approved":
+            self.order = self.worker = self.world = None
+            return self._reply_unapproved(hello, terms, record, denied)
+        try:
+            federation = conform(self.federation, read_schema(hello.schema), where="The site") if hello.schema else self.federation
+        except UserError as error:  # it names columns and words, as a card does
+            self.order = self.worker = self.world = None
+            self._log("refused", run=terms.run, order=hello.order, bytes_in=len(data), reason=str(error).removesuffix("."))
+            return to_message(Denial(str(error).removesuffix("."), "failure"))
+        self._open(terms, record, federation)
+        assert self.world is not None
+        assert self.worker is not None
+        card = self.worker.disclose_card(make_site_card(hello, self.world))
+        told = {"clients": card.ids, "sizes": card.sizes, "class_counts": self.policy.class_counts, "bytes_in": len(data)}
+        told["schema"] = hashlib.sha256(card.schema.encode()).hexdigest() if card.schema else ""
+        self._log("hello", run=terms.run, order=hello.order, state="approved", **told)
+        self._told = None
+        self.audit.chain_flare_log()
+        return to_message(card)
+
+    def _read_terms(self, hello: Hello) -> OrderTerms:
+        """The order of a hello, whose hash and model are those that the hello names."""
+        try:
+            terms = OrderTerms.read(hello.terms)
+        except OrderError as error:
+            raise MessageError(str(error)) from error
+        if (hello.order, hello.run, hello.model) != (terms.hash, terms.run, terms.model):
+            raise MessageError("a hello that names another order, run or model than it holds")
+        return terms
+
+    def _record(self, terms: OrderTerms) -> OrderRecord:
+        """What this site says to an order: what was decided before, or what the policy says to a new one."""
+        known = self.approvals.find(terms.hash)
+        if known is not None and known.state != "pending":
+            return known
+        sizes = {name: int(size) for name, size in zip(self.federation.ids, self.federation.train.sizes, strict=True)}
+        epsilon = estimate_epsilon(terms, self.policy.privacy, sizes, Ledger(get_kit_files(self.kit).ledger).charges())
+        against = self.policy.approve.find_objection(terms, epsilon)
+        if against is not None:
+            return self.approvals.note(OrderRecord(terms.as_text(), "pending", reason=against, epsilon=epsilon))
+        limit = None if self.policy.approve.any else self.policy.approve.maximum_epsilon
+        return self.approvals.note(OrderRecord(terms.as_text(), "approved", "policy", epsilon=epsilon, limit=limit))
+
+    def _reply_unapproved(self, hello: Hello, terms: OrderTerms, record: OrderRecord | None, denied: Denial | None) -> bytes:
+        """What the server is told instead of a card."""
+        if record is None:
+            said = denied or Denial("the order is not approved")
+        elif record.state == "refused":
+            said = Denial(f"the site has refused the order {hello.order[:SHORT_HASH]}{f': {record.reason}' if record.reason else ''}")
+        else:
+            said = Denial(f"the order {hello.order[:SHORT_HASH]} waits for the site's approval", "pending")
+        if self._told != (hello.order, said.reason):
+            self._log("hello", run=terms.run, order=hello.order, state=said.cause if record is None else record.state, denied=said.reason)
+            self._told = (hello.order, said.reason)
+        return to_message(said)
+
+    def _open(self, terms: OrderTerms, record: OrderRecord, federation: Federation) -> None:
+        """Make ready to answer an approved order from the data in the columns that the sites agree on."""
+        self.world = World.of(federation, self.policy.local_model(terms.model))
+        engine = make_engine(self.world, self.settings.engine, "cpu", self.settings.threads)
+        self.worker = open_worker(self.kit, self.world, engine, run=terms.run, own=self.federation)
+        self.worker.audit = self.worker.ledger.audit = Audit(self.audit.path, terms.hash)
+        if record.limit is not None and isinstance(self.policy.privacy, (ClipNoise, DpSgd)):
+            least = min(record.limit, self.policy.privacy.epsilon_limit or record.limit)
+            privacy = self.policy.privacy.model_copy(update={"epsilon_limit": least})
+            self.worker.policy = self.policy.model_copy(update={"privacy": privacy})  # what the policy approved by itself it holds to
+        self.order = terms
+
+    def _require_order(self, run: str, order: str) -> OrderTerms:
+        """The approved order that a message is part of. Approvals are looked up each time: one may have been taken back."""
+        if self.order is None or (run, order) != (self.order.run, self.order.hash):
+            raise MessageError("a message of an order that the server has not introduced itself with, or that is not approved")
+        record = self.approvals.find(order)
+        if record is None or record.state != "approved":
+            raise MessageError(f"the site does not approve the order {order[:SHORT_HASH]} any more")
+        return self.order
+
+    def _parcel(self, data: bytes) -> bytes:
+        if self.worker is None or self.world is None:
+            raise MessageError("asks before the server has introduced itself")
+        parcel = from_message(data, AskBatch, LIMIT)
+        try:
+            terms = self._require_order(parcel.run, parcel.order)
+        except MessageError as error:
+            self._log("refused", run=parcel.run, order=parcel.order, bytes_in=len(data), reason=str(error))
+            denied = Denial(f"{str(error)[0].upper()}{str(error)[1:]}.")
+            return to_message(ReplyBatch(PROTOCOL, parcel.run, parcel.number, parcel.ids, (denied,) * len(parcel.asks), parcel.order))
+
+        def tell(denied: Denial) -> None:
+            self._log("refused", run=parcel.run, order=parcel.order, bytes_in=len(data), reason=denied.reason)
+
+        return answer_batch(data, self.world, partial(self._answer_within_order, terms), LIMIT, tell)
+
+    def _answer_within_order(self, terms: OrderTerms, stampeds: Sequence[StampedAsk]) -> list[Any]:
+        """The worker's answers to what is within the order; what is not is denied before anything else looks at it."""
+        assert self.worker is not None
+        denials = [terms.find_denial(stamped) for stamped in stampeds]
+        for denied in denials:
+            if denied is not None:
+                self._log("refused", run=terms.run, order=terms.hash, reason=denied.reason)
+        within = [stamped for stamped, denied in zip(stampeds, denials, strict=True) if denied is None]
+        replies = iter(self.worker.answer(within) if within else [])
+        return [next(replies) if denied is None else denied for denied in denials]
+
+    def _delivery(self, data: bytes) -> bytes:
+        delivery = from_message(data, Delivery, LIMIT)
+        if self.world is None:
+            raise MessageError("a delivery before the server has introduced itself")
+        terms = self._require_order(delivery.run, delivery.order)
+        if delivery.method not in terms.methods:
+            raise MessageError("a delivery of a method that the order does not name")
+        before = self.approvals.records()[delivery.order].delivered.get(delivery.method)
+        if before is not None and type(delivery.round_) is int and delivery.round_ < before:
+            raise MessageError(f"a delivery of round {delivery.round_} after that of round {before}")
+        folder = write_delivery(delivery, self.world, self.kit / "bundles")
+        self.approvals.note_delivery(delivery.order, delivery.method, delivery.round_)
+        told = {"method": delivery.method, "round": delivery.round_, "folder": f"{delivery.run}/{folder.name}", "bytes_in": len(data)}
+        self._log("delivery", run=terms.run, order=terms.hash, clients=delivery.ids, **told)
+        self.audit.chain_flare_log()
+        return to_message(Receipt(PROTOCOL, delivery.run, delivery.number, folder.name, delivery.order))
+
+
+class _LogError(MessageError):
+    """About the log itself: nothing more can be logged."""
+
+
+def serve_connection(line: Connection, kit: Path) -> None:
+    """Answer until the line is closed. What goes wrong is written into the kit's log, and the server hears that something did."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    site: Site | None = None
+    _change_folder(kit)
+    while True:
+        try:
+            data = line.recv_bytes()
+        except (EOFError, OSError):  # an OSError where the other end was killed in the middle of a message
+            return
+        try:
+            site = site or Site(kit)
+            said = site.answer(data)
+        except MessageError as error:  # about what was sent, never about data: the server may know it
+            _log_error(kit, error)
+            said = to_message(Denial(str(error), "failure"))
+        except Exception as error:  # whatever a user's data or module may raise
+            _log_error(kit, error)
+            said = b""
+        line.send_bytes(said)
+
+
+def _change_folder(kit: Path) -> None:
+    """FLARE works in a folder of its own; what the user wrote is meant from where it was written."""
+    where = SiteSettings.read(kit).where
+    if where is not None and Path(where).is_dir():
+        os.chdir(where)
+
+
+def _exit_with_parent() -> None:
+    """A job process that is killed cannot end this one, which would train on for nobody beside its successor."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _log_error(kit: Path, error: Any) -> None:
+    with (kit / "site.log").open("a", encoding="utf-8") as log:
+        told = str(error) if isinstance(error, (UserError, MessageError)) else f"{type(error).__name__}: {error}"
+        log.write(f"{escape_text(told, LONGEST_LINE)}\n")  # it may quote what a server sent
+        log.flush()
+        os.fsync(log.fileno())

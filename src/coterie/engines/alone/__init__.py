@@ -1,1 +1,0 @@
-"""Large models on a GPU: a model at a time, its steps captured, several clients in flight."""

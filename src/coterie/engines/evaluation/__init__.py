@@ -1,0 +1,1 @@
+"""Evaluation of many models on many clients."""

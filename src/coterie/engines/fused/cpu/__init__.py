@@ -1,1 +1,0 @@
-"""Kernels for the CPU, compiled by numba."""

@@ -1,1 +1,0 @@
-"""Kernels for a GPU, written in Triton."""

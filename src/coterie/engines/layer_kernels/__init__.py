@@ -1,0 +1,1 @@
+"""Hand-written Triton kernels of dense and convolution layers over many clients."""

@@ -1,0 +1,158 @@
+"""One step of a stack of trainings: the module mapped over its rows, or its adapters stacked; one backward pass, one update.
+
+A frozen table of word embeddings is part of the model that is sent, since every seed draws its own, and may be twenty times as large as all
+that is trained. A module that reads its tokens in one table, and for nothing else, says so by `looks_up`; the distinct tables of a job are
+then concatenated, and a client's tokens are numbers in its own.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from coterie.core.arrays import Floats, Ints
+from coterie.core.layout import Layout, Slice
+from coterie.engines.device import Precision, autocast_pass
+from coterie.engines.loss import Loss
+from coterie.engines.stacked.conv_products import ConvAsProducts
+from coterie.engines.stacked.state import Shared, Stack, StepRule, update
+from coterie.engines.stacked.vmap_rewrites import VmapRewrites, has_rewritten_layers
+from coterie.models.stacking import stacks_by_itself
+
+
+def find_lookup_table(module: nn.Module, layout: Layout) -> Slice | None:
+    """The module's table that its tokens are read in; none where it has none, or trains it."""
+    name = getattr(module, "looks_up", None)
+    return next((s for s in layout.slices if s.name == name and s.kind == "statistic"), None)
+
+
+def find_distinct_rows(rows: Tensor) -> tuple[Ints, Ints]:
+    """Of rows (k, size), (k,) which of those that differ each is, and (u,) where these are first found: equal to the bit."""
+    bits = rows.view(torch.int32)
+    marks = bits.sum(dim=1, dtype=torch.int64).cpu().numpy()  # whatever the order of the sum: equal rows have equal marks
+    which, firsts = np.zeros(len(rows), dtype=np.int64), list[int]()
+    for i, mark in enumerate(marks):
+        alike = (j for j, first in enumerate(firsts) if marks[first] == mark and torch.equal(bits[first], bits[i]))
+        found = next(alike, len(firsts))
+        if found == len(firsts):
+            firsts.append(i)
+        which[i] = found
+    return which, np.array(firsts, dtype=np.int64)
+
+
+def concat_tables(rows: Tensor, firsts: Ints, table: Slice) -> Tensor:
+    """(u * words, width) the tables that differ."""
+    there = rows[torch.as_tensor(firsts, device=rows.device)]
+    return there.reshape(len(firsts) * table.shape[0], *table.shape[1:])
+
+
+def offset_tokens(tokens: Tensor, which: Tensor, table: Slice) -> Tensor:
+    """Tokens (k, ...) of rows that read in table `which` (k, 1), as numbers in all tables end to end."""
+    return tokens.long() + which.view(-1, *[1] * (tokens.ndim - 1)) * table.shape[0]
+
+
+class StackedStepper:
+    """The module, its loss and the resident data; the state of the trainings is the caller's."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        loss: Loss,
+        x: Tensor,
+        y: Tensor,
+        *,
+        products: bool,
+        dtype: torch.dtype,
+        precision: Precision = "float32",
+    ) -> None:
+        self.precision = precision
+        self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
+        self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        self._slices, self.lookup = layout.slices, find_lookup_table(module, layout)
+        self._by_itself, self._rewritten = stacks_by_itself(module), has_rewritten_layers(module)
+        self._weights = [s for s in layout.slices if s.kind == "weight"]
+        self._others = [s for s in layout.slices if s.kind != "weight"]
+
+    def slices(self, shared: Shared) -> list[Slice]:
+        """What the tensors of ``Stack.models()`` are."""
+        return [*self._weights, *(s for s in self._others if s.name not in shared)]
+
+    def cast_slice(self, name: str, values: Tensor) -> Tensor:
+        """Numbers of a slice in the type that the module has it in; floats in that of the route."""
+        kind = self._types[name]
+        return values.to(self.dtype) if kind.is_floating_point else values.round().to(kind)
+
+    def named(self, vectors: Floats) -> dict[str, Tensor]:
+        """Rows of flat vectors (m, d) as stacked tensors by name."""
+        there = torch.as_tensor(np.ascontiguousarray(vectors), device=self.x.device)
+        return {s.name: self.cast_slice(s.name, there[:, s.begin : s.end]).reshape(len(there), *s.shape).clone() for s in self._slices}
+
+    def rewrite_convolutions(self) -> AbstractContextManager[object]:
+        return ConvAsProducts() if self.products else nullcontext()
+
+    def mapping(self) -> AbstractContextManager[object]:
+        return VmapRewrites() if self._rewritten else nullcontext()
+
+    def step(self, stack: Stack, shared: Shared, samples: Tensor, counts: Tensor, clock: Tensor, rule: StepRule) -> None:
+        """Every row of the stack steps on its own samples (k, B), of which the first counts (k,) are real and the others weigh nothing."""
+        weights = [w.view(len(w), *s.shape).detach().requires_grad_() for s, w in zip(self._weights, stack.weights, strict=True)]
+        others = [s for s in self._others if s.name not in shared]
+        tensors = {s.name: w for s, w in zip(self._weights, weights, strict=True)}
+        # running statistics change in place, each row its own, since they are mapped over as well
+        tensors |= {s.name: tensor.view(len(tensor), *s.shape) for s, tensor in zip(others, stack.others, strict=True)}
+        self.module.train()
+        gradients, _ = self.slopes(weights, tensors, shared, samples, counts, stack.tables[0] if stack.tables else None)
+        update(stack, gradients, clock, rule)
+
+    def slopes(
+        self,
+        weights: Sequence[Tensor],
+        tensors: dict[str, Tensor],
+        shared: Shared,
+        samples: Tensor,
+        counts: Tensor,
+        reads: Tensor | None = None,  # (k, 1) which of the tables that are shared each reads its tokens in
+    ) -> tuple[Sequence[Tensor | None], Tensor]:
+        """The gradient of every row's mean loss by its weights, which are among the tensors by name, and (k,) that loss; the module in the
+        mode that it is in."""
+        with torch.enable_grad():
+            predicted = self.outputs(tensors, shared, samples, reads)
+            losses = self.loss(predicted.flatten(0, 1), self.y[samples].flatten(0, 1)).view(samples.shape)
+            real = torch.arange(samples.shape[1], device=samples.device) < counts[:, None]
+            weighted = losses * (real / counts[:, None])
+            return torch.autograd.grad(weighted.sum(), weights, allow_unused=True), weighted.detach().sum(dim=1)
+
+    def outputs(self, tensors: dict[str, Tensor], shared: Shared, samples: Tensor, reads: Tensor | None = None) -> Tensor:
+        """(k, B, C) what every row says of its own samples (k, B); the module in the mode that it is in."""
+
+        def passed(own: dict[str, Tensor], x: Tensor) -> Tensor:
+            with autocast_pass(self.precision, self.x.device):
+                result: Tensor = functional_call(self.module, {**own, **shared}, (x,))
+            return result.to(self.dtype)
+
+        x = self.x[samples] if reads is None or self.lookup is None else offset_tokens(self.x[samples], reads, self.lookup)
+        with self.rewrite_convolutions(), self.mapping():
+            if self._by_itself:  # adapters: one large batch through the body that all have in common
+                flat = passed(tensors, x.flatten(0, 1))
+                return flat.view(*samples.shape, *flat.shape[1:])
+            return vmap(passed)(tensors, x)
+
+    def exact_step(
+        self, stack: Stack, shared: Shared, samples: Tensor, counts: npt.NDArray[np.int32], clock: Tensor, rule: StepRule
+    ) -> None:
+        """The same, but only batches of one size at a time: a module that mixes samples never sees a padded row."""
+        for size in np.unique(counts):
+            which = np.flatnonzero(counts == size)
+            whole = torch.full((len(which),), int(size), dtype=torch.int32, device=samples.device)
+            if len(which) == len(counts):
+                self.step(stack, shared, samples[:, :size], whole, clock, rule)
+                return
+            rows = torch.as_tensor(which, device=samples.device)
+            part = stack.cut(rows)
+            self.step(part, shared, samples[rows, :size], whole, clock, rule)
+            stack.put(rows, part)

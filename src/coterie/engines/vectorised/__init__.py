@@ -1,1 +1,0 @@
-"""The vectorised route: any module, stacked over clients."""

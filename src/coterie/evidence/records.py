@@ -1,0 +1,176 @@
+"""Records: what one round of one lane leaves behind, and the summary over all clients when rows of only a sample are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.core.arrays import Array, Doubles, Ids
+from coterie.core.asks import Evaluated
+from coterie.core.method import Notes
+from coterie.core.states import State
+from coterie.core.tasks import Task, compute_credits
+
+DECILES = tuple(f"tenth_{i}" for i in range(11))  # quantiles of the clients' own scores: the lowest, 10 %, ..., the highest
+
+
+SUMMARY_COLUMNS = ("score", "macro", "bottom_decile", "all_loss", *DECILES)  # the columns that this makes of a round
+
+
+@dataclass(frozen=True)
+class PopulationSummary:
+    """What is told of all clients that were evaluated and have samples."""
+
+    clients: int
+    score: float  # the task's own, over all their samples
+    macro: float  # the mean of the clients' own
+    bottom_decile: float  # the mean over the tenth of them that is served worst
+    loss: float  # over all samples
+    deciles: tuple[float, ...]  # (11,)
+
+    def numbers(self) -> tuple[float, ...]:
+        """By column."""
+        return (self.score, self.macro, self.bottom_decile, self.loss, *self.deciles)
+
+
+def summarize_population(evaluated: Evaluated, task: Task, left_out: Ids) -> PopulationSummary | None:
+    """Of all that were evaluated, but for some (who are hostile); None where nobody has samples."""
+    counted = evaluated.take(~np.isin(evaluated.clients, left_out) & (evaluated.sizes > 0))
+    if not len(counted):
+        return None
+    sizes, credit = counted.sizes, compute_credits(counted, task)
+    own: Doubles = np.sort(credit / sizes)
+    known = np.where(np.isfinite(counted.loss), sizes, 0)
+    loss = float((np.where(known > 0, counted.loss, 0.0) * known).sum() / known.sum()) if known.any() else float("nan")
+    return PopulationSummary(
+        clients=len(counted),
+        score=float(credit.sum() / sizes.sum()),
+        macro=float(own.mean()),
+        bottom_decile=float(own[: int(np.ceil(len(own) / 10))].mean()),
+        loss=loss,
+        deciles=tuple(float(value) for value in np.quantile(own, np.linspace(0, 1, len(DECILES)))),
+    )
+
+
+def make_summary_columns(told: Sequence[PopulationSummary | None]) -> dict[str, Array]:
+    """Columns of rounds: how many clients there were, and what was made of them; nothing where rows of all are kept, or there are none."""
+    numbers = np.array([[np.nan] * len(SUMMARY_COLUMNS) if one is None else one.numbers() for one in told], dtype=np.float64)
+    table = numbers.reshape(len(told), len(SUMMARY_COLUMNS))
+    counts = np.array([np.nan if one is None else one.clients for one in told], dtype=np.float64)
+    return {"everybody": counts} | {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(SUMMARY_COLUMNS)}
+
+
+RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
+
+
+PENDING = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
+
+
+STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
+
+
+MALICIOUS = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
+
+
+class LaneKey(NamedTuple):
+    """Who a lane is, whatever else is run beside it: which draw of the data, which method, which seed."""
+
+    draw: int
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class LaneEnd:
+    """How far a lane has come, and why it went no further."""
+
+    round_: int
+    status: str = RUNNING
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended before it should: neither goes on, nor stopped early because that was asked for."""
+        return self.status not in (RUNNING, STOPPED)
+
+    def complete(self, rounds: int) -> bool:
+        """Whether it has come to its end."""
+        return self.status == STOPPED or (self.status == RUNNING and self.round_ >= rounds)
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".strip()
+
+
+@dataclass(frozen=True)
+class LaneProgress:
+    """What a lane has done since its last segment, and the state it has come to."""
+
+    key: LaneKey
+    first: int  # the first of its new rounds
+    end: LaneEnd
+    state: State | None
+    pending: State | None = None  # where time is simulated: what is on its way between rounds
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round costs. Costs add up."""
+
+    messages: int = 0  # questions sent and answers received
+    bytes_down: int = 0
+    bytes_up: int = 0
+    passes: float = 0.0  # times a client goes through its data
+    steps: int = 0  # optimiser steps on clients
+    samples: int = 0  # samples processed on clients
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*map(add, vars(self).values(), vars(other).values()))
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A client that was asked and does not count: it did not answer, or its answer was refused."""
+
+    client: int
+    ask: str  # what it was asked
+    why: str  # "ABSENT", or the name of a `Refusal`
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ExtraEvaluation:
+    """What the evaluation left that a round would not have had with more rounds to come, beside the scores."""
+
+    absences: int  # the last so many of the round's
+    notes: tuple[str, ...]  # by name
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """The evidence of one round of one lane; round 0 is the start."""
+
+    key: LaneKey
+    round_: int
+    cost: Cost = Cost()
+    notes: Notes = field(default_factory=Notes)
+    absences: tuple[Absence, ...] = ()
+    groups: Ids | None = None
+    grouped: Ids | None = None  # the clients whose groups these are; None: everybody
+    discrepancy: float = 0.0  # FedGroup, Eq. 4: how far the cohort moved from the models it received
+    clock: float = float("nan")  # simulated time at the end of the round, where clients have speeds
+    evaluated: Evaluated | None = None  # every client's test part with the model it is served; or a sample's, where rows of that are kept
+    everybody: PopulationSummary | None = None  # all that were evaluated in a few numbers, where `evaluated` is of a sample of them
+    unseen: Evaluated | None = None  # the same of clients that take no part
+    validated: Evaluated | None = None  # the same on validation parts, where the federation has them
+    central: tuple[tuple[str, ...], Evaluated] | None = None  # named models on the server's own test set
+    extra: ExtraEvaluation | None = None  # of a round that is evaluated only because it is the last
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def score(self, task: Task) -> float | None:
+        """The task's own score over all clients' test samples; None where the round was not evaluated, or nobody has any."""
+        if self.everybody is not None:
+            return self.everybody.score
+        total = 0 if self.evaluated is None else int(self.evaluated.sizes.sum())
+        return float(compute_credits(self.evaluated, task).sum() / total) if self.evaluated is not None and total else None

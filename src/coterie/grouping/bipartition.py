@@ -1,0 +1,77 @@
+"""CFL's bipartition of a group: norms of its updates and the split with the smallest largest cosine across.
+
+Of many clients landmarks are split exactly, and each other client follows the landmarks it is most similar to.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie._util.threads import use_one_thread
+from coterie.core.arrays import Bools, Doubles, Floats
+from coterie.core.method import Context
+from coterie.grouping.clustering import Linkage, assign_to_landmarks, bipartition
+from coterie.grouping.landmarks import MANY, PIECE, compute_short_points, count_affordable_landmarks, prepare_rows, sample_landmarks
+from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms, note_landmarks
+
+
+class Bipartition(NamedTuple):
+    """Who leaves, and the largest cosine between one who leaves and one who stays: it decides whether the cut counts."""
+
+    leaves: Bools  # (n,) nobody where all are alike
+    across: float
+
+
+def bipartition_by_cosines(alike: Doubles, linkage: Linkage) -> Bipartition:
+    """The cut with the smallest largest cosine across it (single linkage)."""
+    parts = bipartition(alike, linkage)
+    return Bipartition(parts, float(alike[np.ix_(parts, ~parts)].max(initial=-1.0)))
+
+
+def compute_mean_update_norm(vectors: Floats, origin: Floats, share: Doubles) -> float:
+    """The length of the mean update, each client counting by its share: exactly, a piece of the clients at a time."""
+    total, together = np.zeros(vectors.shape[1]), max(1, PIECE // max(vectors.shape[1], 1))
+    with use_one_thread():
+        for at in range(0, len(vectors), together):
+            total += share[at : at + together] @ prepare_rows(vectors[at : at + together], origin)
+    return float(np.linalg.norm(total))
+
+
+def bipartition_large(vectors: Floats, origin: Floats, rng: np.random.Generator, linkage: Linkage) -> Bipartition:
+    """The cut of the clients' updates. Cosines of landmarks are exact; everybody is placed by directions in few dimensions.
+
+    The largest cosine across is that of landmarks: of everybody's it falls short by what the extremes of more pairs exceed those of fewer.
+    """
+    some = sample_landmarks(len(vectors), rng, count_affordable_landmarks(vectors.shape[1]))
+    cut = bipartition_by_cosines(compute_cosines(compute_gram(vectors[some], origin)), linkage)
+    if not cut.leaves.any():
+        return Bipartition(np.zeros(len(vectors), dtype=np.bool_), cut.across)
+    directions = prepare_rows(compute_short_points(vectors, origin, rng, centred=False, unit=True), None, unit=True)
+    return Bipartition(assign_to_landmarks(directions, some, cut.leaves.astype(np.int64), linkage) == 1, cut.across)
+
+
+class GroupUpdates(NamedTuple):
+    """The lengths of the mean update and of the longest, and the cut in two of the clients, which is worked out when it is asked for."""
+
+    mean: float
+    longest: float
+    cut: Callable[[Linkage], Bipartition]
+
+
+def summarize_updates(vectors: Floats, origin: Floats, share: Doubles, ctx: Context) -> GroupUpdates:
+    """Of clients that were sent `origin`, each counting in the mean by its share; both lengths are exact, however many they are."""
+    if len(vectors) > MANY:
+        return GroupUpdates(
+            compute_mean_update_norm(vectors, origin, share),
+            float(compute_norms(vectors, origin).max()),
+            lambda linkage: _bipartition_by_landmarks(vectors, origin, linkage, ctx),
+        )
+    inner = compute_gram(vectors, origin)
+    mean, longest = float(np.sqrt(max(float(share @ inner @ share), 0.0))), float(np.sqrt(np.diag(inner).max()))
+    return GroupUpdates(mean, longest, lambda linkage: bipartition_by_cosines(compute_cosines(inner), linkage))
+
+
+def _bipartition_by_landmarks(vectors: Floats, origin: Floats, linkage: Linkage, ctx: Context) -> Bipartition:
+    note_landmarks(ctx)
+    return bipartition_large(vectors, origin, ctx.rng("landmarks"), linkage)

@@ -1,0 +1,169 @@
+"""Clustering: from points, affinities or distances to labels. The algorithms are scikit-learn's and SciPy's; here are their edge cases.
+
+Labels are numbered by first appearance, and never more of them are used than there are distinct clients. Every client is in a group: a
+clusterer that leaves points out must assign them itself. A new one goes into `cluster`, and FedSim accepts its name.
+
+For many clients, FedEx's affinity (1 + cosine) / 2 is the inner product of the rows (1, u_i) / sqrt(2), u_i being a client's direction: the
+eigenvectors of the normalised affinity B B' follow from those of B' B, a matrix as small as the directions are long. A tree of landmarks is
+cut, and each client joins a part of it.
+"""
+
+from typing import Literal
+
+import numpy as np
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+from sklearn.cluster import SpectralClustering
+from sklearn.metrics import silhouette_score
+
+from coterie._util.threads import use_one_thread
+from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints
+from coterie.core.rng import make_key, shuffle
+from coterie.grouping.kmeans import SAME, count_distinct, draw_random_state, find_nearest_large, kmeans, renumber_labels
+from coterie.grouping.landmarks import LANDMARKS, MANY, sample_landmarks
+from coterie.grouping.similarity import compute_distances, compute_gaussian
+
+Clusterer = Literal["kmeans", "spectral_clustering", "agglomerative_clustering"]
+
+
+Linkage = Literal["single", "complete", "average", "ward"]
+
+
+def cluster(points: Doubles, k: int, how: Clusterer, rng: np.random.Generator) -> Ids:
+    """At most k groups of points by the clusterer of this name."""
+    match how:
+        case "kmeans":
+            return kmeans(points, k, rng)
+        case "spectral":
+            return spectral_clustering(compute_gaussian(compute_distances(points @ points.T)), k, rng)
+        case "agglomerative":
+            return agglomerative_clustering(compute_distances(points @ points.T), groups=k, linkage="ward")
+
+
+def spectral_clustering(affinity: Doubles, k: int, rng: np.random.Generator) -> Ids:
+    """Spectral clustering of a precomputed affinity, labels discretised; k is capped at the number of distinct rows."""
+    k = count_distinct(affinity, min(k, len(affinity)))
+    if k <= 1:
+        return np.zeros(len(affinity), dtype=np.int64)
+    if k == len(affinity):
+        return np.arange(k, dtype=np.int64)
+    # A floor keeps the graph connected without joining anything; few clients take the dense solver, the sparse one needs k < n.
+    affinity = np.maximum(affinity, 1e-9 * float(np.max(affinity)))
+    solver = "arpack" if len(affinity) > 5 * k else "lobpcg"
+    with use_one_thread():
+        fitted = SpectralClustering(
+            k, affinity="precomputed", assign_labels="discretize", eigen_solver=solver, random_state=draw_random_state(rng)
+        )
+        labels = fitted.fit(affinity).labels_
+    return renumber_labels(labels.astype(np.int64))
+
+
+def agglomerative_clustering(
+    distances: Doubles, *, groups: int | None = None, threshold: float | None = None, linkage: Linkage = "average"
+) -> Ids:
+    """Agglomerative clustering of precomputed distances, cut at a number of groups or at a distance (give one of them).
+
+    Clients at distance zero always stay together, so there are never more groups than distinct clients. Ward takes the distances for
+    Euclidean ones.
+    """
+    if (groups is None) == (threshold is None):
+        raise ValueError("give the number of groups or a threshold")
+    n = len(distances)
+    if n < 2:
+        return np.zeros(n, dtype=np.int64)
+    tree = hierarchy.linkage(squareform(distances, checks=False), method=linkage)  # rows by rising height
+    cut = threshold if threshold is not None else -np.inf
+    merges = int(np.sum(tree[:, 2] <= max(cut, SAME * float(distances.max()))))
+    if groups is not None:
+        merges = max(merges, n - max(groups, 1))
+    return _cut_tree(tree, n, merges)
+
+
+def bipartition(cosines: Doubles, linkage: Linkage = "single") -> Bools:
+    """(n,) which clients leave when a group splits in two; nobody where all are alike.
+
+    Single linkage minimises the largest cosine across the cut, which is CFL's optimal bipartition.
+    """
+    gaps = 1.0 - cosines
+    gaps[gaps < 1e-12] = 0.0  # the rounding of a cosine is not a difference
+    np.fill_diagonal(gaps, 0.0)
+    return np.asarray(agglomerative_clustering((gaps + gaps.T) / 2, groups=2, linkage=linkage) == 1)
+
+
+def find_nearest(points: Doubles | Floats, centres: Doubles | Floats) -> Ids:
+    """(n,) the nearest centre of each point, the first of equals; differences in float64, one point at a time."""
+    centres = np.asarray(centres, dtype=np.float64)
+    return np.array([np.argmin(((centres - point) ** 2).sum(axis=1)) for point in points], dtype=np.int64)
+
+
+def compute_silhouette(points: Doubles, labels: Ids) -> float:
+    """The mean silhouette of a grouping; nan for one group, or one group for each point, where it is not defined. Of many points it is
+    that of a keyed sample: every pair counts in it."""
+    if len(points) > MANY:
+        some = shuffle(make_key("silhouette"), len(points))[:LANDMARKS]
+        points, labels = points[some], labels[some]
+    groups = len(np.unique(labels))
+    return float(silhouette_score(points, labels)) if 2 <= groups < len(points) else float("nan")
+
+
+def _cut_tree(tree: Doubles, n: int, merges: int) -> Ids:
+    """Labels after the first `merges` merges of the tree."""
+    sets = hierarchy.DisjointSet(range(n))
+    member = list(range(n))  # some client of each node of the tree
+    for left, right in tree[:, :2].astype(int):
+        if len(member) - n < merges:
+            sets.merge(member[left], member[right])
+        member.append(member[left])
+    return renumber_labels(np.array([sets[i] for i in range(n)], dtype=np.int64))
+
+
+def spectral_clustering_large(directions: Doubles, k: int, rng: np.random.Generator) -> Ids:
+    """(n,) at most k groups of clients by their directions (n, r), each of length one or, in few directions, less."""
+    features = np.concatenate([np.ones((len(directions), 1)), directions], axis=1) / np.sqrt(2)
+    degrees = features @ features.sum(axis=0)  # what a client's affinities with everybody sum to
+    scaled = features / np.sqrt(degrees)[:, None]
+    with use_one_thread():
+        _, vectors = np.linalg.eigh(scaled.T @ scaled)
+        embedded = scaled @ vectors[:, -min(k, vectors.shape[1]) :]
+    lengths = np.linalg.norm(embedded, axis=1, keepdims=True)
+    return renumber_labels(kmeans(embedded / np.where(lengths > 0, lengths, 1.0), k, rng))
+
+
+def merge_singletons_large(labels: Ids, directions: Doubles) -> Ids:
+    """The labels after every group of one client has joined the group whose mean direction is most its own; one after the other."""
+    labels = renumber_labels(labels)
+    while labels.max() > 0 and (sizes := np.bincount(labels)).min() == 1:
+        lone = int(np.flatnonzero(sizes[labels] == 1)[0])
+        sums = np.stack([np.bincount(labels, weights=column) for column in directions.T], axis=1)  # (groups, r)
+        alike = sums / sizes[:, None] @ directions[lone]
+        alike[labels[lone]] = -np.inf
+        labels[lone] = int(alike.argmax())
+        labels = renumber_labels(labels)
+    return labels
+
+
+def agglomerative_clustering_large(
+    points: Doubles, rng: np.random.Generator, *, groups: int | None = None, threshold: float | None = None, linkage: Linkage = "average"
+) -> Ids:
+    """(n,) groups: landmarks by `agglomerative_clustering`, the others by the nearest middle, or, with single linkage, by the nearest landmark.
+
+    Ward's heights grow with the root of the clients below them: a threshold for everybody is that much lower for the landmarks.
+    """
+    some = sample_landmarks(len(points), rng)
+    if threshold is not None and linkage == "ward":
+        threshold = threshold * float(np.sqrt(len(some) / len(points)))
+    sample = points[some]
+    labels = agglomerative_clustering(compute_distances(sample @ sample.T), groups=groups, threshold=threshold, linkage=linkage)
+    return renumber_labels(assign_to_landmarks(points, some, labels, linkage))
+
+
+def assign_to_landmarks(points: Doubles, some: Ints, labels: Ids, linkage: Linkage) -> Ids:
+    """(n,) everybody's label from those of the landmarks `some`: the nearest middle's, or, with single linkage, the nearest landmark's."""
+    sample = points[some]
+    if linkage == "single":
+        found = labels[find_nearest_large(points, sample)]
+    else:
+        middles = np.stack([sample[labels == j].mean(axis=0) for j in range(int(labels.max()) + 1)])
+        found = find_nearest_large(points, middles)
+    found[some] = labels
+    return found

@@ -1,0 +1,161 @@
+"""The number of groups: a setting, or found by the method itself (`auto`) in the way that `choice` names.
+
+The choice is recorded in the notes. The choice `trial` (FeSEM, Section 5.2) runs the method on few clients for few rounds with each number
+of groups. Its asks are charged to the round. Numbers are compared by validation accuracy if clients have validation samples, otherwise by
+the elbow of the distance between clients' models and their group's model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.core.arrays import Doubles, Floats, Ids
+from coterie.core.asks import Ask, Evaluate, Train, Trained
+from coterie.core.layout import InitialModels
+from coterie.core.method import Choice, Context, Method, Notes, Round, T, map_asks
+from coterie.core.rng import make_key
+from coterie.core.serving import Serving
+from coterie.core.settings import setting
+from coterie.core.sketches import Sketch
+from coterie.core.tasks import CLASSIFICATION, Task, compute_credits
+from coterie.grouping.number_of_groups import ChoiceRule, choose_from_points
+from coterie.grouping.structure import choose_from_structure
+
+TRIAL_CLIENTS, TRIAL_ROUNDS = 100, 3  # 5.2: "randomly select 100 nodes and test K in FL with three communication rounds only"
+
+
+TEXT_SCORE_SPREAD = 0.5  # nats
+
+
+def run_trial(make: Callable[[int], Method[Any]], init: InitialModels, ctx: Context, most: int) -> Round[Choice]:
+    """The number of groups, 1 to `most`, that a short run of the method speaks for, with both curves. `make(k)` has k groups."""
+    clients = ctx.sample(ctx.roster.available, TRIAL_CLIENTS, "trial clients")
+    accuracy, distance, judged = np.full(most, np.nan), np.full(most, np.nan), 0
+    for k in range(1, min(most, len(clients)) + 1):
+        credit, judged, distance[k - 1] = yield from _run_candidate(make(k), init, ctx, clients)
+        accuracy[k - 1] = credit / judged if judged else np.nan
+    k = choose_fewest_groups(accuracy, judged, ctx.task) if judged else find_elbow(distance)
+    return Choice(k, "trial", {"accuracy": tuple(accuracy), "distance": tuple(distance)})
+
+
+def choose_fewest_groups(accuracy: Doubles, samples: int, task: Task = CLASSIFICATION) -> int:
+    """The fewest groups whose validation score is within one standard error of the best: more must earn their keep.
+
+    The error of a share of right answers, or, of a regression, that of R2 with many samples: 2 sqrt(R2) (1 - R2) / sqrt(n). Of texts,
+    whose scores have no such bound, TEXTS_APART / sqrt(n), as if blocks of tokens were so many nats apart.
+    """
+    best = float(np.nanmax(accuracy))
+    held = min(max(best, 0.0), 1.0)
+    if task.name == "next-token":
+        return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - TEXT_SCORE_SPREAD / np.sqrt(samples)))
+    error = np.sqrt((4 * held * (1 - held) ** 2 if task.name == "regression" else held * (1 - held)) / samples)
+    return 1 + int(np.argmax(np.nan_to_num(accuracy, nan=-np.inf) >= best - error))
+
+
+def find_elbow(distance: Doubles) -> int:
+    """Where no client has validation samples: the point of the falling distance farthest below the line between its ends; 1 if straight."""
+    curve = distance[np.isfinite(distance)]
+    if len(curve) < 3:
+        return 1
+    below = np.linspace(curve[0], curve[-1], len(curve)) - curve
+    return 1 + int(np.argmax(below)) if below.max() > 1e-9 * curve[0] else 1
+
+
+def rekey_training(script: Round[T], prefix: str) -> Round[T]:
+    """The same script with the shuffles of its training keyed apart from those of the round it is asked in."""
+
+    def apart(ask: Ask[Any]) -> Ask[Any]:
+        return replace(ask, purpose=f"{prefix} {ask.purpose}") if isinstance(ask, Train) else ask
+
+    return map_asks(script, apart)
+
+
+def _run_candidate(method: Method[Any], init: InitialModels, ctx: Context, clients: Ids) -> Round[tuple[float, int, float]]:
+    """Three rounds of the method with these clients: right answers (or other credits) on their validation parts, how many samples these
+    are, and Eq. 6 at the end."""
+    roster = replace(ctx.roster, reachable=np.isin(ctx.roster.clients, clients))
+    plan = replace(ctx.plan, cohort=None, selection="uniform")  # everybody of the sample, whatever the study selects
+    small = [
+        replace(ctx, roster=roster, plan=plan, seed=make_key(ctx.seed, "trial"), round_=t, notes=Notes()) for t in range(TRIAL_ROUNDS + 1)
+    ]
+    state, last = (yield from rekey_training(method.start(init, small[0]), "trial 0")), None
+    for t in range(1, TRIAL_ROUNDS + 1):
+        state, last = yield from _watch_training(rekey_training(method.round(state, small[t]), f"trial {t}"))
+    serving = yield from rekey_training(method.serve(state, clients, small[-1]), "trial serving")
+    if not ctx.validation:
+        return 0, 0, _compute_within_distance(last, serving)
+    judged = yield from Evaluate(serving, "validation")
+    return float(compute_credits(judged, ctx.task).sum()), int(judged.sizes.sum()), _compute_within_distance(last, serving)
+
+
+def _watch_training(script: Round[T]) -> Round[tuple[T, Trained | None]]:
+    """What a script returns, and the last models that clients sent it."""
+    trained: Trained | None = None
+    try:
+        ask = next(script)
+        while True:
+            reply = yield ask
+            trained = reply if isinstance(reply, Trained) and len(reply) else trained
+            ask = script.send(reply)
+    except StopIteration as end:
+        return end.value, trained
+
+
+def _compute_within_distance(trained: Trained | None, serving: Serving) -> float:
+    """The mean squared distance of clients' models from the model of their group (Eq. 6)."""
+    if trained is None:
+        return float("nan")
+    rows = serving.rows[np.searchsorted(serving.clients, trained.clients)]
+    own = rows >= 0
+    gaps = trained.vectors[own].astype(np.float64) - serving.models[rows[own]]
+    return float(np.mean(np.sum(gaps**2, axis=1))) if own.any() else float("nan")
+
+
+GroupNumber = int | Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupNumberMixin:
+    """The settings of methods that can find their number of groups themselves, and the two places where they do.
+
+    `structure` and `run_trial` ask clients before anything is grouped (`asked_number`); the others read the number from the points that are
+    about to be grouped (`read_number`). `structure` and `gap` can answer one; `silhouette` cannot.
+    """
+
+    choice: ChoiceRule = setting("structure", "How auto finds the number of groups.")
+    most: int = setting(10, "The most groups that auto may find.", least=1)
+
+    def count_trial_clients(self, said: GroupNumber, probe: int = 0) -> int:
+        """Clients whom finding the number has train at once: a trial's, or those of a probe whose points the number is read from."""
+        if said != "auto" or self.choice == "structure":
+            return 0
+        return TRIAL_CLIENTS if self.choice == "trial" else probe
+
+    def ask_number(
+        self, said: GroupNumber, model: Floats, init: InitialModels, ctx: Context, name: str = "groups", sketch: Sketch | None = None
+    ) -> Round[int | None]:
+        """The number of groups where it is said or asked for; None where it has to be read from points."""
+        if said != "auto":
+            return said
+        if self.choice == "structure":
+            ctx.notes.choice = yield from choose_from_structure(model, ctx, self.most, sketch)
+        elif self.choice == "trial":
+            ctx.notes.choice = yield from run_trial(lambda k: self._replace_number(name, k), init, ctx, self.most)
+        else:
+            return None
+        return ctx.notes.choice.k
+
+    def read_number(self, known: int | None, points: Doubles, ctx: Context) -> int:
+        """The number of groups, read from points where it is not known."""
+        if known is not None:
+            return known
+        assert self.choice != "structure" and self.choice != "trial"  # noqa: PT018  so that the type is narrowed
+        ctx.notes.choice = choose_from_points(points, ctx.rng("number of groups"), self.most, self.choice)
+        return ctx.notes.choice.k
+
+    def _replace_number(self, name: str, k: int) -> Any:
+        """The method itself with a number of groups, and similarity deciding."""
+        changes: dict[str, Any] = {name: k, "assign": "similar"}
+        return replace(self, **changes)

@@ -1,0 +1,293 @@
+"""Study files of reproductions: what is run, what the paper says and the rule of the verdict, written before anything is run."""
+
+import re
+import sysconfig
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from coterie._util.errors import UserError, find_duplicate, suggest_names
+from coterie.run.study_file import FileStudy, make_file_study
+
+PLACE_PATTERN = re.compile(r"\b(Sections?|Tables?|Figures?|Figs?\.|Algorithms?|Eqs?\.|Appendix) (\d|[IVX]+\b)")
+
+
+def _check_said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("write what the paper says of it, or that it does not say")
+    return text
+
+
+def _check_place(text: str) -> str:
+    if not PLACE_PATTERN.search(text):
+        raise ValueError("name the section, table or figure by its number, such as Section 4.2")
+    return text
+
+
+ProtocolText = Annotated[str, AfterValidator(_check_said)]
+
+
+class Protocol(BaseModel):
+    """The paper's own protocol, as far as it is written down."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    section: Annotated[str, AfterValidator(_check_said), AfterValidator(_check_place)]  # where it is described, by number, with its words
+    split: ProtocolText  # how samples become clients' training and test parts
+    sizes: ProtocolText  # how many clients, and how many samples they hold
+    rounds: ProtocolText  # rounds, clients a round, repetitions
+    test_set: ProtocolText  # what accuracies are measured on
+    optimiser: ProtocolText  # local training: optimiser, rate, epochs, batch
+    metric: ProtocolText  # what the printed number is
+    unsaid: list[ProtocolText] = []  # what the paper leaves open, and what was taken
+
+
+FIELDS = {name: name.replace("_", " ") for name in Protocol.model_fields if name != "unsaid"}
+
+
+ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
+
+
+MIN_REPETITIONS = 5  # seeds or draws; with fewer Student's t is all trust in a shape: nothing is decided
+
+
+SHOWN_RULE = (
+    "*Shown* is what has a one-sided p below 0.05 after Holm's correction over the claims of the study, for and against each of them, over "
+    "every source of error that is known: draws of the data where there are several, else seeds; and test clients"
+)
+
+
+RULES: dict[ClaimKind, str] = {  # `whose`: the paper's, or what was claimed without one
+    "difference": "one method minus the other is shown to be on {whose} side of 0 (sign 0: within the stated margin of 0, by two "
+    "one-sided tests); the size is not judged",
+    "level": "the value is shown to be within the stated margin of {whose} number (two one-sided tests)",
+    "at_least": "the value is shown to be above the number",
+    "at_most": "the value is shown to be below the number",
+    "trend": "the change over the range of the parts, along each seed's least-squares line, is shown to be on {whose} side of 0",
+    "rounds": "one method is shown to be better in at least so many percent of the rounds (Wilcoxon's one-sided test in each round, put "
+    "together by the partial conjunction of Benjamini and Heller, 2008); shown is the share of rounds with p below 0.05{as_there}",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Needs(_Strict):
+    """What a study needs; `minutes` are of two free cores (or of a GPU, where it needs one) for all its seeds."""
+
+    data: list[str] = []
+    gpu: bool = False
+    minutes: float = 1.0
+
+
+class StudyPart(_Strict):
+    """One row of the table: the study with some settings changed. `redrawn` draws the data anew for each seed.
+
+    `variant` says what makes it another row than the paper's (model, data, length); "" vouches that it is the paper's own, under its
+    protocol: the same samples, if dealt out anew by the paper's recipe. A part of which nothing is said counts as a variant.
+    """
+
+    name: str = "all"
+    change: dict[str, Any] = {}
+    redrawn: bool = False
+    variant: str | None = None
+    measure: Literal["training", "pni", "ternary", "features", "map", "times"] = "training"
+    gpu: bool = False  # this part alone needs a GPU
+    why_not: str = ""  # why nobody can run it: the data are not to be had
+    instead: str = ""  # the smaller part that was declared in its place: this one is run only where it is named
+    last_only: list[str] | None = None  # instead of the study's: a model a client of a large network is more than it is worth
+
+
+class Paper(_Strict):
+    """Numbers of the paper that are shown beside ours: in percent where they are accuracies."""
+
+    part: str = "all"
+    score: str = "final"
+    values: dict[str, float]
+
+
+class PaperCurves(_Strict):
+    """Curves of the paper, to be laid over ours: a CSV file of the data folder with a column `round` and accuracies as shares."""
+
+    part: str = "all"
+    file: str
+    columns: dict[str, str]  # by row, the column that is its curve
+
+
+class Claim(_Strict):
+    """One thing the paper says, or (`control`) one thing that has to be so if the paper's explanation is right."""
+
+    says: str
+    kind: ClaimKind = "difference"
+    part: str = "all"
+    parts: list[str] = []  # of a trend, in order
+    one: str  # a method, or the name of what was measured
+    two: str = ""  # of a difference or rounds
+    score: str = "mean"
+    paper: float | None = None
+    sign: Literal["+", "-", "0"] | None = None  # of a difference or trend; the sign of the paper's number unless given
+    within: Annotated[float, Field(gt=0)] = 1.0  # the margin of a level or of sign 0, in the score's unit
+    at: list[float] = []  # of a trend: where the parts lie, in rising order; 0, 1, ... unless given
+    variant: str = ""  # what makes this claim another than the paper's although its part is the paper's own row
+    control: bool = False
+
+    @property
+    def direction(self) -> int:
+        """1, -1 or, for 'no difference', 0."""
+        if self.sign is not None:
+            return {"+": 1, "-": -1, "0": 0}[self.sign]
+        return -1 if self.paper is not None and self.paper < 0 else 1
+
+
+class ReproductionFile(_Strict):
+    """A whole file."""
+
+    title: str
+    paper: str
+    where: str
+    asks: str  # the question in one sentence
+    protocol: Protocol  # the paper's own
+    deviations: list[ProtocolText] = Field(min_length=1)  # what is not as in the paper, a sentence each
+    needs: Needs = Needs()
+    target: float | None = None  # percent: the accuracy that the score "rounds_to" means
+    last_only: list[str] = []  # costly controls, judged after the last round only: they have the scores final, macro and worst
+    study: dict[str, Any] = {}
+    parts: list[StudyPart] = [StudyPart()]
+    published: list[Paper] = []
+    curves: list[PaperCurves] = []
+    claims: list[Claim] = Field(min_length=1)
+
+
+class Reproduction(ReproductionFile):
+    """A file that has been read, with its name."""
+
+    name: str
+    path: Path
+
+    @property
+    def has_paper(self) -> bool:
+        """Are there a paper's numbers to be held against? A file without says `paper = "none: ..."`."""
+        return self.paper.partition(":")[0].strip().lower() != "none"
+
+    @property
+    def source_text(self) -> str:
+        """The paper, or what the file says in place of one, and where in it."""
+        if self.has_paper:
+            return f"{self.paper}, {self.where}"
+        said = self.paper.partition(":")[2].strip() or "no paper"
+        return f"{said[:1].upper()}{said[1:]}, {self.where}"
+
+    def get_settings(self, part: StudyPart, **changes: Any) -> FileStudy:
+        """What a part runs."""
+        return make_file_study(self.path, self.study, {**part.change, **changes})
+
+    def get_last_only(self, part: StudyPart) -> list[str]:
+        """The costly controls of a part."""
+        return self.last_only if part.last_only is None else part.last_only
+
+    def get_claims(self, part: StudyPart) -> list[Claim]:
+        """The claims about a part, of a trend those that begin with it."""
+        return [claim for claim in self.claims if (claim.parts or [claim.part])[0] == part.name]
+
+    def part(self, name: str) -> StudyPart:
+        return next(part for part in self.parts if part.name == name)
+
+
+MAX_NAME = 200  # bytes of a part's name, which is a folder's
+
+
+def read_reproduction(path: Path) -> Reproduction:
+    """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
+    try:
+        tree = tomllib.loads(path.read_text())
+        ReproductionFile.model_validate(tree)
+        found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
+    except OSError as error:
+        raise UserError(f"Cannot read the study file {path}: {error.strerror or error}.") from error
+    except ValidationError as error:
+        raise UserError(_describe_fault(path, error)) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The study file {path} is not valid TOML: {error}.") from error
+    for part in found.parts:
+        found.get_settings(part)
+    names = [part.name for part in found.parts]
+    for name in names:
+        _check_folder_name(path, name)
+    if (twice := find_duplicate(names)) is not None:
+        raise UserError(f"The study file {path} has two parts called {twice!r}: each has a folder of its own.")
+    for part in found.parts:
+        if part.instead and (part.instead == part.name or part.instead not in names):
+            raise UserError(
+                f"The study file {path} has {part.instead!r} instead of the part {part.name!r}: {suggest_names(part.instead, names)}"
+            )
+    for claim in found.claims:
+        for name in claim.parts or [claim.part]:
+            if name not in names:
+                raise UserError(f"The study file {path} has a claim about the part {name!r}: {suggest_names(name, names)}")
+        if claim.kind in ("level", "at_least", "at_most", "rounds") and claim.paper is None:
+            raise UserError(f"The study file {path} has the claim {claim.says!r} of kind {claim.kind} without a number: add 'paper'.")
+        _check_trend(path, claim)
+    for curves in found.curves:
+        if curves.part not in names:
+            raise UserError(f"The study file {path} has curves for the part {curves.part!r}: {suggest_names(curves.part, names)}")
+    said = [claim.says for claim in found.claims]
+    if (twice := find_duplicate(said)) is not None:
+        raise UserError(f"The study file {path} has two claims that say {twice!r}: word them apart.")
+    return found
+
+
+def _describe_fault(path: Path, error: ValidationError) -> str:
+    """The first thing that is wrong, in a sentence."""
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing" and key.split(".")[0] in ("protocol", "deviations"):
+        return f"The study file {path} lacks {key!r}: write what the paper says of it, and in which section, or that it does not say."
+    return f"The study file {path}: {key!r} is wrong ({fault['msg'].removeprefix('Value error, ').lower()})."
+
+
+def _check_trend(path: Path, claim: Claim) -> None:
+    if claim.kind == "trend" and len(claim.parts) < 2:
+        raise UserError(f"The study file {path} has the trend {claim.says!r} over fewer than two parts: name them in 'parts'.")
+    if claim.at and (len(claim.at) != len(claim.parts) or any(a >= b for a, b in pairwise(claim.at))):
+        raise UserError(
+            f"The study file {path} has the claim {claim.says!r} with 'at' that is not one rising number for each of its parts."
+        )
+
+
+def _check_folder_name(path: Path, name: str) -> None:
+    """A part's evidence lies in a folder of its name: it must be a name and no way to somewhere else."""
+    if (
+        not name.strip()
+        or name.startswith(".")
+        or len(name.encode()) > MAX_NAME
+        or not all(c.isprintable() and c not in "/\\" for c in name)
+    ):
+        raise UserError(
+            f"The study file {path} has a part that cannot be called {name!r}: use letters, digits and blanks, without a dot in front."
+        )
+
+
+def find_study_folders(extra: Path | None = None) -> list[Path]:
+    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and what was installed."""
+    installed = Path(sysconfig.get_path("data")) / "share" / "coterie" / "studies"
+    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies", installed]
+    return [place for place in places if place.is_dir()]
+
+
+def list_studies(extra: Path | None = None) -> dict[str, Path]:
+    """The studies by name."""
+    return {path.stem: path for place in reversed(find_study_folders(extra)) for path in sorted(place.glob("*.toml"))}
+
+
+def find_study(name: str, extra: Path | None = None) -> Path:
+    """The file of a study, by name or by path."""
+    if name.endswith(".toml"):
+        return Path(name)
+    known = list_studies(extra)
+    if name not in known:
+        raise UserError(f"There is no study {name!r}: {suggest_names(name, known)}")
+    return known[name]

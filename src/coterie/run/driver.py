@@ -1,0 +1,178 @@
+"""The driver: advances lanes in lock-step, segment by segment. It alone turns asks into replies; there is no other round loop."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+from coterie._util.errors import UserError
+from coterie.core.asks import Ask, Train
+from coterie.core.replies import accept
+from coterie.engines.device import raise_device_errors
+from coterie.engines.engine import Engine, StampedAsk
+from coterie.evidence.records import FAILED, RUNNING, LaneKey, RoundRecord
+from coterie.run.lanes import Lane, RoundDone
+from coterie.run.recorder import CheckpointSchedule
+
+T = TypeVar("T")
+
+
+OnRound = Callable[[Lane, RoundRecord], None]
+
+
+def drive(lanes: Sequence[Lane], engine: Engine, until: int, watch: OnRound) -> None:
+    """Advance every running lane to round `until`, calling `watch` after each of its rounds.
+
+    All cheap asks are answered first, and training runs when every live lane waits for it: plain lock-step would fill half the
+    lanes of a training call, this rule fills nearly all. A lane that raises or diverges is recorded and the others go on.
+    """
+    driven = [_LaneRun(lane, until, watch) for lane in lanes if lane.status == RUNNING]
+    for each in driven:
+        each.send(None)
+    while waiting := [each for each in driven if each.ask is not None]:
+        cheap = [each for each in waiting if not isinstance(each.ask, Train)]
+        _answer_asks(cheap or waiting, engine)
+
+
+@raise_device_errors()
+def run_script(
+    script: Generator[Ask[Any], Any, T],
+    engine: Engine,
+    *,
+    seed: int = 0,
+    round_: int = 0,
+    draw: int = 0,
+    watch: Callable[[Ask[Any]], None] = lambda ask: None,
+) -> T:
+    """What a script that is no lane's (an inspection, a measurement) comes to; every reply is accepted as the driver does it.
+
+    `watch` is called with each ask that has been answered.
+    """
+    reply = None
+    while True:
+        try:
+            ask = script.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        stamped = StampedAsk(ask, seed, round_, draw)
+        reply = accept(ask, engine.run([stamped])[0])
+        watch(ask)
+
+
+class _LaneRun:
+    """A lane being driven: its script, and the ask it waits on (None when it has finished)."""
+
+    def __init__(self, lane: Lane, until: int, watch: OnRound) -> None:
+        self.lane, self.watch = lane, watch
+        self.script = lane.script(until)
+        self.ask: Ask[Any] | None = None
+
+    def send(self, reply: Any) -> None:
+        """Give the lane its reply and run it to its next ask. What `watch` raises is not the lane's fault and goes up."""
+        step = self._advance(reply)
+        while isinstance(step, RoundDone):
+            self.watch(self.lane, step.record)
+            step = self._advance(None)
+        self.ask = step
+
+    def stamp(self) -> StampedAsk | None:
+        """The ask as it goes out; None when the lane may not ask it, which ends the lane."""
+        assert self.ask is not None
+        try:
+            return self.lane.stamp(self.ask)
+        except PermissionError as error:
+            self.fail(error)
+            return None
+
+    def fail(self, error: Exception) -> None:
+        """End a lane whose ask could not be carried out."""
+        self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
+        self.script.close()
+        self.ask = None
+
+    def _advance(self, reply: Any) -> Ask[Any] | RoundDone | None:
+        """The lane's next step; None when it has finished or failed."""
+        began = perf_counter()
+        try:
+            with raise_device_errors():  # the server's own sums are made where the models are: no lane's fault
+                return self.script.send(reply)
+        except StopIteration:
+            return None
+        except UserError:
+            raise
+        except Exception as error:
+            self.lane.stop(FAILED, f"in round {self.lane.round_ + 1}: {type(error).__name__}: {error}")
+            return None
+        finally:
+            self.lane.account.charge_server(perf_counter() - began)
+
+
+def _answer_asks(driven: Sequence[_LaneRun], engine: Engine) -> None:
+    """Run the asks of these lanes together and give each lane its reply."""
+    stamped = [each.stamp() for each in driven]
+    began = perf_counter()
+    replies = iter(_ask_engine([s for s in stamped if s is not None], engine))
+    share = (perf_counter() - began) / len(driven)
+    for each, sent in zip(driven, stamped, strict=True):
+        if sent is None:
+            continue
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            each.fail(reply)
+            continue
+        assert each.ask is not None
+        with raise_device_errors():
+            accepted = each.lane.answered(each.ask, sent, reply, share)
+        each.send(accepted)
+
+
+def _ask_engine(stamped: Sequence[StampedAsk], engine: Engine) -> list[Any]:
+    """Ask the engine. One that cannot answer all is asked one by one, to spare the others."""
+    if not stamped:
+        return []
+    try:
+        return engine.run(stamped)
+    except UserError:
+        raise
+    except Exception as error:
+        if len(stamped) == 1:
+            return [error]
+    return [_ask_engine([s], engine)[0] for s in stamped]  # out here the error, and what its frames hold on a device, is gone
+
+
+@dataclass(frozen=True)
+class WaveSegment:
+    """What a wave has done since its last segment."""
+
+    before: Mapping[LaneKey, int]  # the last complete round of each lane at its beginning
+    records: list[RoundRecord]
+    routes: Mapping[str, str]
+
+
+def run_segments(
+    wave: Sequence[Lane],
+    engine: Engine,
+    checkpoints: CheckpointSchedule,
+    watch: OnRound = lambda lane, record: None,
+    started: Callable[[], None] = lambda: None,
+) -> Iterator[WaveSegment]:
+    """Advance a wave, stretch by stretch, to its end. `started` is called when it is known how large the states of lanes are."""
+    while not is_wave_finished(wave, checkpoints.rounds):
+        reached = min(lane.round_ for lane in wave if lane.status == RUNNING)
+        before = {lane.key: lane.round_ for lane in wave}
+        records: list[RoundRecord] = []
+
+        def watched(lane: Lane, record: RoundRecord, kept: list[RoundRecord] = records) -> None:
+            kept.append(record)
+            watch(lane, record)
+
+        drive(wave, engine, 0, watched)
+        started()
+        drive(wave, engine, checkpoints.find_segment_end(wave, reached), watched)
+        yield WaveSegment(before, records, dict(engine.routes()))
+
+
+def is_wave_finished(wave: Sequence[Lane], rounds: int) -> bool:
+    """Whether no lane of a wave has a round to go."""
+    return all(lane.round_ >= rounds or lane.status != RUNNING for lane in wave)

@@ -1,0 +1,155 @@
+"""Open a study's folder: create it, or resume the one that is there with the same settings and data."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from coterie._util.errors import UserError
+from coterie._util.json_io import format_json, read_json, read_json_object
+from coterie._util.locks import FolderLock
+from coterie.data.content import contents, differing
+from coterie.engines.loss import cross_entropy
+from coterie.engines.world import World
+from coterie.evidence import format1
+from coterie.evidence.folder import get_roster_path, is_free, read_roster
+from coterie.evidence.growth import find_obstacles, finish_growing, grow
+from coterie.evidence.manifest import is_study, read_study_head, repair_routes, repair_study
+from coterie.evidence.records import LaneKey
+from coterie.evidence.restore import RestoredLane, restore
+from coterie.evidence.settings import Settings
+from coterie.evidence.writer import Writer
+from coterie.run.environment import describe_environment, find_changes
+from coterie.run.execution import Execution
+
+LOSS = "loss"  # in environment.json
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study's folder, held for this process."""
+
+    writer: Writer
+    execution: Execution  # as the study was begun
+    lanes: Mapping[LaneKey, RestoredLane]  # where those stand that have begun
+    told: tuple[str, ...] = ()  # what the user should know of, in sentences
+
+
+@dataclass(frozen=True)
+class StudyOpener:
+    """What is run, and where it is written down."""
+
+    out: Path
+    settings: Settings
+    rosters: Mapping[int, pa.Table]
+    worlds: Mapping[int, World]  # none in a real federation: the server has no data
+
+    def open(self, execution: Execution, resume: bool) -> OpenedStudy:
+        """Begin the folder, or go on with the one that is there, how it was carried out included."""
+        execution_now = execution.settled()  # a resumed study stays on its device, in waves of the same size
+        data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
+        extras = {"execution": asdict(execution_now), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
+        if resume and is_study(self.out):
+            if format1.wrote(_read_tree(self.out / "settings.json")):
+                raise UserError(
+                    f"{self.out} was written by an earlier version and can be read but not resumed: begin anew in another --out."
+                )
+            hold = FolderLock(self.out)
+            try:
+                return self._resume(hold, execution, extras)
+            except BaseException:
+                hold.close()
+                raise
+        if resume and not is_free(self.out, "settings.json"):
+            raise UserError(f"{self.out} holds no study to resume: name the folder that --out made, or leave --resume away.")
+        return OpenedStudy(Writer.create(self.out, self.settings, extras, self.rosters), execution_now, {})
+
+    def _resume(self, hold: FolderLock, execution: Execution, extras: Mapping[str, Any]) -> OpenedStudy:
+        out = self.out
+        finish_growing(out)
+        texts = {"settings": self.settings.as_json(), **extras}
+        told = repair_study(out, {f"{name}.json": format_json(tree) for name, tree in texts.items()})
+        stored = Settings.from_json(read_json(out / "settings.json"))
+        if other := find_obstacles(stored, self.settings):
+            raise UserError(
+                f"{out} holds another study (it differs in {'; '.join(other)}): choose another --out. A study can get more methods, seeds, "
+                "draws or rounds: name those that it has and those that come."
+            )
+        self._check_data(extras["data"])
+        self._check_loss(read_json_object(out / "environment.json").get(LOSS))
+        found, lost = restore(out)
+        told += lost + repair_routes(out)
+        if now := find_changes(read_json_object(out / "environment.json"), extras["environment"]):
+            told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
+        grows = stored.differences(self.settings)
+        if grows:
+            self._grow(extras["data"])
+        writer = Writer(out, hold)
+        if grows:
+            writer.log(f"the study grows in {', '.join(grows)}")
+        told += writer.rosters(self.rosters)  # clients may have come since
+        for sentence in told:
+            writer.log(sentence)
+        begun = Execution.read(out / "execution.json")
+        begun = replace(
+            begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
+        )  # those that are there now
+        memory = execution.memory or begun.memory  # what is said now: where a GPU was too small, a study goes on in smaller waves
+        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).settled()
+        return OpenedStudy(writer, kept, found, tuple(told))
+
+    def _grow(self, data: Mapping[str, Any]) -> None:
+        """Let the folder hold a study of more, of which what there is is a part."""
+        if read_study_head(self.out) is None:
+            raise UserError(f"{self.out} was written by an earlier version and can go on but not grow: begin anew in another --out.")
+        grow(self.out, self.settings, data, self.rosters)
+
+    def _loss(self) -> str:
+        """What clients minimise, by name: a loss of one's own is given in Python and stands in no settings."""
+        losses = {world.loss for world in self.worlds.values()} or {cross_entropy}
+        return ", ".join(sorted(getattr(loss, "__name__", type(loss).__name__) for loss in losses))
+
+    def _check_loss(self, before: object) -> None:
+        """Refuse another loss than the study began with; one that was begun before losses were named may go on."""
+        if isinstance(before, str) and before != self._loss():
+            raise UserError(
+                f"{self.out} was begun with the loss {before!r}, not {self._loss()!r}: go on in Python with the same, as in "
+                "study(..., loss=..., resume=True)."
+            )
+
+    def _check_data(self, data: Mapping[str, Mapping[str, str]]) -> None:
+        """Refuse other data than those the study began with."""
+        path = self.out / "data.json"
+        before = read_json_object(path) if path.exists() else {}
+        other = [name for draw in before for name in differing(before[draw], data[draw])]
+        if not before:  # all that is known of a real federation, or of data before they were hashed
+            other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]
+        if other:
+            what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
+            raise UserError(
+                f"The data of {self.out} are not those it was begun with ({what}): go on with those, or begin anew in another --out."
+            )
+
+    def _changed_roster(self, draw: int, roster: pa.Table) -> list[str]:
+        """What is another in the list of clients. In a real federation clients may come, and tell other numbers of samples."""
+        try:
+            before = read_roster(get_roster_path(self.out, draw))
+        except UserError:  # it is written again
+            return []
+        if not self.worlds:
+            return [] if roster["id"].to_pylist()[: len(before)] == before["id"].to_pylist() else ["clients"]
+        names = {"id": "clients", "train": "training samples", "group": "true groups"}
+        if before.column_names != roster.column_names:
+            return ["classes"]
+        return [names.get(name, "test samples") for name in roster.column_names if not before[name].equals(roster[name])]
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    """What a JSON file holds, or nothing where it is damaged: that is told of later."""
+    try:
+        tree = read_json(path)
+    except UserError:
+        return {}
+    return tree if isinstance(tree, dict) else {}

@@ -1,0 +1,122 @@
+"""Resume a study or a comparison from its folder alone, optionally with more seeds, rounds or draws.
+
+Objects given in Python (a federation, a module's weights, a loss) are not stored in a folder: such a study is resumed in Python. Other data or another loss are refused.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coterie._util.errors import UserError
+from coterie._util.json_io import read_json, read_json_object
+from coterie._util.locks import FolderLock
+from coterie.analysis.comparison import Comparison
+from coterie.core.plan import Plan
+from coterie.core.specs import check_trust
+from coterie.evidence.growth import finish_growing
+from coterie.evidence.manifest import REQUEST, is_study
+from coterie.evidence.settings import Settings
+from coterie.methods.catalogue import build
+from coterie.run.callbacks import Callback
+from coterie.run.compare import make_draws, run_request
+from coterie.run.comparison_request import ComparisonRequest, Design, DrawLoader, make_design
+from coterie.run.execution import Execution
+from coterie.run.result import Result
+from coterie.run.study import Study
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What there should be in the end, where that is more than there is."""
+
+    seeds: tuple[int, ...] | None = None
+    rounds: int | None = None
+    draws: int | None = None  # of a comparison
+
+    def plan(self, plan: Plan) -> Plan:
+        return plan if self.rounds is None else replace(plan, rounds=self.rounds)
+
+    def design(self, spec: str, source: DrawLoader, design: Design) -> Design:
+        wanted = len(design.draws) if self.draws is None else self.draws
+        return make_design(spec, source, first=design.draws[0], draws=wanted, seeds=self.seeds or design.seeds)
+
+
+def resume_study(
+    folder: Path,
+    *,
+    more: Extension | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    microbatch: int | None = None,
+    trust: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Result:
+    """Run a study to its end. Code that its folder names needs `trust`."""
+    more = more or Extension()
+    if more.draws is not None:
+        raise UserError(f"Draws are for comparisons, and {folder} is a study: leave them away.")
+    with FolderLock(folder):
+        finish_growing(folder)
+    stored = Settings.from_json(read_json(folder / "settings.json"))
+    settings = replace(stored, seeds=more.seeds or stored.seeds, plan=more.plan(stored.plan))
+    check_trust([settings.model], str(folder), trust)
+    check_trust(settings.methods, str(folder), trust, "method")
+    check_trust([settings.plan.selection], str(folder), trust, "sampler")
+    if (folder / "data.json").is_file() and not read_json_object(folder / "data.json"):
+        raise UserError(f"{folder} is of a real federation, whose data are with its sites: go on with 'coterie launch --resume'.")
+    try:
+        study = Study.prepare(settings, data_dir=data_dir, methods=[build(spec, trust=trust) for spec in settings.methods])
+    except UserError as error:
+        raise _make_resume_error(folder, error) from error
+    execution = _override_execution(Execution.read(folder / "execution.json"), threads, microbatch, workers, ray)
+    return study.run(out=folder, resume=True, execution=execution, callbacks=callbacks)
+
+
+def resume_comparison(
+    folder: Path,
+    *,
+    more: Extension | None = None,
+    budget: float | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    microbatch: int | None = None,
+    trust: bool = False,
+    callbacks: Iterable[Callback] = (),
+) -> Comparison:
+    """Run a comparison to its end, or for so many minutes; studies that are not begun yet are carried out as those that are."""
+    request = ComparisonRequest.from_json(read_json_object(folder / REQUEST), folder / REQUEST)
+    check_trust([request.model], str(folder), trust)
+    check_trust(request.methods, str(folder), trust, "method")
+    check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
+    check_trust([request.plan.selection], str(folder), trust, "sampler")
+    begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
+    execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
+    try:
+        entries = [(spec, build(spec, trust=trust)) for spec in request.methods]
+        sources = [make_draws(spec, data_dir) for spec in request.data]
+        for source, design in zip(sources, request.designs, strict=True):
+            source(design.draws[0])  # loads it
+    except UserError as error:
+        raise _make_resume_error(folder, error) from error
+    more = more or Extension()
+    designs = tuple(more.design(*one) for one in zip(request.data, sources, request.designs, strict=True))
+    request = replace(request, designs=designs, plan=more.plan(request.plan))
+    carried = replace(_override_execution(execution, threads, microbatch, workers, ray), seeds_per_wave=None)
+    return run_request(request, entries, sources, folder, True, budget, carried, tuple(callbacks))
+
+
+def _override_execution(
+    execution: Execution, threads: int | None, microbatch: int | None, workers: int | None, ray: str | None
+) -> Execution:
+    """As it was carried out, but for threads, for batches in smaller pieces where that is said, and for who does it now."""
+    gpus = execution.gpus_per_wave if ray is not None else 0
+    pieces = microbatch or execution.microbatch
+    return replace(execution, threads=threads, microbatch=pieces, workers=workers, ray=ray, gpus_per_wave=gpus)
+
+
+def _make_resume_error(folder: Path, error: UserError) -> UserError:
+    return UserError(f"{folder} does not say all that is needed to go on; the command that made it does. {error}")

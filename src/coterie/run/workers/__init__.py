@@ -1,0 +1,1 @@
+"""Studies on many processes or machines."""
