@@ -2,10 +2,11 @@
 
     python -m benchmarks.deciding_test [--studies 20000]
 
-Every study compares m methods with one baseline over n draws. A method is called better by the rules of `coterie.analysis.verdict_rules`: its 95 %
-interval lies above 0, and the p-value of the deciding test is below 5 % after Holm's correction. Differences are made by chance. Those of
-all methods share half of their variance, as methods that meet the same draws and the same baseline do. `real` resamples the draws of the
-13 federations of `docs/natural/scores.csv`, every method's differences moved to a mean of 0.
+Every study compares m methods with one baseline over n draws. A method is called better by the rules of
+`coterie.analysis.verdict_rules`: its 95 % interval lies above 0, and the p-value of the deciding test is below 5 % after Holm's
+correction. Differences are made by chance. Those of all methods share half of their variance, as methods that meet the same draws and
+the same baseline do. `real` resamples the draws of the 13 federations of `docs/natural/scores.csv`, every method's differences moved to
+a mean of 0.
 
 Bradley's (1978) liberal criterion calls a test robust where at most 7.5 % of such studies call any method better at a level of 5 %.
 """

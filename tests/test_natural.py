@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.data.catalogue import SETS
+from coterie.data.catalogue import DATA_SETS
 from study_scripts import script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,9 +80,9 @@ def test_the_figure_shows_every_federation_and_method() -> None:
         assert f">{word}</text>" in drawn
 
 
-@pytest.mark.parametrize("name", [name for name, known in SETS.items() if known.package])
+@pytest.mark.parametrize("name", [name for name, known in DATA_SETS.items() if known.package])
 def test_the_page_of_data_has_the_counts_that_are_checked(name: str) -> None:
-    page, known = (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), SETS[name]
+    page, known = (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), DATA_SETS[name]
     assert known.package is not None
     (row,) = re.findall(rf"^\| `{name}` \| \S*package.*$", page, re.MULTILINE)
     assert f"{known.clients:,} " in row

@@ -10,7 +10,7 @@ import torch
 from coterie.core.arrays import Array
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
-from coterie.data.token_blocks import CLASSES, blocks_of, token_streams
+from coterie.data.tokens import CLASSES, cut_blocks, tokenise_with_ends
 from tiny_encoder import WORDS, sentences
 
 END, UNKNOWN = "<end>", "<unk>"
@@ -109,7 +109,7 @@ def save_gguf(folder: Path, model: Any, name: str = "tiny.gguf") -> Path:
 
 def blocks(folder: Path, count: int = 40) -> Array:
     """Blocks of made-up sentences."""
-    found = blocks_of(token_streams(sentences(400), str(folder)), LENGTH)
+    found = cut_blocks(tokenise_with_ends(sentences(400), str(folder)), LENGTH)
     assert len(found) >= count
     return found[:count]
 

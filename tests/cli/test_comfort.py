@@ -12,8 +12,7 @@ from coterie.cli.tables import _format_number
 from coterie.cli.terminal import _describe_interruption, _make_resume_command
 from coterie.core.settings import get_help
 from coterie.methods.catalogue import methods, wrappers
-from coterie.models.catalogue import models
-from coterie.models.explained import explain_model
+from coterie.models.catalogue import explain_model, models
 
 
 def test_the_version(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

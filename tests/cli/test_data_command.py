@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from coterie.cli import main
-from coterie.data.catalogue import SETS
-from coterie.data.sets.facts import facts_of
-from coterie.data.sets.packaged import _packages, packaged
-from coterie.data.sets.people import births_of
+from coterie.data.catalogue import DATA_SETS
+from coterie.data.dataset import get_facts
+from coterie.data.sources.packaged import _read_packages, make_packaged_set
+from coterie.data.sources.rdatasets import tidy_births
 from data.packages.small_packages import pickled, placed
 from data.trial_files import write_sites
 
@@ -112,18 +112,18 @@ def test_bad_input(
 def test_get_takes_a_set_out_of_its_package_and_says_its_licence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = SETS["births_states"]
+    known = DATA_SETS["births_states"]
     assert known.package is not None
     rows = {"state": ["AK", "AK", "NY", "NY"], "year": 1969, "month": 1, "day": [1, 2, 1, 2], "wday": "Wed", "births": [1, 2, 3, 4]}
     cache = tmp_path / "cache" / "coterie"
     cache.mkdir(parents=True)
-    sha256 = placed(cache, known.package.file, {facts_of(known.name)["members"][0]: pickled(pd.DataFrame(rows))})
-    monkeypatch.setitem(_packages()["rdatasets"], "sha256", sha256)
-    monkeypatch.setitem(SETS, known.name, replace(packaged(known.name, births_of), counts={"train": 4}, clients=2))
+    sha256 = placed(cache, known.package.file, {get_facts(known.name)["members"][0]: pickled(pd.DataFrame(rows))})
+    monkeypatch.setitem(_read_packages()["rdatasets"], "sha256", sha256)
+    monkeypatch.setitem(DATA_SETS, known.name, replace(make_packaged_set(known.name, tidy_births), counts={"train": 4}, clients=2))
     code, out, err = coterie(capfd, monkeypatch, "data", "get", "births_states")
     assert code == 0, err
     assert "Licence: GPL-2+ (mosaicData), in a GPL-3 package. Cite: US births" in " ".join(out.split())
-    monkeypatch.setitem(SETS, known.name, replace(SETS[known.name], clients=3))
+    monkeypatch.setitem(DATA_SETS, known.name, replace(DATA_SETS[known.name], clients=3))
     code, _, err = coterie(capfd, monkeypatch, "data", "get", "births_states")
     assert code == 2
     assert "has 2 clients where 3 are expected" in err

@@ -204,8 +204,8 @@ def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_pat
     said = coterie.refused("run", "fedavg", "--data", "npz(own)/natural", "--rounds", "1")
     assert "own: sample 43 holds a value that is no finite number; fill it in or drop it." in said
     with monkeypatch.context() as patch:  # of a set larger than a GiB only some rows are looked at
-        patch.setattr(table, "CHECKED", 0)
-        patch.setattr(table, "SPREAD", 2)
+        patch.setattr(table, "MAX_CHECKED_BYTES", 0)
+        patch.setattr(table, "SAMPLED_ROWS", 2)
         said = " ".join(coterie("run", "fedavg", "--data", "npz(own)/natural(test=0.1)", "--rounds", "2").split())
     assert "1 client (2) sent numbers that are not finite, 2 times in all: that did not count; are all values of its data finite" in said
     np.save(folder / "y.npy", np.where(np.arange(80) % 2, 5_000_000, 0))

@@ -11,9 +11,9 @@ from cli.test_bundle_commands import Commands
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.formatting import escape_controls
 from coterie.cli.console import PlainConsole, make_bold
-from coterie.data import leaf
 from coterie.data.catalogue import load
-from coterie.data.frames import check_columns
+from coterie.data.readers import leaf
+from coterie.data.readers.frames import check_columns
 
 CLIENTS = ("[/bold]", "[red]", ":smile:", "\x1b[2Jclear", "1", "01", "1.0", "NA")
 SOURCE = Path(ct.__file__).parent
@@ -150,7 +150,7 @@ def read_users(names: list[str]) -> None:
     content = {"users": Once(names), "num_samples": [1] * len(names), "user_data": {name: {"x": [[1]], "y": [0]} for name in names}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaf, "read_json_data", lambda path: content)
-        leaf._users(Path("all.json"))
+        leaf._read_users(Path("all.json"))
 
 
 def test_names_are_no_formulas_in_any_table(tmp_path: Path, coterie: Commands) -> None:

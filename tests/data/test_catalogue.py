@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.data.catalogue import describe_data, load
+from coterie.data.catalogue import list_data, load
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_unknown_partition_is_found_before_any_data_are_read() -> None:
 
 
 def test_describes_every_entry_with_its_settings() -> None:
-    listed = {entry.name: entry for entry in describe_data()}
+    listed = {entry.name: entry for entry in list_data()}
     assert {"digits", "heart", "synthetic", "mnist", "femnist", "shakespeare", "csv", "hub", "iid", "natural", "rotated", "drift"} <= set(
         listed
     )
@@ -99,4 +99,4 @@ def test_describes_every_entry_with_its_settings() -> None:
     assert listed["csv"].settings["path"] == "..."  # to be given
     assert listed["mnist"].settings == {}
     assert listed["synthetic"].settings["alpha"] == 0.0
-    assert all(entry.doc.endswith(".") for entry in describe_data())
+    assert all(entry.doc.endswith(".") for entry in list_data())

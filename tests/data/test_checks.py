@@ -12,9 +12,8 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.checks import Finding, check_before, check_data, stop_on_severe
-from coterie.data.preparing.scales import scale_warning
-from coterie.data.table_files import Row
+from coterie.data.checks import Finding, check_before_use, check_data, describe_scale_problem, raise_on_severe
+from coterie.data.readers.table_files import Row
 from data.trial_files import LABEL, OUTLIER_LINE, trial_frame, write_sites
 
 READY = f"label={LABEL},categories=onehot,impute=median,missing='?'"
@@ -60,13 +59,13 @@ def test_a_value_that_flattens_its_column_is_no_matter_of_scale(scale: str) -> N
     frame = people()
     frame.loc[7, "energy"] = 1e12
     made = federation(frame, scale=scale)
-    said = scale_warning(made)
+    said = describe_scale_problem(made)
     assert said is not None
     assert "holds 1e+12 in row 7" in said
     assert "scale=robust" in said
     assert "scale=standard would flatten the others" in said
     robust = federation(frame, scale="robust")
-    assert scale_warning(robust) is None
+    assert describe_scale_problem(robust) is None
     assert found(check_data(robust), "outlier").severity == "warning"
     others = robust.x[np.arange(400) != 7, 2]
     assert others.std() > 0.3  # the column is as it was for everybody else
@@ -143,9 +142,9 @@ def test_severe_findings_stop_unless_accepted(tmp_path: Path) -> None:
     frame = people().assign(empty=np.nan)
     made = federation(frame)
     with pytest.raises(UserError, match=r"Column 'empty' is empty at all clients.*accept=True"):
-        check_before(made)
-    assert check_before(made, accept=True)[0].startswith("Severe: Column 'empty'")
-    stop_on_severe([], accept=False)
+        check_before_use(made)
+    assert check_before_use(made, accept=True)[0].startswith("Severe: Column 'empty'")
+    raise_on_severe([], accept=False)
     with pytest.raises(UserError, match="Column 'empty' is empty"):
         ct.compare("fedavg", data=made, out=tmp_path / "c", rounds=1, seeds=[0], controls=False)
     assert not (tmp_path / "c").exists()

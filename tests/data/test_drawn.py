@@ -8,21 +8,21 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.content import contents
+from coterie.data.content import hash_contents
 
 
 def test_mapped_samples_are_those_that_are_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     held = load("synthetic(1,1,clients=7,validation=0.1)", 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("coterie.data.drawn.IN_MEMORY", 1)
+    monkeypatch.setattr("coterie.data.store.IN_MEMORY", 1)
     mapped = load("synthetic(1,1,clients=7,validation=0.1)", 3)
     assert isinstance(mapped.x, np.memmap)
-    assert contents(mapped) == contents(held)
+    assert hash_contents(mapped) == hash_contents(held)
     times = [path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")]
     again = load("synthetic(1,1,clients=7,validation=0.1)", 3)
-    assert contents(again) == contents(held)
+    assert hash_contents(again) == hash_contents(held)
     assert [path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")] == times  # drawn once
-    assert contents(load("synthetic(1,1,clients=7)", 4)) != contents(held)
+    assert hash_contents(load("synthetic(1,1,clients=7)", 4)) != hash_contents(held)
 
 
 def test_a_study_of_mapped_samples_finds_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_study_of_mapped_samples_finds_the_same(monkeypatch: pytest.MonkeyPatc
 
     held = found()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("coterie.data.drawn.IN_MEMORY", 1)
+    monkeypatch.setattr("coterie.data.store.IN_MEMORY", 1)
     assert found() == held
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.digits import digits
+from coterie.data.column_statistics import Scaling
 from coterie.data.federation import Federation
-from coterie.data.heart import FEATURES, HOSPITALS, heart
-from coterie.data.heart import _read as raw_rows
-from coterie.data.scaling import Scaling
+from coterie.data.sources.digits import digits
+from coterie.data.sources.heart import FEATURES, HOSPITALS, heart
+from coterie.data.sources.heart import _read_hospital as raw_rows
 
 
 def test_digits_are_scaled_to_one() -> None:

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from coterie._util.errors import UserError
-from coterie.data.catalogue import SETS, fetch, load
+from coterie.data.catalogue import DATA_SETS, fetch, load
 from coterie.data.dataset import DataSet
-from coterie.data.sets import images, mnist, texts
-from coterie.data.sets.crisis import MEDIC
-from coterie.data.text import Wording
+from coterie.data.sources import images, mnist, texts
+from coterie.data.sources.crisis import MEDIC
+from coterie.data.text import TextFeatures
 
 datasets = pytest.importorskip("datasets")
 DIGITS = [str(c) for c in range(10)]
@@ -60,7 +60,7 @@ def mnist_on_the_hub(folder: Path, label: str = "label", kind: Any = None) -> No
 def test_mnist_is_fetched_once_and_then_found(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mnist_on_the_hub(tmp_path / "mnist")
     known = local(mnist.MNIST, tmp_path / "mnist", counts={"train": 20, "test": 10})
-    monkeypatch.setitem(SETS, "mnist", known)
+    monkeypatch.setitem(DATA_SETS, "mnist", known)
     monkeypatch.setattr(mnist, "MNIST", known)
     with pytest.raises(UserError, match="run 'coterie data get mnist'"):
         load("mnist/iid(clients=2)")
@@ -169,7 +169,7 @@ def test_banking_and_tweets_and_plays(tmp_path: Path) -> None:
         )
     bank = local(texts.BANKING77, tmp_path / "bank")
     bank.fetch()
-    assert bank.samples(Wording(width=8).table).x.shape == (2, 8)
+    assert bank.samples(TextFeatures(width=8).table).x.shape == (2, 8)
 
     tweets: dict[str, list[Any]] = {
         "text": ["glad", "sad", "so sad"],
@@ -182,7 +182,7 @@ def test_banking_and_tweets_and_plays(tmp_path: Path) -> None:
     write(tmp_path / "sent", "train", tweets, kinds)
     sent = local(texts.SENT140, tmp_path / "sent")
     sent.fetch()
-    made = sent.samples(Wording(width=8).table)
+    made = sent.samples(TextFeatures(width=8).table)
     assert (made.y.tolist(), made.owner_names) == ([1, 0, 0], ("u", "v"))
     write(tmp_path / "neutral", "train", {**tweets, "sentiment": [4, 2, 0]}, kinds)
     neutral = local(texts.SENT140, tmp_path / "neutral").hub
@@ -194,7 +194,7 @@ def test_banking_and_tweets_and_plays(tmp_path: Path) -> None:
     write(tmp_path / "plays", "train", lines, {name: value("string") for name in lines})
     plays = local(texts.SHAKESPEARE, tmp_path / "plays")
     plays.fetch()
-    letters = plays.samples(lambda t: texts.spelled(t, 80))
+    letters = plays.samples(lambda t: texts.make_letter_table(t, 80))
     assert [letters.classes[c] for c in letters.y] == ["b", "\n", "A"]
     assert letters.x.shape == (3, 80)
     assert texts.ALPHABET[letters.x[2, 5]] == "c"

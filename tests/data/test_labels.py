@@ -9,9 +9,9 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.labels import labels_of
-from coterie.data.linear import linear
-from coterie.data.newcomers import with_newcomers
+from coterie.data.joining import add_newcomers
+from coterie.data.labels import encode_label_columns
+from coterie.data.sources.linear import linear
 
 
 @pytest.mark.parametrize(
@@ -28,26 +28,26 @@ from coterie.data.newcomers import with_newcomers
     ],
 )
 def test_the_label_says_what_is_asked_for(column: list[object], task: str) -> None:
-    assert labels_of([column], ["y"], "auto", "here").task == task
+    assert encode_label_columns([column], ["y"], "auto", "here").task == task
 
 
 def test_what_is_unclear_is_refused_and_can_be_said() -> None:
     many = list(range(21))
     with pytest.raises(UserError, match=r"'age' holds 21 different whole numbers.*say task=classification or task=regression\."):
-        labels_of([many], ["age"], "auto", "people.csv")
-    said = labels_of([many], ["age"], "regression", "people.csv")
+        encode_label_columns([many], ["age"], "auto", "people.csv")
+    said = encode_label_columns([many], ["age"], "regression", "people.csv")
     assert (said.y.tolist(), said.classes, said.task) == (many, ("age",), "regression")
-    assert len(labels_of([many], ["age"], "classification", "people.csv").classes) == 21
+    assert len(encode_label_columns([many], ["age"], "classification", "people.csv").classes) == 21
     with pytest.raises(UserError, match=r"row 1 has 'x' in the target 'age'"):
-        labels_of([["1", "x"]], ["age"], "regression", "people.csv")
+        encode_label_columns([["1", "x"]], ["age"], "regression", "people.csv")
     with pytest.raises(UserError, match=r"row 0 has 'inf' in the target"):
-        labels_of([["inf", "1.5"]], ["age"], "regression", "people.csv")
+        encode_label_columns([["inf", "1.5"]], ["age"], "regression", "people.csv")
     with pytest.raises(UserError, match=r"task='ranking' is none of"):
-        labels_of([many], ["age"], "ranking", "people.csv")
+        encode_label_columns([many], ["age"], "ranking", "people.csv")
 
 
 def test_several_columns_of_marks_are_several_labels() -> None:
-    found = labels_of([["0", "1"], ["yes", "no"], ["True", "False"]], ["a", "b", "c"], "auto", "here")
+    found = encode_label_columns([["0", "1"], ["yes", "no"], ["True", "False"]], ["a", "b", "c"], "auto", "here")
     assert (found.y.tolist(), found.y.dtype.name, found.classes, found.task) == (
         [[0, 1, 1], [1, 0, 0]],
         "uint8",
@@ -55,9 +55,9 @@ def test_several_columns_of_marks_are_several_labels() -> None:
         "multilabel",
     )
     with pytest.raises(UserError, match=r"row 1 has '2' in the label 'b': where there are several labels, each is 0 or 1\."):
-        labels_of([[0, 1], [1, 2]], ["a", "b"], "auto", "here")
+        encode_label_columns([[0, 1], [1, 2]], ["a", "b"], "auto", "here")
     with pytest.raises(UserError, match=r"a regression has one label column, not a, b\."):
-        labels_of([[0, 1], [1, 2]], ["a", "b"], "regression", "here")
+        encode_label_columns([[0, 1], [1, 2]], ["a", "b"], "regression", "here")
 
 
 def frame() -> pd.DataFrame:
@@ -119,10 +119,10 @@ def test_what_cannot_be_learned_or_divided_is_refused(tmp_path: Path) -> None:
 def test_newcomers_come_in_the_units_of_the_others() -> None:
     known, new = linear(clients=4), linear(clients=6, _data_seed=1)
     new = new.with_(ids=tuple(f"new-{i}" for i in range(6)))
-    both = with_newcomers(known, new)
+    both = add_newcomers(known, new)
     np.testing.assert_allclose(both.task.in_units(both.y[len(known.y) :]), new.task.in_units(new.y), atol=1e-4)
     with pytest.raises(UserError, match="they are a multilabel task, the others a regression"):
-        with_newcomers(known, linear("multilabel", clients=2, labels=1).with_(ids=("p", "q"), classes=("target",)))
+        add_newcomers(known, linear("multilabel", clients=2, labels=1).with_(ids=("p", "q"), classes=("target",)))
 
 
 def test_made_up_groups_have_models_of_their_own() -> None:

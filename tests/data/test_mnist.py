@@ -13,11 +13,10 @@ from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Samples
-from coterie.data.files import read_idx
-from coterie.data.folder import cache_folder, data_folders
-from coterie.data.papers import powerlaw
+from coterie.data.paper_partitions import powerlaw
 from coterie.data.partitions import iid, natural
-from coterie.data.sets import mnist as sets
+from coterie.data.readers.files import get_cache_folder, list_data_folders, read_idx
+from coterie.data.sources import mnist as sets
 from data.small_files import MNIST_COUNTS, write_idx, write_mnist
 
 IMAGES = "train-images-idx3-ubyte.gz"
@@ -35,7 +34,7 @@ def small(counts: dict[str, int] = MNIST_COUNTS) -> DataSet:
 
 
 def read(folder: Path, counts: dict[str, int] = MNIST_COUNTS) -> Samples:
-    return small(counts).samples(sets.pixels_of, folder.parent)
+    return small(counts).samples(sets.mark_pixels, folder.parent)
 
 
 def test_reads_images_labels_and_the_central_test_set(folder: Path) -> None:
@@ -56,7 +55,7 @@ def test_is_decoded_once_and_opened_as_a_read_only_map(folder: Path, cache: Path
     assert isinstance(first.x, np.memmap)
     assert not first.x.flags.writeable
     known = replace(small(), read=lambda root: pytest.fail("read again"))
-    again = known.samples(sets.pixels_of, folder.parent)
+    again = known.samples(sets.mark_pixels, folder.parent)
     assert np.array_equal(again.x, first.x)
     assert [path.name for path in (cache / "decoded").iterdir()] == [Path(first.x.filename or "").parent.name]
 
@@ -76,7 +75,7 @@ def test_another_reader_or_file_is_decoded_anew(folder: Path, cache: Path, chang
         data[4] ^= 1  # the time that gzip keeps, which changes no label
         (folder / LABELS).write_bytes(data)
         os.utime(folder / LABELS, ns=(before.st_atime_ns, before.st_mtime_ns))
-    dataset.samples(sets.pixels_of, folder.parent)
+    dataset.samples(sets.mark_pixels, folder.parent)
     assert len(list((cache / "decoded").iterdir())) == 2
 
 
@@ -107,7 +106,7 @@ def test_missing_files_are_named_with_where_to_put_them_and_how_to_fetch_them(fo
 def test_files_in_the_users_cache_are_found_when_the_data_folder_has_none(folder: Path, cache: Path, tmp_path: Path) -> None:
     cache.mkdir(parents=True)
     folder.rename(cache / "mnist")
-    assert len(small().samples(sets.pixels_of, tmp_path).y) == 40
+    assert len(small().samples(sets.mark_pixels, tmp_path).y) == 40
     assert small().locate(None) == (cache, False)
 
 
@@ -207,10 +206,10 @@ def test_fashion_has_the_same_form_and_names_clothes(root: Path, monkeypatch: py
 def test_where_data_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "named"))
     cache = tmp_path / "cache" / "coterie"
-    assert data_folders(tmp_path) == [tmp_path, cache]
-    assert data_folders() == [tmp_path / "named", cache]
+    assert list_data_folders(tmp_path) == [tmp_path, cache]
+    assert list_data_folders() == [tmp_path / "named", cache]
     monkeypatch.delenv("COTERIE_DATA")
-    assert data_folders() == [cache]
+    assert list_data_folders() == [cache]
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "coterie"
+    assert get_cache_folder() == tmp_path / ".cache" / "coterie"

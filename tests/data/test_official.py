@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
+from coterie.data.client_scenarios import official_test
 from coterie.data.federation import Samples
-from coterie.data.official import official_test
 from coterie.data.partitions import iid, shards
 
 

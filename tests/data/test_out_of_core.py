@@ -13,8 +13,8 @@ from numpy.lib.format import open_memmap
 
 import coterie as ct
 from coterie.data.catalogue import load
-from coterie.data.digits import digits
 from coterie.data.partitions import iid
+from coterie.data.sources.digits import digits
 from coterie.run.execution import Execution
 
 SPARSE_GIB = 24  # of samples, none of which is on disk

@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.own import from_torch
 from coterie.data.partitions import natural
+from coterie.data.readers.user_files import from_torch
 from data.small_files import image_bytes, leaf_content, write_json
 
 GOOD = "site,age,dose,ill\n" + "".join(f"{'ab'[i % 2]},{i},{i / 2},{'yes' if i % 3 else 'no'}\n" for i in range(12))

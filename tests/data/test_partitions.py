@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from coterie._util.errors import UserError
 from coterie.core.rng import make_key, shuffle
-from coterie.data.assemble import shuffled, split_keys, split_one
-from coterie.data.changes import arrivals, outliers
-from coterie.data.digits import digits
+from coterie.data.client_scenarios import arrivals, outliers
 from coterie.data.federation import Federation, Parts, Samples
-from coterie.data.papers import intents, powerlaw
-from coterie.data.partitions import dirichlet, iid, natural, pathological, quantity, shards
+from coterie.data.paper_partitions import intents, powerlaw
+from coterie.data.partitions import dirichlet, iid, make_split_keys, natural, pathological, quantity, shards, shuffle_clients, split_client
 from coterie.data.scenarios import contrast, labelsubset, labelswap, noise, rotated
+from coterie.data.sources.digits import digits
 
 Make = Callable[..., Federation]
 WORLDS: list[Make] = [rotated, labelswap, labelsubset, noise, contrast, outliers, arrivals]
@@ -96,11 +95,11 @@ def test_same_data_seed_same_bytes_and_another_gives_another(make: Make) -> None
 def test_split_follows_the_papers_rule_and_keeps_the_test_part() -> None:
     # int(0.9 * 25) = 22 train, 3 test; validation int(0.2 * 25) = 5 comes out of the 22
     order = np.arange(25)
-    train, held, test = split_one(order, 0.1, 0.2)
+    train, held, test = split_client(order, 0.1, 0.2)
     assert (len(train), len(held), len(test)) == (17, 5, 3)
-    assert split_one(order, 0.1, 0.0)[2].tolist() == test.tolist() == [22, 23, 24]
-    assert [len(p) for p in split_one(np.arange(1), 0.5, 0.4)] == [1, 0, 0]
-    assert [len(p) for p in split_one(np.arange(10), 0.1, 0.0)] == [9, 0, 1]  # 0.9 * 10 is not rounded down to 8
+    assert split_client(order, 0.1, 0.0)[2].tolist() == test.tolist() == [22, 23, 24]
+    assert [len(p) for p in split_client(np.arange(1), 0.5, 0.4)] == [1, 0, 0]
+    assert [len(p) for p in split_client(np.arange(10), 0.1, 0.0)] == [9, 0, 1]  # 0.9 * 10 is not rounded down to 8
 
 
 def test_iid_sizes_differ_by_one_at_most() -> None:
@@ -207,8 +206,8 @@ def test_natural_thins_out_the_large_clients_by_key() -> None:
 def test_all_clients_are_shuffled_as_each_would_be_alone() -> None:
     held = Parts.of([np.arange(5), np.arange(0), np.arange(100, 107)])
     keys = [make_key(3, "split", "how", name) for name in ("a", "b", "c")]
-    assert split_keys(3, "how", ("a", "b", "c")).tolist() == keys
-    made = shuffled(held, split_keys(3, "how", ("a", "b", "c")))
+    assert make_split_keys(3, "how", ("a", "b", "c")).tolist() == keys
+    made = shuffle_clients(held, make_split_keys(3, "how", ("a", "b", "c")))
     assert [own.tolist() for own in made] == [own[shuffle(k, len(own))].tolist() for own, k in zip(held, keys, strict=True)]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.data.redrawing import same_data, sharing, what_is_redrawn
+from coterie.data.content import get_redrawn, is_same_data, share_arrays
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,16 @@ from coterie.data.redrawing import same_data, sharing, what_is_redrawn
     ],
 )
 def test_what_is_redrawn(spec: str, redrawn: str) -> None:
-    assert what_is_redrawn(spec) == redrawn
+    assert get_redrawn(spec) == redrawn
 
 
 def test_two_draws_are_the_same_data_or_share_their_samples() -> None:
     one, two = ct.load("heart", 0), ct.load("heart", 1)
-    assert not same_data(one, two)
-    assert same_data(one, ct.load("heart", 0))
-    assert sharing(one, two) is two  # its scales are those of its own training part
+    assert not is_same_data(one, two)
+    assert is_same_data(one, ct.load("heart", 0))
+    assert share_arrays(one, two) is two  # its scales are those of its own training part
     one, two = ct.load("digits/iid(clients=3)", 0), ct.load("digits/iid(clients=3)", 1)
-    assert sharing(one, two).x is one.x
-    assert np.array_equal(sharing(one, two).test.indices, two.test.indices)
+    assert share_arrays(one, two).x is one.x
+    assert np.array_equal(share_arrays(one, two).test.indices, two.test.indices)
     other = ct.load("synthetic(0,0,clients=5)")
-    assert sharing(one, other) is other
+    assert share_arrays(one, other) is other

@@ -9,11 +9,11 @@ import pytest
 from coterie._util.errors import UserError
 from coterie.core.arrays import Ints
 from coterie.data.catalogue import load
-from coterie.data.changes import arrivals, outliers
-from coterie.data.digits import digits
+from coterie.data.client_scenarios import arrivals, outliers
 from coterie.data.federation import Federation, Samples
 from coterie.data.partitions import dirichlet, iid
-from coterie.data.scenarios import coloured, contrast, labelsubset, labelswap, noise, rotated, turn
+from coterie.data.scenarios import coloured, contrast, labelsubset, labelswap, noise, rotate_images, rotated
+from coterie.data.sources.digits import digits
 
 
 def held(made: Federation, client: int) -> Ints:
@@ -27,15 +27,15 @@ def groups_of(made: Federation) -> Ints:
 
 def test_turn_is_counter_clockwise_and_exact_at_right_angles() -> None:
     image = np.array([[[1.0, 2.0], [3.0, 4.0]]])
-    assert turn(image, 90).tolist() == [[[2, 4], [1, 3]]]
-    assert turn(image, 180).tolist() == [[[4, 3], [2, 1]]]
-    assert turn(image, 360 * 3, 4).tolist() == turn(image, -90).tolist() == [[[3, 1], [4, 2]]]
+    assert rotate_images(image, 90).tolist() == [[[2, 4], [1, 3]]]
+    assert rotate_images(image, 180).tolist() == [[[4, 3], [2, 1]]]
+    assert rotate_images(image, 360 * 3, 4).tolist() == rotate_images(image, -90).tolist() == [[[3, 1], [4, 2]]]
 
 
 def test_odd_angles_turn_the_same_way_and_keep_the_range() -> None:
     image = np.zeros((1, 9, 9), np.float32)
     image[0, 4, 8] = 1  # east of the centre; after 45 degrees counter-clockwise it is in the north-east quarter
-    made = turn(image, 45)
+    made = rotate_images(image, 45)
     assert made.dtype == np.float32
     assert made.shape == image.shape
     assert made[0, :4, 5:].sum() == pytest.approx(made.sum())
@@ -267,7 +267,7 @@ def test_mixed_joins_the_clients_of_two_sets() -> None:
 
 
 def test_fedex_noise_is_two_shards_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from coterie.data.papers import fedex_noise
+    from coterie.data.paper_partitions import fedex_noise
 
     def some(n: int, value: float) -> Samples:
         x, y = np.full((n, 4, 4), value, np.float32), np.arange(n) % 10

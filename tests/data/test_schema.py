@@ -11,8 +11,8 @@ import pytest
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.preparing.prepared import preparation_of
-from coterie.data.schema import SCHEMA, Schema, SchemaColumn, conform
+from coterie.data.prepare import get_preparation
+from coterie.data.schema import SCHEMA, Schema, SchemaColumn, conform_federation
 from coterie.deploy.site.process import load_site_data
 from data.trial_files import CLASSES, COLUMNS, LABEL, PHONES, write_site
 
@@ -40,9 +40,9 @@ def test_every_federation_has_a_schema() -> None:
     assert (heart.scale, heart.statistics) == ("standard", "client")
     digits = load("digits/iid(clients=4)")
     assert Schema.of(digits) == Schema(classes=digits.classes, shape=(8, 8))
-    assert conform(digits, Schema.of(digits)).x is digits.x
+    assert conform_federation(digits, Schema.of(digits)).x is digits.x
     with pytest.raises(UserError, match=r"has samples of shape 8x8, the federation 13 with the columns age, sex"):
-        conform(digits, Schema.of(load("heart")))
+        conform_federation(digits, Schema.of(load("heart")))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_what_is_no_schema_is_a_value_error(text: str) -> None:
 def test_another_order_is_reordered_by_name(tmp_path: Path, more: str) -> None:
     one, other = site(tmp_path / "a.csv", more=more), site(tmp_path / "b" / "a.csv", "order", more=more)
     assert not np.array_equal(one.x, other.x)
-    made = conform(other, Schema.of(one))
+    made = conform_federation(other, Schema.of(one))
     assert np.array_equal(made.x, one.x)
     assert made.provenance["features"] == one.provenance["features"]
     assert Schema.of(made) == Schema.of(one)
     assert Schema.from_json(json.dumps(made.provenance[SCHEMA])) == Schema.of(one)
-    assert conform(made, Schema.of(one)).x is made.x  # nothing is left to do
-    fitted, again = preparation_of(one), preparation_of(made)
+    assert conform_federation(made, Schema.of(one)).x is made.x  # nothing is left to do
+    fitted, again = get_preparation(one), get_preparation(made)
     assert (fitted is None) == (again is None)
     if fitted is not None and again is not None:  # new rows are prepared as those of the site were
         frame = pd.read_csv(tmp_path / "a.csv")
@@ -80,7 +80,7 @@ def test_what_a_site_lacks_is_no_obstacle(tmp_path: Path) -> None:
     frame[frame["phone"] != "HTC"].to_csv(path, index=False)
     own = load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a")
     assert own.classes == ("sit", "stand")
-    made = conform(own, Schema.of(whole))
+    made = conform_federation(own, Schema.of(whole))
     assert made.classes == CLASSES
     assert made.input_shape == whole.input_shape
     assert not made.x[:, 4].any()  # no HTC here
@@ -92,7 +92,7 @@ def test_class_numbers_are_the_schema_s(tmp_path: Path) -> None:
     own = site(tmp_path / "a.csv")
     turned = Schema.of(own)
     turned = Schema.read({**turned.told(), "classes": ["walk", "run", "sit", "stand"]})
-    made = conform(own, turned)
+    made = conform_federation(own, turned)
     assert made.classes == ("walk", "run", "sit", "stand")
     assert [made.classes[c] for c in made.y] == [own.classes[c] for c in own.y]
 
@@ -102,7 +102,7 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
     frame = pd.read_csv(path)
     frame["phone"] = np.nan
     frame.to_csv(path, index=False)
-    made = conform(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.of(site(tmp_path / "a.csv")))
+    made = conform_federation(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="a"), Schema.of(site(tmp_path / "a.csv")))
     assert made.input_shape == (7,)
     assert not made.x[:, 4:].any()
 
@@ -124,7 +124,7 @@ def test_a_column_without_values_has_any_kind(tmp_path: Path) -> None:
 def test_anything_else_is_refused_by_name(tmp_path: Path, faults: tuple[str, ...], more: str, sentence: str) -> None:
     schema = Schema.of(site(tmp_path / "a.csv"))
     with pytest.raises(UserError) as error:
-        conform(site(tmp_path / "b.csv", *faults, more=more), schema)
+        conform_federation(site(tmp_path / "b.csv", *faults, more=more), schema)
     assert sentence in str(error.value)
 
 
@@ -139,7 +139,7 @@ def test_an_unknown_class_and_column_are_named(tmp_path: Path) -> None:
     ):
         changed.to_csv(path, index=False)
         with pytest.raises(UserError, match=sentence.replace("?", r"\?")):
-            conform(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="b"), schema)
+            conform_federation(load_site_data(f"csv('{path}',label={LABEL},{READY})", site="b"), schema)
 
 
 def test_columns_and_classes_are_stated_by_hand(tmp_path: Path) -> None:
@@ -181,6 +181,6 @@ def test_texts_agree_on_how_words_are_counted(tmp_path: Path) -> None:
     path.write_text("who,says,mood\n" + "".join(f"{'ab'[i % 2]},word {i},{i % 3 % 2}\n" for i in range(12)))
     one, other = (load(f"csv('{path}',label=mood,client=who,text=says,width={width})") for width in (32, 64))
     assert Schema.of(one).columns == (SchemaColumn("says", "text"),)
-    assert conform(one, Schema.of(one)).x is one.x
+    assert conform_federation(one, Schema.of(one)).x is one.x
     with pytest.raises(UserError, match="makes features of texts in another way"):
-        conform(other, Schema.of(one))
+        conform_federation(other, Schema.of(one))

@@ -15,7 +15,7 @@ from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.dataset import DataSet
 from coterie.data.federation import TEST, TRAIN
-from coterie.data.sets import crisis, fedsim, images, texts
+from coterie.data.sources import crisis, fedsim, images, texts
 from data.small_files import image_bytes, leaf_content, write_json, write_tar
 
 
@@ -308,9 +308,9 @@ def test_pillow_reads_what_the_hub_gives(root: Path) -> None:
     """A PNG with an alpha channel is an image like others."""
     from PIL import Image
 
-    from coterie.data.images import decode
+    from coterie.data.readers.images import decode_image
 
     file = io.BytesIO()
     Image.new("RGBA", (5, 5), (1, 2, 3, 4)).save(file, "PNG")
-    assert decode(file.getvalue(), "x").shape == (3, 5, 5)
-    assert decode(file.getvalue(), "x", side=7, grey=True).shape == (7, 7)
+    assert decode_image(file.getvalue(), "x").shape == (3, 5, 5)
+    assert decode_image(file.getvalue(), "x", side=7, grey=True).shape == (7, 7)

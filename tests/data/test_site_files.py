@@ -10,7 +10,7 @@ import coterie as ct
 from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
 from coterie.data.catalogue import load
-from coterie.data.table_files import FileRows, Row, rows_of
+from coterie.data.readers.table_files import FileRows, Row, get_file_rows
 from coterie.deploy.site.policy import DEFAULT_POLICY
 from coterie.deploy.site.process import Site, SiteSettings, load_site_data, select_clients
 from data.trial_files import CLASSES, LABEL, PHONES, write_site, write_sites
@@ -167,13 +167,13 @@ def test_lines_are_those_of_an_editor(tmp_path: Path) -> None:
     said = refused(f"csv('{path}',client='*',{HOW})")
     assert f"line {wanted} of data.csv" in said
     made = load(f"csv('{path}',client='*',{HOW},missing='?',impute=mean)")
-    rows = rows_of(made.provenance)
+    rows = get_file_rows(made.provenance)
     assert rows is not None
     gaps = np.flatnonzero(np.isnan(np.asarray(made.raw)[:, 3]))
     assert rows.locate(int(gaps[0])) == Row("data.csv", wanted)
     assert rows.locate(int(gaps[2])) == Row("data.csv", second)
     path.write_text('a,says,label\n1,"two\nlines",x\n2,one,y\n')
-    again = rows_of(load(f"csv('{path}',client='*',drop=says)").provenance)
+    again = get_file_rows(load(f"csv('{path}',client='*',drop=says)").provenance)
     assert again is not None
     assert [again.locate(sample).row for sample in range(2)] == [2, 4]
 
@@ -182,7 +182,7 @@ def test_lines_stay_with_their_rows_where_clients_are_picked(tmp_path: Path) -> 
     write_sites(tmp_path, sites=3)
     made = load(f"csv('{tmp_path}',{HOW})")
     held = select_clients(made, ["site_03"])
-    rows = rows_of(held.provenance)
+    rows = get_file_rows(held.provenance)
     assert rows is not None
     assert (rows.locate(0), rows.locate(59)) == (Row("site_03.csv", 2), Row("site_03.csv", 61))
     some = FileRows(((0, "a", 2), (3, "b", 2))).select(np.array([1, 2, 3, 5]))

@@ -34,7 +34,7 @@ def test_samples_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_pixels_are_scaled_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BLOCK", 3)
+    monkeypatch.setattr(store, "BLOCK_ROWS", 3)
     x = np.arange(256, dtype=np.uint8).reshape(64, 2, 2)
     made = Samples("pixels", x, np.arange(64) % 2, ("a", "b"), provenance={"divided_by": 255})
     store.save_samples(made, tmp_path / "set")
@@ -55,9 +55,9 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_second_of_two_writers_gives_way(tmp_path: Path) -> None:
-    with store.whole_folder(tmp_path / "set") as slow:
+    with store.write_folder_atomically(tmp_path / "set") as slow:
         (slow / "mark").write_text("slow")
-        with store.whole_folder(tmp_path / "set") as fast:
+        with store.write_folder_atomically(tmp_path / "set") as fast:
             (fast / "mark").write_text("fast")
     assert (tmp_path / "set" / "mark").read_text() == "fast"
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk(tmp_path: Path) -> None:
     def fill() -> None:
-        with store.whole_folder(tmp_path / "set") as work:
+        with store.write_folder_atomically(tmp_path / "set") as work:
             (work / "x").symlink_to("/dev/full")
             (work / "x").write_bytes(b"0" * 100)
 

@@ -7,30 +7,29 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.figure import chart, draw_partition
-from coterie.data.summary import Summary
+from coterie.data.summary import PartitionSummary, draw_partition, make_chart
 
 altair = pytest.importorskip("altair")
 
 
 def test_counts_by_client_and_class() -> None:
     made = load("digits/pathological(2,clients=10,validation=0.2)")
-    summary = Summary.of(made)
+    summary = PartitionSummary.of(made)
     assert summary.table.sum() == 1797
     assert np.bincount(made.y).tolist() == summary.table.sum(0).tolist()
     frame = summary.clients()
     assert frame["classes"].tolist() == [2] * 10
     assert (frame["train"] + frame["validation"] + frame["test"]).tolist() == summary.table.sum(1).tolist()
     assert "group" not in frame
-    assert "group" in Summary.of(load("digits/rotated")).clients()
+    assert "group" in PartitionSummary.of(load("digits/rotated")).clients()
     assert list(summary.spread().index) == ["smallest", "quarter", "median", "three quarters", "largest"]
 
 
 def test_few_clients_are_dots_and_many_a_heat_map() -> None:
-    few = chart(altair, load("digits/rotated(clients=12)")).to_dict()
+    few = make_chart(altair, load("digits/rotated(clients=12)")).to_dict()
     assert few["mark"]["type"] == "circle"
     assert few["encoding"]["color"]["field"] == "group"
-    many = chart(altair, load("digits/dirichlet(0.1,clients=100)")).to_dict()
+    many = make_chart(altair, load("digits/dirichlet(0.1,clients=100)")).to_dict()
     assert many["mark"]["type"] == "rect"
     assert many["encoding"]["x"]["title"] == "100 clients, ordered by the class held most of"
     assert many["title"] == "digits/dirichlet(0.1,clients=100)"
@@ -39,7 +38,7 @@ def test_few_clients_are_dots_and_many_a_heat_map() -> None:
 
 
 def test_of_very_many_clients_some_are_shown_and_it_says_so() -> None:
-    made = chart(altair, load("digits/iid(clients=1500,test=0)")).to_dict()
+    made = make_chart(altair, load("digits/iid(clients=1500,test=0)")).to_dict()
     assert made["encoding"]["x"]["title"].startswith("1500 clients (1000 of them, evenly spaced)")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.data.federation import Federation
-from coterie.data.synthetic import synthetic
+from coterie.data.sources.synthetic import synthetic
 
 
 def sizes(made: Federation) -> list[int]:

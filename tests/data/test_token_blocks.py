@@ -15,8 +15,8 @@ pytest.importorskip("transformers")
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
 from coterie.data.federation import TEST, TRAIN
-from coterie.data.sets import continued, texts
-from coterie.data.token_blocks import blocks_of
+from coterie.data.sources import texts
+from coterie.data.tokens import cut_blocks
 from data.test_sets import shrink
 from tiny_lm import VOCABULARY, save_lm_tokenizer
 
@@ -33,15 +33,15 @@ def words(tokens: Any) -> str:
 
 def test_blocks_by_hand() -> None:
     """Nine tokens are eight to predict: two blocks of three, and two are left out."""
-    assert blocks_of([[1, 2, 3, 4], [5, 6, 7, 8, 9]], 3).tolist() == [[1, 2, 3, 4], [4, 5, 6, 7]]
-    assert blocks_of([], 3).shape == (0, 4)
-    assert blocks_of([[1, 2, 3]], 3).shape == (0, 4)
+    assert cut_blocks([[1, 2, 3, 4], [5, 6, 7, 8, 9]], 3).tolist() == [[1, 2, 3, 4], [4, 5, 6, 7]]
+    assert cut_blocks([], 3).shape == (0, 4)
+    assert cut_blocks([[1, 2, 3]], 3).shape == (0, 4)
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=9), max_size=6), st.integers(1, 7))
 def test_every_token_but_the_first_is_predicted_once(streams: list[list[int]], length: int) -> None:
     stream = [token for tokens in streams for token in tokens]
-    found = blocks_of(streams, length)
+    found = cut_blocks(streams, length)
     assert found[:, 1:].ravel().tolist() == stream[1 : 1 + len(found) * length]
     assert len(stream) - 1 - len(found) * length < length
 
@@ -62,9 +62,9 @@ def test_roles_are_cut_by_lines(root: Path, tokenizer: str) -> None:
     assert again.x.tobytes() == made.x.tobytes()
     assert again.task == made.task
     with pytest.raises(UserError, match="test=1 should be a share between 0 and 1"):
-        continued.shakespeare_tokens(tokenizer, test=1.0, _data_dir=root)
+        texts.shakespeare_tokens(tokenizer, test=1.0, _data_dir=root)
     with pytest.raises(UserError, match="Nobody says enough for a block of 64 tokens"):
-        continued.shakespeare_tokens(tokenizer, _data_dir=root)
+        texts.shakespeare_tokens(tokenizer, _data_dir=root)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def bank(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "train.csv").write_text("text,category\n" + "".join(rows * 6))
     (folder / "test.csv").write_text("text,category\n" + "".join(rows * 4))
     shrink(monkeypatch, texts, "BANKING77", {"train": 24, "test": 16})
-    monkeypatch.setattr(continued, "BANKING77", texts.BANKING77)
+    monkeypatch.setattr(texts, "BANKING77", texts.BANKING77)
     return root
 
 
@@ -120,7 +120,7 @@ def test_texts_of_ones_own(tmp_path: Path, tokenizer: str) -> None:
     assert made.ids == ("a", "b")
     assert [words(block) for block in made.x] == ["my card is lost", "please help me <end>", "where is my money", "the late fee <end>"]
     assert (made.train[0].tolist(), made.test[1].tolist()) == ([0], [3])
-    cut = continued.texts(str(file), tokenizer, "who", "says", length=3, test=0.5)
+    cut = texts.texts(str(file), tokenizer, "who", "says", length=3, test=0.5)
     assert cut.given is not None
     assert cut.given.tolist() == [TRAIN, TEST, TRAIN, TEST]
     with pytest.raises(UserError, match="row 0 has nothing in the column 'client'"):

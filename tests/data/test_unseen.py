@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.content import contents
-from coterie.data.taking_part import unseen_clients
-from coterie.data.unseen import leaving_out, with_unseen
+from coterie.data.client_scenarios import add_unseen, move_unseen_last
+from coterie.data.content import hash_contents
+from coterie.data.federation import draw_unseen_clients
 
 
 def test_a_share_of_clients_stands_last_and_everybody_keeps_what_it_holds() -> None:
@@ -36,11 +36,11 @@ def test_who_takes_no_part_depends_on_names_and_the_data_seed_alone(n: int, shar
     count = max(round(share * n), 1)
     if count == n:
         with pytest.raises(UserError, match="none of"):
-            unseen_clients(ids, share, seed)
+            draw_unseen_clients(ids, share, seed)
         return
-    apart = unseen_clients(ids, share, seed)
+    apart = draw_unseen_clients(ids, share, seed)
     assert len(apart) == count
-    turned = unseen_clients(ids[::-1], share, seed)
+    turned = draw_unseen_clients(ids[::-1], share, seed)
     assert {ids[i] for i in apart} == {ids[::-1][i] for i in turned}
 
 
@@ -81,19 +81,19 @@ def test_a_spec_of_a_table_fits_on_those_who_take_part(tmp_path: Path) -> None:
 def test_features_that_were_prepared_with_everybody_are_refused() -> None:
     made = ct.Federation.from_frame(_frame(), client="site", label="ill", scale="standard")
     with pytest.raises(UserError, match="where it is made"):
-        leaving_out(made, 0.2)
+        add_unseen(made, 0.2)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
 def test_what_is_no_share_is_refused(share: float) -> None:
     with pytest.raises(UserError, match="share of the clients"):
-        leaving_out("digits/rotated", share)
+        add_unseen("digits/rotated", share)
 
 
 def test_it_is_said_once() -> None:
     made = ct.Federation.from_frame(_frame(), client="site", label="ill", unseen=0.2)
     with pytest.raises(UserError, match="say it once"):
-        with_unseen(made, 0.2)
+        move_unseen_last(made, 0.2)
 
 
 def test_a_drift_goes_with_it_in_either_order() -> None:
@@ -101,10 +101,10 @@ def test_a_drift_goes_with_it_in_either_order() -> None:
         load(f"digits/rotated(clients=10,groups=2)/{steps}") for steps in ("unseen(0.2)/drift(at=2)", "drift(at=2)/unseen(0.2)")
     )
     assert before.ids == after.ids
-    assert contents(before) == contents(after)
+    assert hash_contents(before) == hash_contents(after)
     assert before.at(2).ids == before.ids
 
 
 def test_the_hash_of_the_data_tells_who_takes_part() -> None:
     made = load("digits/iid(clients=10)/unseen(0.2)")
-    assert contents(made) != contents(made.with_(unseen=0))
+    assert hash_contents(made) != hash_contents(made.with_(unseen=0))

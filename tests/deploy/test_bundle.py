@@ -19,8 +19,8 @@ from coterie.core.arrays import Doubles
 from coterie.core.serving import COMBINED, Mixture
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
-from coterie.data.newcomers import with_newcomers
-from coterie.data.preparing.wishes import Wishes
+from coterie.data.joining import add_newcomers
+from coterie.data.prepare import PrepOptions
 from coterie.deploy.bundle.bundle import Bundle, Origin
 from coterie.deploy.bundle.export import load_served_models
 from coterie.deploy.bundle.files import read_bundle, write_bundle
@@ -268,7 +268,7 @@ def told(**changes: Any) -> Callable[[Path], None]:
 
 def prepared_as(name: str, mean: Sequence[float] = (0.0,)) -> dict[str, Any]:
     scalings = {"": {"mean": list(mean), "deviation": [1.0]}}
-    return {"columns": [{"name": name, "words": None}], "wishes": Wishes(scale="standard").told(), "scalings": scalings}
+    return {"columns": [{"name": name, "words": None}], "wishes": PrepOptions(scale="standard").told(), "scalings": scalings}
 
 
 def worded_as(**changes: Any) -> dict[str, Any]:
@@ -455,7 +455,7 @@ def test_newcomers_by_command(tmp_path: Path) -> None:
 
 def test_classes_of_newcomers_are_taken_by_name() -> None:
     new = newcomers(classes=tuple("9876543210"))
-    both = with_newcomers(load("digits/rotated(clients=6,groups=2)"), new)
+    both = add_newcomers(load("digits/rotated(clients=6,groups=2)"), new)
     for place in range(2):
         named = [both.classes[y] for y in both.y[both.train[6 + place]]]
         assert named == [new.classes[y] for y in new.y[new.train[place]]]

@@ -20,7 +20,7 @@ from coterie.deploy.bundle.bundle import Bundle, Origin
 from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.deploy.messages import COMBINERS
 from coterie.methods.combiners import AccuracyGate, ByRow, Mean, OwnExpert
-from coterie.models.catalogue import MOST_TENSORS, build_model
+from coterie.models.catalogue import MAX_TENSORS, build_model
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -81,7 +81,7 @@ def test_a_model_of_very_many_layers_is_not_made(tmp_path: Path) -> None:
             build_model("lstm(vocabulary=10,layers=100000)", (5,), 2)
     finally:
         hook.remove()
-    assert made <= 2 * (MOST_TENSORS + 2)
+    assert made <= 2 * (MAX_TENSORS + 2)
     with pytest.raises(UserError, match="is wrong at model: String should have at most"):
         read_bundle(crafted(tmp_path / "longer", lambda head: head.update(model=f"mlp({','.join(['1'] * 50_000)})")))
     assert sum(value.numel() for value in build_model("mlp(4,4)", (3,), 2).parameters()) == 46

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
+from coterie.data.labels import encode_classes
 from coterie.deploy.bundle.bundle import Bundle, Origin
-from coterie.deploy.bundle.rows import encode_classes, read_rows
+from coterie.deploy.bundle.rows import read_rows
 
 UNNAMED = Bundle(Origin("m", "d", 0, 0, 1), "mclr", (2, 2), ("no", "yes"), np.zeros((1, 10), np.float32), ("global",), {"a": 0})
 NAMED = replace(UNNAMED, input_shape=(3,), features=("age", "cp=2", "cp=3"))

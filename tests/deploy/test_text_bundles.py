@@ -17,9 +17,8 @@ import coterie as ct
 from cli.test_commands import coterie
 from coterie._util.errors import UserError
 from coterie.core.serving import COMBINED, Mixture
-from coterie.data.blocked import BlockedTexts, blocked_of
 from coterie.data.catalogue import load
-from coterie.data.tokenizer import tokenizer_at, tokenizer_hash
+from coterie.data.tokens import TextBlocker, get_text_blocker, hash_tokenizer, load_tokenizer
 from coterie.deploy.bundle.bundle import reset_adapters, score_texts
 from coterie.deploy.bundle.export import check_onnx, load_served_models
 from coterie.deploy.bundle.files import read_bundle, write_bundle
@@ -89,7 +88,7 @@ def test_a_text_is_predicted_token_by_token_from_its_first_to_its_end(bundle: An
     module = bundle.load(0)
     assert found.tokens.tolist() == [4, 12, 2]  # the words and the end after them
     for text, mean in zip(texts, found.log_likelihood, strict=True):
-        tokens = [END, *tokenizer_at(str(root / "lm"))(text)["input_ids"], END]
+        tokens = [END, *load_tokenizer(str(root / "lm"))(text)["input_ids"], END]
         assert mean == pytest.approx(np.mean(likelihoods(module, tokens)), rel=1e-5)
     assert found.whole == pytest.approx((found.tokens * found.log_likelihood).sum() / 18)
     assert bundle.predict(pd.DataFrame({"note": texts, "other": 1})).tolist() == found.log_likelihood.tolist()
@@ -99,7 +98,7 @@ def test_a_text_is_predicted_token_by_token_from_its_first_to_its_end(bundle: An
 def test_blocks_by_hand(tmp_path: Path) -> None:
     """Two tokens a block. Three words and an end are two blocks, the second full; two words and an end leave one to be filled."""
     save_lm(tmp_path)
-    how = BlockedTexts(str(tmp_path), 2, "note", tokenizer_hash(str(tmp_path)))
+    how = TextBlocker(str(tmp_path), 2, "note", hash_tokenizer(str(tmp_path)))
     three, two = " ".join(WORDS[:3]), " ".join(WORDS[:2])
     found = how.each([three, two])
     assert found.tokens.tolist() == [[END, 2, 3], [3, 4, END], [END, 2, 3], [3, END, END]]
@@ -245,7 +244,7 @@ def test_a_table_in_memory_is_placed_like_its_file(root: Path) -> None:
     assert (found.placed_by, found.judged) == (len(new.train[0]), len(new.test[0]))
     filed = place_newcomer(new, lambda several: load_served_models(root / "run", "fedgroup", federation=known, newcomers=several))
     assert (filed.model, filed.score, filed.same) == (found.model, found.score, found.same)
-    how = blocked_of(known.provenance)
+    how = get_text_blocker(known.provenance)
     assert how is not None
     assert (how.column, how.length) == ("note", LENGTH)
 

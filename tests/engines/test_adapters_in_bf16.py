@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 from coterie.core.asks import Evaluate, Train
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.data.tokenizer import tokenised
+from coterie.data.tokens import tokenise_texts
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.device import Precision, as_tensor
 from coterie.engines.engine import StampedAsk
@@ -32,7 +32,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder = save_lm(tmp_path_factory.mktemp("lm"))
         return World.of(spoken_federation(blocks(folder), SIZES), f"lm({folder},rank=2,spread=0.05)")
     folder = save_encoder(tmp_path_factory.mktemp("encoder"))
-    tokens = tokenised(sentences(40), str(folder), LENGTH)
+    tokens = tokenise_texts(sentences(40), str(folder), LENGTH)
     how = "train=all" if request.param != "text" else "train=lora,rank=2"
     return World.of(texts_federation(tokens, SIZES), f"text({folder},{how})")
 

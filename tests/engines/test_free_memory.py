@@ -5,7 +5,7 @@ from torch import nn
 
 from coterie.engines.device import GIB, compute_stacked_limit
 from coterie.engines.workspace import CHUNK, LARGE_CHUNK, get_chunk_size
-from coterie.models.causal import MOST_LOGITS, most_logits
+from coterie.models.lm import MAX_LOGITS, get_max_logits
 
 
 def test_adapters_may_fill_a_quarter_of_a_gpu() -> None:
@@ -23,5 +23,5 @@ def test_texts_at_a_time_by_their_length(tokens: int, chunk: int) -> None:
 
 def test_logits_of_a_pass() -> None:
     """On a CPU 67 million; on 140 GiB 940 million, which is 597 blocks of 32 tokens of a vocabulary of 49,152."""
-    assert most_logits(0) == most_logits(8 * GIB) == MOST_LOGITS
-    assert most_logits(140 * GIB) // (49_152 * 32) == 597
+    assert get_max_logits(0) == get_max_logits(8 * GIB) == MAX_LOGITS
+    assert get_max_logits(140 * GIB) // (49_152 * 32) == 597

@@ -9,16 +9,14 @@ import coterie as ct
 
 DATA = "digits/rotated(clients=24,groups=2)"
 SWITCHES = (
-    "grouping.principal",
-    "grouping.clusterers",
     "grouping.similarity",
-    "grouping.pulls",
-    "grouping.nearest",
-    "grouping.trimmed",
+    "grouping.clustering",
+    "grouping.bipartition",
+    "grouping.neighbours",
+    "grouping.kmeans",
     "methods.flhc",
     "methods.guard",
-    "methods.held_out",
-    "methods.experts",
+    "methods.fedex",
     "methods.robust",
     "methods.robust_rules",
     "methods.simprox",

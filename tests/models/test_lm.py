@@ -15,7 +15,7 @@ from coterie.core.local import Local
 from coterie.core.model import get_sent_tensors
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.core.tasks import compute_credits
-from coterie.data.tokenizer import tokenizer_at
+from coterie.data.tokens import load_tokenizer
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
@@ -23,8 +23,8 @@ from coterie.engines.stacked.inference import StackedEachEvaluator
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World, check_fit
 from coterie.models import build_model
-from coterie.models.causal import NextTokens, log_likelihoods
-from coterie.models.stacking import stacks_by_itself
+from coterie.models.layers import is_stackable
+from coterie.models.lm import NextTokens, compute_log_likelihoods
 from tiny_lm import LENGTH, VOCABULARY, blocks, lm_of, save_gguf, save_lm, save_lm_tokenizer, spoken_federation
 
 SIZES = (9, 4, 1, 6)
@@ -58,7 +58,7 @@ def start_of(world: World, seed: int = 0) -> Any:
 def test_likelihoods_by_hand() -> None:
     """Two places, three tokens: softmax of (0, ln 2, 0) is (1/4, 1/2, 1/4), and of equal logits a third each."""
     logits = torch.tensor([[[0.0, float(np.log(2)), 0.0], [1.0, 1.0, 1.0]]])
-    assert torch.allclose(log_likelihoods(logits, torch.tensor([[1, 2]])).exp(), torch.tensor([[1 / 2, 1 / 3]], dtype=logits.dtype))
+    assert torch.allclose(compute_log_likelihoods(logits, torch.tensor([[1, 2]])).exp(), torch.tensor([[1 / 2, 1 / 3]], dtype=logits.dtype))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -82,7 +82,7 @@ def test_a_few_blocks_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     tokens, sizes = torch.from_numpy(blocks(folder, 7)), []
     module = build_model(f"lm({folder})", (LENGTH + 1,), 1).eval()
     whole = module(tokens).detach()
-    monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", 2 * (LENGTH + 1) * len(VOCABULARY))
+    monkeypatch.setattr("coterie.models.lm.MAX_LOGITS", 2 * (LENGTH + 1) * len(VOCABULARY))
     module.inner.register_forward_hook(lambda inner, inputs, outputs: sizes.append(len(outputs.logits)))  # type: ignore[union-attr]
     with torch.no_grad():
         found = module(tokens)
@@ -104,7 +104,7 @@ def test_everybodys_own_model_is_judged_on_its_own_blocks(
         fast.prepare(Local(epochs=1, batch_size=4, lr=0.1))
         expected, others = (asked(loop, Evaluate(Serving(CLIENTS, models, rows), part="train")) for rows in (CLIENTS, np.roll(CLIENTS, 1)))
         monkeypatch.setattr(StackedEachEvaluator, "many", 2)
-        monkeypatch.setattr("coterie.models.causal.MOST_LOGITS", together * (LENGTH + 1) * len(VOCABULARY))
+        monkeypatch.setattr("coterie.models.lm.MAX_LOGITS", together * (LENGTH + 1) * len(VOCABULARY))
         monkeypatch.setattr(Workspace, "predict", lambda *_: pytest.fail("a client's model was judged by itself"))
         read, most = NextTokens._read, list[int]()
 
@@ -146,7 +146,7 @@ def test_only_adapters_are_sent_and_the_body_is_shared(folder: Path) -> None:
     assert len(names) == 8
     assert all(name.endswith((".down", ".up")) for name in names)
     one, two = world.model.module(), world.model.module()
-    assert stacks_by_itself(one)
+    assert is_stackable(one)
     weights = [next(w for name, w in module.named_parameters() if "embed_tokens" in name) for module in (one, two)]
     assert weights[0].data_ptr() == weights[1].data_ptr()
     one.double()
@@ -202,7 +202,7 @@ def test_the_package_reads_what_a_gguf_file_holds(tmp_path: Path) -> None:
     plain.save_pretrained(tmp_path / "plain")
     tokens = torch.randint(0, len(VOCABULARY), (5, LENGTH + 1))
     for where in (tmp_path, tmp_path / "tiny.gguf"):
-        assert tokenizer_at(str(where)).eos_token_id == 0
+        assert load_tokenizer(str(where)).eos_token_id == 0
         found, expected = (build_model(f"lm({name})", (LENGTH + 1,), 1).eval()(tokens) for name in (where, tmp_path / "plain"))
         assert torch.allclose(found, expected, atol=1e-5)
     (tmp_path / "second.gguf").write_bytes(b"")
@@ -215,7 +215,7 @@ def test_the_package_reads_what_a_gguf_file_holds(tmp_path: Path) -> None:
 def test_without_the_package_for_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some.gguf").write_bytes(b"")
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
-    for use in (lambda: build_model(f"lm({tmp_path})", (7,), 1), lambda: tokenizer_at(str(tmp_path))):
+    for use in (lambda: build_model(f"lm({tmp_path})", (7,), 1), lambda: load_tokenizer(str(tmp_path))):
         with pytest.raises(UserError, match=r"needs the package gguf, which is not installed: pip install 'coterie\[text\]'"):
             use()
 
@@ -224,7 +224,7 @@ def test_weights_in_gguf_need_another_package_than_tokenizers(tmp_path: Path, mo
     pytest.importorskip("gguf")
     save_gguf(tmp_path, lm_of("llama"))
     monkeypatch.setitem(__import__("sys").modules, "accelerate", None)
-    assert tokenizer_at(str(tmp_path)).eos_token_id == 0
+    assert load_tokenizer(str(tmp_path)).eos_token_id == 0
     with pytest.raises(UserError, match=r"needs the package accelerate, which is not installed: pip install 'coterie\[text\]'"):
         build_model(f"lm({tmp_path})", (LENGTH + 1,), 1)
 

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
 from coterie._util.errors import UserError
-from coterie.models import build_model, describe_model, models
+from coterie.models import build_model, list_models, models
 
 EVERY = [
     ("mclr", (6,)),
@@ -86,7 +86,7 @@ def test_a_sample_does_not_see_its_neighbours(spec: str, shape: tuple[int, ...])
 
 
 def test_listing() -> None:
-    rows = {row.name: row for row in describe_model()}
+    rows = {row.name: row for row in list_models()}
     assert set(rows) >= {"cnn", "lstm", "mclr", "mlp", "rnn", "resnet18"}
     assert list(rows) == sorted(rows)
     assert rows["mclr"].settings == ""

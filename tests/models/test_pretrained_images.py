@@ -21,8 +21,8 @@ from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.models import build_model
-from coterie.models.efficientnet_weights import IN_BLOCK, OUTSIDE, TENSORS
-from coterie.models.images import PaddedAtTheEnd, padded_at_the_end
+from coterie.models.efficientnet import IN_BLOCK, OUTSIDE, TENSORS
+from coterie.models.image_layers import SamePaddedConv2d, use_same_padding
 from models.test_image_networks import images
 
 
@@ -52,8 +52,8 @@ def test_zeros_of_a_stride_lie_at_the_end() -> None:
     plain = nn.Conv2d(1, 1, 3, stride=2, padding=1, bias=False)
     nn.init.ones_(plain.weight)
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    padded_at_the_end(nn.Sequential(plain))
-    assert type(plain) is PaddedAtTheEnd
+    use_same_padding(nn.Sequential(plain))
+    assert type(plain) is SamePaddedConv2d
     # rows 0 to 2 and columns 0 to 2 sum up to 45, and so on; row 4 and column 4 are zeros
     assert plain(image)[0, 0].tolist() == [[45, 39], [66, 50]]
     odd = torch.rand(2, 1, 5, 5)  # of an odd side they lie around, as they do everywhere else
@@ -72,7 +72,7 @@ def test_every_tensor_finds_its_place(file: Path) -> None:
     assert {part.eps for part in module.modules() if isinstance(part, nn.BatchNorm2d)} == {1e-3}
     plain: Any = build_model("efficientnet_lite0", (3, 16, 16), 5)
     plain.load_state_dict(own)
-    padded_at_the_end(plain)
+    use_same_padding(plain)
     for part in plain.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.eps = 1e-3

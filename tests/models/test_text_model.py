@@ -16,15 +16,14 @@ from coterie.core.asks import Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.model import get_sent_tensors
 from coterie.core.states import Models
-from coterie.data.tokenizer import tokenised
+from coterie.data.tokens import tokenise_texts
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.simprox import SimProx
 from coterie.models import build_model
-from coterie.models.frozen import FrozenBody
-from coterie.models.stacking import LoraLinear, stacks_by_itself
+from coterie.models.layers import FrozenBody, LoraLinear, is_stackable
 from coterie.testing.play import PLAN, make_round_context, run_generator
 from tiny_encoder import LENGTH, save_encoder, sentences, texts_federation
 
@@ -37,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def world_of(folder: Path, settings: str) -> World:
-    tokens = tokenised(sentences(40), str(folder), LENGTH)
+    tokens = tokenise_texts(sentences(40), str(folder), LENGTH)
     return World.of(texts_federation(tokens, SIZES), f"text({folder},{settings})")
 
 
@@ -147,15 +146,15 @@ def test_adapters_agree_with_peft(folder: Path) -> None:
             part.up.normal_()
             pairs[path].lora_A["default"].weight.copy_(part.down)
             pairs[path].lora_B["default"].weight.copy_(part.up)
-    tokens = torch.from_numpy(tokenised(sentences(5), str(folder), LENGTH)).long()
+    tokens = torch.from_numpy(tokenise_texts(sentences(5), str(folder), LENGTH)).long()
     expected = theirs.eval()(input_ids=tokens, attention_mask=(tokens != 0).long()).last_hidden_state[:, 0]
     module.encoder.pool = "first"
     assert torch.allclose(module.encoder(tokens), expected, atol=1e-5)
-    assert stacks_by_itself(module)
+    assert is_stackable(module)
 
 
 def test_texts_are_tokenised_cut_and_padded(folder: Path) -> None:
-    rows = tokenised(["my card is lost", "zebra", "the " * 20], str(folder), 6)
+    rows = tokenise_texts(["my card is lost", "zebra", "the " * 20], str(folder), 6)
     known = {"my": 17, "card": 4, "is": 16, "lost": 5}
     assert rows[0].tolist() == [2, known["my"], known["card"], known["is"], known["lost"], 3]
     assert rows[1].tolist() == [2, 1, 3, 0, 0, 0]
@@ -169,7 +168,7 @@ def test_a_study_of_texts_in_a_table(folder: Path) -> None:
     frame = pd.DataFrame({"site": list("aabb") * 6, "says": said, "ill": [int("card" in text) for text in said]})
     texts = {"text": "says", "features": "tokens", "tokenizer": str(folder), "length": LENGTH}
     data = ct.Federation.from_frame(frame, client="site", label="ill", **texts)
-    assert data.x.tobytes() == tokenised(said, str(folder), LENGTH).tobytes()
+    assert data.x.tobytes() == tokenise_texts(said, str(folder), LENGTH).tobytes()
     result = ct.study("fedavg", data=data, model=f"text({folder})", rounds=2, lr=0.5)
     bundle = result.model("a")
     assert bundle.models.shape == (1, 2 * 16 + 2)
@@ -180,7 +179,7 @@ def test_a_study_of_texts_in_a_table(folder: Path) -> None:
 
 def test_padding_does_not_matter(folder: Path) -> None:
     module = build_model(f"text({folder})", (LENGTH,), 3).eval()
-    short, long = (torch.from_numpy(tokenised(["my card"], str(folder), length)) for length in (4, LENGTH))
+    short, long = (torch.from_numpy(tokenise_texts(["my card"], str(folder), length)) for length in (4, LENGTH))
     assert torch.allclose(module(short), module(long), atol=1e-6)
 
 
@@ -207,7 +206,7 @@ def test_broken_folders(tmp_path: Path) -> None:
         build_model(f"text({tmp_path})", (8,), 3)
     save_encoder(tmp_path, tokenizer=False)
     with pytest.raises(UserError, match=r"holds no tokenizer \(tokenizer.json"):
-        tokenised(["my card"], str(tmp_path), 8)
+        tokenise_texts(["my card"], str(tmp_path), 8)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no weights"):
         build_model(f"text({tmp_path})", (8,), 3)

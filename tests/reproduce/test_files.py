@@ -6,9 +6,9 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.core.specs import parse_path
-from coterie.data.catalogue import describe_data
+from coterie.data.catalogue import list_data
 from coterie.methods.catalogue import build
-from coterie.models.catalogue import describe_model as describe_models
+from coterie.models.catalogue import list_models as describe_models
 from coterie.reproduce import find_study, list_studies, read_reproduction
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -18,7 +18,7 @@ MEASURED = {"pni": {"pni"}, "ternary": {"distances"}, "features": {"pairs", "ali
 @pytest.mark.parametrize("name", sorted(list_studies(STUDIES)))
 def test_a_study_names_what_exists(name: str) -> None:
     study = read_reproduction(find_study(name, STUDIES))
-    words, models = {entry.name for entry in describe_data()}, {row[0] for row in describe_models()}
+    words, models = {entry.name for entry in list_data()}, {row[0] for row in describe_models()}
     rows = {}
     for part in study.parts:
         settings = study.get_settings(part).settings

@@ -14,7 +14,7 @@ from coterie.core.plan import Plan
 from coterie.core.roster import Roster
 from coterie.core.simulation import Attack, parse_attack
 from coterie.core.sketches import Sketch, project
-from coterie.data.poisoning import poisoned, triggered
+from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.evidence.reader import read_notes
 from coterie.run.conditions import MaliciousClients
 from coterie.testing import worlds
@@ -125,7 +125,7 @@ def test_labels_are_falsified_for_hostile_clients_training_parts_only() -> None:
     before = worlds.make_federation()
     hostile = np.array([0, 4])
     for text in ("labelflip", "labelflip(collude=true)"):
-        after = poisoned(before, attack(text), hostile, 0)
+        after = poison_federation(before, attack(text), hostile, 0)
         assert after.train.sizes.tolist() == before.train.sizes.tolist()
         for client in range(len(before)):
             own, same = after.y[after.train[client]], before.y[before.train[client]]
@@ -137,18 +137,18 @@ def test_labels_are_falsified_for_hostile_clients_training_parts_only() -> None:
 
 def test_a_backdoor_marks_half_and_is_measured_on_honest_clients_other_classes() -> None:
     before, door = worlds.make_federation(), attack("backdoor(target=1)")
-    after = poisoned(before, door, np.array([0]), 0)
+    after = poison_federation(before, door, np.array([0]), 0)
     top = before.x.max()
     marked = after.x[after.train[0]][:, -1] == top
     assert marked.sum() == 6  # half of 12
     assert (after.y[after.train[0]][marked] == 1).all()
     np.testing.assert_array_equal(after.y[after.train[0]][~marked], before.y[before.train[0]][~marked])
-    judged = triggered(before, door, np.array([0]))  # type: ignore[arg-type]
+    judged = make_trigger_set(before, door, np.array([0]))  # type: ignore[arg-type]
     assert len(judged.test[0]) == 0
     assert judged.test.sizes[1] == (before.y[before.test[1]] != 1).sum()
     assert (judged.x[judged.test.indices][:, -1] == top).all()
     with pytest.raises(UserError, match="no class"):
-        poisoned(before, attack("backdoor(target=9)"), np.array([0]), 0)
+        poison_federation(before, attack("backdoor(target=9)"), np.array([0]), 0)
 
 
 @pytest.mark.parametrize("text", ["signflip(share=1)", "signflip(shar=0.1)", "flip", "noise(factor=-1)", "signflip(share=0)"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.deploy.bundle.files import read_bundle, write_bundle
-from coterie.models.given import given_model
+from coterie.models.catalogue import resolve_model
 from coterie.testing.worlds import make_federation
 from run.run_own_models import Plain
 
@@ -63,11 +63,11 @@ def test_models_without_a_module_of_their_own_have_bundles_too(tmp_path: Path) -
 
 
 def test_names_and_refusals() -> None:
-    assert given_model(lambda outputs: Plain(5, outputs))[0] == f"{__name__}:lambda"
-    assert given_model(partial(Plain, 5))[0] == "functools:partial"
-    assert given_model("mclr")[0] == "mclr"
+    assert resolve_model(lambda outputs: Plain(5, outputs))[0] == f"{__name__}:lambda"
+    assert resolve_model(partial(Plain, 5))[0] == "functools:partial"
+    assert resolve_model("mclr")[0] == "mclr"
     with pytest.raises(UserError, match="not a value of type int"):
-        given_model(3)  # type: ignore[arg-type]
+        resolve_model(3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="its factory must return a torch"):
         ct.study("fedavg", data=federation(), rounds=1, model=lambda outputs: outputs)
     assert ct.inspect_data(make_federation((12, 9, 8, 9, 12)), model=Plain).model == "run.run_own_models:Plain"

@@ -17,7 +17,7 @@ from coterie._util.errors import UserError
 from coterie._util.locks import FolderLock
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.data.content import array_hash, contents
+from coterie.data.content import hash_array, hash_contents
 from coterie.evidence import Evidence, digest
 from coterie.evidence.folder import create_folder
 from coterie.evidence.settings import Settings
@@ -87,7 +87,7 @@ def test_data_that_say_the_same_elsewhere_are_the_same(table: Path, tmp_path: Pa
     federation = ct.load(f"csv('{table}',label='label',client='client')")
     moved = table.with_name("moved.csv")
     shutil.copyfile(table, moved)
-    assert contents(ct.load(f"csv('{moved}',label='label',client='client')")) == contents(federation)
+    assert hash_contents(ct.load(f"csv('{moved}',label='label',client='client')")) == hash_contents(federation)
 
 
 def test_a_client_fewer_is_refused_in_a_folder_from_before_data_were_hashed(table: Path, tmp_path: Path) -> None:
@@ -101,18 +101,18 @@ def test_a_client_fewer_is_refused_in_a_folder_from_before_data_were_hashed(tabl
 @pytest.mark.parametrize("name", ["x", "y", "owners", "about"])
 def test_a_damaged_cache_heals_itself(name: str, table: Path, tmp_path: Path) -> None:
     spec = f"csv('{table}',label='label',client='client')"
-    before = contents(ct.load(spec))
+    before = hash_contents(ct.load(spec))
     (entry,) = (tmp_path / "cache" / "coterie" / "decoded").iterdir()
     path = entry / ("about.json" if name == "about" else f"{name}.npy")
     for damage in (lambda: integrity.flip(path, 1), lambda: path.write_bytes(path.read_bytes()[:-3]), path.unlink):
         damage()
-        assert contents(ct.load(spec)) == before
+        assert hash_contents(ct.load(spec)) == before
 
 
 def test_every_part_of_a_federation_counts() -> None:
     federation = worlds.make_federation()
-    usual = contents(federation)
-    assert usual == contents(worlds.make_federation())
+    usual = hash_contents(federation)
+    assert usual == hash_contents(worlds.make_federation())
     x = federation.x.copy()
     x[-1, -1] += 1
     changed = {
@@ -123,17 +123,17 @@ def test_every_part_of_a_federation_counts() -> None:
         "arrivals": federation.with_(arrivals=np.zeros(len(federation), np.int64)),
     }
     for name, other in changed.items():
-        found = contents(other)
+        found = hash_contents(other)
         assert [part for part in sorted({*usual, *found}) if usual.get(part) != found.get(part)] == [name]
 
 
 def test_the_hash_of_an_array_is_that_of_its_blocks_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.arange(6000, dtype=np.float32).reshape(1000, 6)
-    assert array_hash(array) == array_hash(np.asfortranarray(array)) != array_hash(array.reshape(6000))
-    monkeypatch.setattr("coterie.data.content.BLOCK", 240)  # ten rows
-    monkeypatch.setattr("coterie.data.content.MOST", 12000)  # half of the blocks are read
-    usual = array_hash(array)
-    seen = sum(array_hash(np.where(np.arange(1000)[:, None] // 10 == block, -1, array).astype(np.float32)) != usual for block in range(100))
+    assert hash_array(array) == hash_array(np.asfortranarray(array)) != hash_array(array.reshape(6000))
+    monkeypatch.setattr("coterie.data.content.HASH_BLOCK", 240)  # ten rows
+    monkeypatch.setattr("coterie.data.content.MAX_HASHED", 12000)  # half of the blocks are read
+    usual = hash_array(array)
+    seen = sum(hash_array(np.where(np.arange(1000)[:, None] // 10 == block, -1, array).astype(np.float32)) != usual for block in range(100))
     assert seen == 50
 
 

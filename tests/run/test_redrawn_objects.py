@@ -8,7 +8,7 @@ import pytest
 
 import coterie as ct
 from coterie._util.errors import UserError
-from coterie.data.content import contents
+from coterie.data.content import hash_contents
 from deploy.test_placing import people
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "draws": 3, "seeds": [0], "controls": False}
@@ -21,7 +21,7 @@ def test_a_table_in_memory_is_drawn_as_its_file_is(tmp_path: Path) -> None:
     spec = f"csv('{tmp_path / 'people.csv'}',label=ill,client=site,{','.join(f'{k}={v}' for k, v in WISHES.items())})"
     assert made.redraw is not None
     for draw in (0, 1, 2):
-        one, other = contents(made.redraw(draw)), contents(ct.load(spec, draw))
+        one, other = hash_contents(made.redraw(draw)), hash_contents(ct.load(spec, draw))
         assert {k: v for k, v in one.items() if k != "name"} == {k: v for k, v in other.items() if k != "name"}
     sources: tuple[ct.Federation | str, ...] = (made, spec)
     mine, theirs = (

@@ -119,8 +119,8 @@ def test_test_samples_among_training_samples_are_refused() -> None:
             ct.study("fedavg", data=whole.with_(**{part: leaking}), rounds=1)
     later = whole.with_(later=((1, whole.with_(test=leaking)),))
     with pytest.raises(UserError, match="has test samples among"):
-        later.check_apart()
-    whole.with_(test=Parts.of([whole.train[1], whole.train[0]])).check_apart()  # what another trains on is no leak of one's own
+        later.check_disjoint()
+    whole.with_(test=Parts.of([whole.train[1], whole.train[0]])).check_disjoint()  # what another trains on is no leak of one's own
 
 
 @pytest.mark.parametrize(

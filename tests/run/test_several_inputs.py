@@ -14,14 +14,14 @@ from coterie._util.errors import UserError
 from coterie.cli.app import app
 from coterie.core.asks import Train
 from coterie.core.local import Local
-from coterie.data.content import contents
+from coterie.data.content import hash_contents
 from coterie.data.federation import Federation
 from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.models.given import given_model
+from coterie.models.catalogue import resolve_model
 from run.several_inputs import WORDS, Fused
 
 SIZES = (1, 4, 9, 2, 17, 11)  # ragged: one sample, last partial batches
@@ -44,7 +44,7 @@ def federation(named: bool = True, **settings: Any) -> Federation:
 @pytest.mark.parametrize("local", [Local(epochs=3, batch_size=4, lr=0.1), Local(epochs=2, batch_size=4, lr=0.01, optimizer="adam", mu=0.5)])
 def test_the_vectorised_route_is_the_loop(named: bool, local: Local) -> None:
     made = federation(named)
-    text, make = given_model(Fused)
+    text, make = resolve_model(Fused)
     world = World.of(made, text, make=make)
     start = world.problem.initial(0)()[None]
     ask = StampedAsk(Train(np.arange(len(made)), start, local), 3, 1)
@@ -58,7 +58,7 @@ def test_the_vectorised_route_is_the_loop(named: bool, local: Local) -> None:
 
 def test_the_loop_trains_what_torch_trains_by_hand() -> None:
     made, (x, y) = federation(), rows()
-    text, make = given_model(Fused)
+    text, make = resolve_model(Fused)
     world = World.of(made, text, make=make)
     start = world.problem.initial(0)()[None]
     with LoopEngine(world) as loop:
@@ -162,7 +162,7 @@ def test_the_hash_tells_how_rows_are_read() -> None:
     x, y = rows()
     one = Federation.from_arrays({"words": x["words"], "numbers": x["numbers"]}, y, ["a", "b"] * (len(y) // 2))
     two = Federation.from_arrays({"numbers": x["words"], "words": x["numbers"]}, y, ["a", "b"] * (len(y) // 2))
-    assert contents(one) != contents(two)
+    assert hash_contents(one) != hash_contents(two)
 
 
 def test_amounts_side_by_side_suit_a_model_of_one_input_and_words_do_not() -> None:

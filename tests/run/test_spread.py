@@ -230,10 +230,10 @@ def test_a_study_survives_being_sent(data: str) -> None:
 def test_given_models_can_be_sent() -> None:
     federation = load("digits/rotated(clients=4,groups=2)", 0, None)
     inputs = int(np.prod(federation.input_shape))
-    from coterie.models.given import given_model
+    from coterie.models.catalogue import resolve_model
 
     for model in (nn.Sequential(nn.Flatten(), nn.Linear(inputs, 10)), nn.Flatten):
-        _, make = given_model(model)
+        _, make = resolve_model(model)
         assert type(pickle.loads(pickle.dumps(make))("", federation.input_shape, 10)) in (nn.Sequential, nn.Flatten)
 
 

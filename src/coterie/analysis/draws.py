@@ -17,7 +17,7 @@ from coterie.analysis.records import Records, is_evaluated
 from coterie.analysis.score_names import Score
 from coterie.analysis.scores import Scope, compute_scores, find_scope
 from coterie.core.arrays import Array, Bools, Doubles
-from coterie.data.redrawing import Redrawn, what_is_redrawn
+from coterie.data.content import Redrawn, get_redrawn
 from coterie.statistics import (
     Hits,
     Interval,
@@ -77,7 +77,7 @@ def average_by_unit(table: Doubles) -> Doubles:
 
 def compute_overlap(draws: Sequence[Records]) -> float:
     """The share of a draw's test samples expected in another's: none of synthetic data; of a pool, the share of it that is tested."""
-    if what_is_redrawn(draws[0].settings.data) == "everything":
+    if get_redrawn(draws[0].settings.data) == "everything":
         return 0.0
     tested = sum(float(records.test.sum()) for records in draws)
     held = sum(float(records.train.sum()) for records in draws)
@@ -88,7 +88,7 @@ def get_repetitions(draws: Sequence[Records], compared: Bools) -> Repetitions:
     """What these draws of one study repeat."""
     settings = draws[0].settings
     numbers = tuple(records.settings.draws[0] for records in draws)
-    redrawn = what_is_redrawn(settings.data)
+    redrawn = get_redrawn(settings.data)
     return Repetitions(numbers, settings.seeds, np.asarray(compared), redrawn, settings.own_seeds, compute_overlap(draws))
 
 

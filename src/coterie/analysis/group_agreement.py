@@ -36,7 +36,7 @@ def collect_groupings(records: Records, seeds: Ints, last: int, label: str) -> l
     return None
 
 
-def score_against_truth(records: Records, lanes: list[list[Cluster]], score: "metrics.Agreement") -> Doubles:
+def score_against_truth(records: Records, lanes: list[list[Cluster]], score: "metrics.AgreementScore") -> Doubles:
     """(S',) the mean over a seed's groupings of a score against the true groups of the clients in them."""
     assert records.truth is not None
     truth = records.truth

@@ -111,7 +111,7 @@ class Records:
     def place(self, label: str) -> int:
         return self.settings.methods.index(label)
 
-    def _over_clients(self, score: "metrics.OverClients") -> Doubles:
+    def _over_clients(self, score: "metrics.ClientReducer") -> Doubles:
         """A score of each round; one method and round at a time, since the masks are as large as the counts."""
         table = np.full(self.right.shape[:3], np.nan)
         if self.hostile is not None:  # every seed counts other clients

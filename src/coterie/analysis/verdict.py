@@ -129,10 +129,10 @@ def suggest_more_runs(findings: Findings) -> list[str]:
 
 def _resume_command(findings: Findings, wanted: int) -> str | None:
     """None where nothing is on disk, or the data are an object that no command can name."""
-    from coterie.data.catalogue import names_data  # here: reading a comparison need not wait for every data set's code
+    from coterie.data.catalogue import is_data_spec  # here: reading a comparison need not wait for every data set's code
 
     folder, settings = findings.records.evidence.source.folder, findings.records.settings
-    if folder is None or not names_data(settings.data):
+    if folder is None or not is_data_spec(settings.data):
         return None
     place = folder.parent if (folder.parent / REQUEST).is_file() else folder
     more = f"--draws {wanted}" if findings.repetitions.several_draws else f"--seeds {_format_seeds(settings.seeds, wanted)}"

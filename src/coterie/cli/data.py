@@ -44,7 +44,7 @@ def data(
     """
     from coterie.cli.console import PlainConsole
     from coterie.data.catalogue import load
-    from coterie.data.figure import draw_partition
+    from coterie.data.summary import draw_partition
 
     console = PlainConsole(stderr=as_json)
     if (as_json or accept) and not check:
@@ -67,18 +67,18 @@ def data(
 
 
 def _fetch_data(wanted: str | None, console: "PlainConsole") -> None:
-    from coterie.data.catalogue import SETS, fetch
+    from coterie.data.catalogue import DATA_SETS, fetch
 
     if wanted is None:
-        raise UserError(f"Say which data set to get: {', '.join(name for name, known in SETS.items() if known.can_be_got)}.")
+        raise UserError(f"Say which data set to get: {', '.join(name for name, known in DATA_SETS.items() if known.can_fetch)}.")
     console.print(f"{wanted} is in {fetch(wanted)}.")
-    console.print(f"Licence: {SETS[wanted].licence}. Cite: {SETS[wanted].citation}.")
+    console.print(f"Licence: {DATA_SETS[wanted].licence}. Cite: {DATA_SETS[wanted].citation}.")
 
 
 def _list_data(console: "PlainConsole") -> None:
-    from coterie.data.catalogue import describe_data
+    from coterie.data.catalogue import list_data
 
-    rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in describe_data()]
+    rows = [(e.name, e.kind, ", ".join(f"{k}={v}" for k, v in e.settings.items()), e.doc) for e in list_data()]
     console.print(make_listing(("name", "kind", "settings", "what it is"), rows))
     console.print("\nJoin them with a slash: mnist/dirichlet(0.1,clients=100)/rotated(groups=4)")
 
@@ -107,10 +107,10 @@ def _check_federation(federation: "Federation", console: "PlainConsole", *, acce
 
 def _describe_federation(federation: "Federation", console: "PlainConsole") -> None:
     from coterie.cli.console import make_bold
-    from coterie.data.preparing.scales import scale_warning
-    from coterie.data.summary import Summary
+    from coterie.data.checks import describe_scale_problem
+    from coterie.data.summary import PartitionSummary
 
-    summary = Summary.of(federation)
+    summary = PartitionSummary.of(federation)
     groups = federation.groups
     sizes = ", ".join(str(int((groups == g).sum())) for g in sorted(set(groups.tolist()))) if groups is not None else ""
     facts = [
@@ -125,7 +125,7 @@ def _describe_federation(federation: "Federation", console: "PlainConsole") -> N
     ]
     console.print(make_bold(federation.name))
     console.print(make_listing(("", ""), facts))
-    if (warning := scale_warning(federation)) is not None:
+    if (warning := describe_scale_problem(federation)) is not None:
         console.print(warning, style="yellow")
     frame = summary.clients() if len(federation) <= MAX_LISTED_CLIENTS else summary.spread().reset_index(names="clients")
     console.print()

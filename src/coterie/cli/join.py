@@ -24,7 +24,7 @@ def join(
 
     A new order is shown in words and answered after 'coterie policy approve KIT ORDER', or where policy.toml approves it ([approve])."""
     from coterie._util.errors import check_names
-    from coterie.data.checks import check_before
+    from coterie.data.checks import check_before_use
     from coterie.deploy.certificates import check_kit
     from coterie.deploy.files import keep_private
     from coterie.deploy.flare.processes import check_site_running, run_sites
@@ -40,7 +40,7 @@ def join(
     policy = read_policy(kit / "policy.toml")
     chosen = tuple(name.strip() for name in clients.split(",")) if clients else None
     held = load_site_data(data, chosen, data_seed=data_seed or 0, data_dir=data_dir, site=site)
-    for line in check_before(held, accept=accept):
+    for line in check_before_use(held, accept=accept):
         print(line, flush=True)
     folder = str(data_dir.absolute()) if data_dir else None
     settings = SiteSettings(data, chosen, data_seed or 0, folder, engine, threads, where=str(Path.cwd()))

@@ -3,9 +3,9 @@
 Replies are structs of arrays, one row a client, in ascending client number. A client that failed, timed out or sent invalid numbers is
 absent: the reply has no row for it, and a method must give what the run without that client gives.
 
-A new ask is a pair of classes here: the reply says of each column what it is and what is invalid in it, the ask how long a client's row must
-be. Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer` executes it (the batched engine falls back on that), and
-it joins the questions of tests/engines/test_engine.py.
+A new ask is a pair of classes here: the reply says of each column what it is and what is invalid in it, the ask how long a client's row
+must be. Assembly, acceptance and cost read that, and need no change. `LoopEngine.answer` executes it (the batched engine falls back on
+that), and it joins the questions of tests/engines/test_engine.py.
 """
 
 from collections.abc import Generator, Mapping

@@ -1,11 +1,11 @@
 """Spec strings: how a user names a method, a model or a federation, with its settings; and code that a spec names.
 
-``fedprox(mu=1)``, ``mlp(128, 64)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``. A spec is a name with
-an optional call of literal arguments; a bare word or path stands for a string (``weighting=uniform``, ``csv(ward/table.csv,label=class)``).
-What is printed can be read again.
+``fedprox(mu=1)``, ``mlp(128, 64)``, ``digits/rotated(clients=40, groups=4)``, ``my.package:factory(width=8)``. A spec is a name with an
+optional call of literal arguments; a bare word or path stands for a string (``weighting=uniform``,
+``csv(ward/table.csv,label=class)``). What is printed can be read again.
 
-What a user types, on the command line or in Python, is trusted. A study file, evidence or a bundle may come from anywhere: importing what it
-names would run it, so it is refused until the user allows it.
+What a user types, on the command line or in Python, is trusted. A study file, evidence or a bundle may come from anywhere: importing
+what it names would run it, so it is refused until the user allows it.
 """
 
 import ast

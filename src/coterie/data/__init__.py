@@ -1,1 +1,1 @@
-"""Federations: sources of samples, partitions that divide them among clients, scenarios with known groups."""
+"""Federations: data sources, partitions among clients, scenarios with known groups, and the preparation of tables."""

@@ -1,12 +1,6 @@
-"""Faults of data that no error would show: a model trains on them and scores badly, or too well.
+"""Data checks: faults that raise no error, but make a model score badly, or too well.
 
-    findings = check_data(federation)             # or a frame: check_data(frame, label="ill", client="site")
-    sentences = check_before(federation)          # what to show before a run; a UserError where findings are severe
-
-Each finding names clients, columns and rows, says what to do, and has a severity. A *severe* one makes results meaningless (an empty
-column, a value that flattens its column, a column that gives the label away): commands stop unless it is accepted. A *warning* is
-probably a slip, a *note* is worth knowing. Columns are looked at in tables only: a constant pixel is no fault. Of prepared tables the
-values before preparation are looked at, gaps included.
+Among them are empty and constant columns, outliers, identifiers, label leaks, duplicates, and columns of very different scales.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,26 +13,55 @@ import numpy as np
 from coterie._util.errors import UserError, suggest_names
 from coterie.core.arrays import Array, Doubles, Ints
 from coterie.data.federation import Federation
-from coterie.data.labels import labels_of
+from coterie.data.labels import encode_label_columns
+from coterie.data.readers.table_files import FileRows, Row, get_file_rows, locate_row
 from coterie.data.schema import Schema
-from coterie.data.table_files import FileRows, Row, locate, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 Severity = Literal["severe", "warning", "note"]
+
+
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-NAMED, ROWS_NAMED, SHOWN = 5, 20, 5  # clients that a sentence names, rows that a finding lists, findings before a run
+
+
+MAX_NAMED_CLIENTS, MAX_NAMED_ROWS, MAX_SHOWN_FINDINGS = (
+    5,
+    20,
+    5,
+)  # clients that a sentence names, rows that a finding lists, findings before a run
+
+
 TINY, SMALL = 10, 20  # rows of a client: fewer are tiny; from which on a column that does not vary at a client is worth a note
+
+
 FLATTENED, FAR = 100.0, 10.0  # by how much a few values enlarge a column's deviation: severe, warning
+
+
 FEW_ROWS = 0.001  # the share of rows that are a few
+
+
 LEAK, STRONG = 0.995, 0.98  # balanced accuracy of one column alone, on rows held out: severe, warning
-FEW_VALUES, LOOKED_AT = 64, 20_000  # different values up to which each suggests a class; rows looked at
+
+
+FEW_VALUES, MAX_CHECKED_ROWS = 64, 20_000  # different values up to which each suggests a class; rows looked at
+
+
 LARGEST = 0.95  # share of the largest class from which on a warning is due
+
+
 RARE = 10  # training rows of a class
-SITES = 20  # clients up to which each is looked at by itself
+
+
+MAX_SINGLE_CLIENTS = 20  # clients up to which each is looked at by itself
+
+
 IDENTIFIERS = ("id", "index", "nr", "no", "number", "row", "key", "uuid", "name", "patient", "subject", "record", "case", "mrn")
-MOST_BYTES, BLOCK = 1 << 30, 1 << 26  # of features up to which equal rows are looked for; read together
+
+
+MAX_BYTES, BLOCK_BYTES = 1 << 30, 1 << 26  # of features up to which equal rows are looked for; read together
 
 
 @dataclass(frozen=True)
@@ -72,21 +95,21 @@ def check_data(data: "Federation | pd.DataFrame", *, label: str | None = None, c
     Returns:
         The findings, severe ones first.
     """
-    view = _view(data) if isinstance(data, Federation) else _frame_view(data, label, client)
+    view = _make_view(data) if isinstance(data, Federation) else _make_frame_view(data, label, client)
     checks: tuple[Callable[[_View], Iterable[Finding]], ...] = (
-        *(_empty, _constant, _outliers, _identifiers, _leaks),
-        *(_tiny, _missing_classes, _imbalance, _duplicates),
+        *(_find_empty_columns, _find_constant_columns, _find_outlier_columns, _find_identifiers, _find_leaks),
+        *(_find_tiny_clients, _find_missing_classes, _find_imbalance, _find_duplicates),
     )
     found = [finding for each in checks for finding in each(view)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def find_flattening(federation: Federation) -> Finding | None:
+def find_dominant_value(federation: Federation) -> Finding | None:
     """The first value of a table that would flatten its column, if there is one."""
-    return next((finding for finding in _outliers(_view(federation)) if finding.severity == "severe"), None)
+    return next((finding for finding in _find_outlier_columns(_make_view(federation)) if finding.severity == "severe"), None)
 
 
-def stop_on_severe(findings: Sequence[Finding], *, accept: bool = False) -> None:
+def raise_on_severe(findings: Sequence[Finding], *, accept: bool = False) -> None:
     """Refuse data with severe findings.
 
     Args:
@@ -102,7 +125,7 @@ def stop_on_severe(findings: Sequence[Finding], *, accept: bool = False) -> None
         raise UserError(f"{severe[0]}{more} See all with 'coterie data SPEC --check', or continue with --accept.")
 
 
-def check_before(federation: Federation, *, accept: bool = False) -> list[str]:
+def check_before_use(federation: Federation, *, accept: bool = False) -> list[str]:
     """Check data before they are used, as `compare`, `launch` and `join` do.
 
     Args:
@@ -110,15 +133,15 @@ def check_before(federation: Federation, *, accept: bool = False) -> list[str]:
         accept: Whether severe findings are accepted.
 
     Returns:
-        What to show: a sentence for each warning and each severe finding that is accepted, at most `SHOWN` of them.
+        What to show: a sentence for each warning and each severe finding that is accepted, at most `MAX_SHOWN_FINDINGS` of them.
 
     Raises:
         UserError: There are severe findings and they are not accepted.
     """
     found = [finding for finding in check_data(federation) if finding.severity != "note"]
-    stop_on_severe(found, accept=accept)
-    more = len(found) - SHOWN
-    told = [f"{finding.severity.capitalize()}: {finding}" for finding in found[:SHOWN]]
+    raise_on_severe(found, accept=accept)
+    more = len(found) - MAX_SHOWN_FINDINGS
+    told = [f"{finding.severity.capitalize()}: {finding}" for finding in found[:MAX_SHOWN_FINDINGS]]
     return [*told, *([f"{more} more findings: see them with 'coterie data SPEC --check'."] if more > 0 else [])]
 
 
@@ -152,19 +175,19 @@ class _View:
         return values < 0 if self.words[column] else np.isnan(values)
 
     def located(self, rows: Iterable[int]) -> tuple[Row, ...]:
-        return tuple(locate(int(row), self.rows) for row in list(rows)[:ROWS_NAMED])
+        return tuple(locate_row(int(row), self.rows) for row in list(rows)[:MAX_NAMED_ROWS])
 
     def who(self, clients: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.clients[client] for client in clients)
 
 
-def _view(federation: Federation) -> _View:
+def _make_view(federation: Federation) -> _View:
     owner, test = np.full(len(federation.y), -1, dtype=np.int64), np.zeros(len(federation.y), dtype=bool)
     parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
     for part in parts:
         owner[part.indices] = np.repeat(np.arange(len(federation)), part.sizes)
     test[federation.test.indices] = True
-    names, values, words = _columns(federation)
+    names, values, words = _collect_columns(federation)
     return _View(
         clients=federation.ids,
         owner=owner,
@@ -175,13 +198,13 @@ def _view(federation: Federation) -> _View:
         names=names,
         values=values,
         words=words,
-        rows=rows_of(federation.provenance),
-        x=federation.x if federation.x.nbytes <= MOST_BYTES else None,
+        rows=get_file_rows(federation.provenance),
+        x=federation.x if federation.x.nbytes <= MAX_BYTES else None,
         robust=Schema.of(federation).scale == "robust",
     )
 
 
-def _columns(federation: Federation) -> tuple[tuple[str, ...], list[Array], tuple[bool, ...]]:
+def _collect_columns(federation: Federation) -> tuple[tuple[str, ...], list[Array], tuple[bool, ...]]:
     """The columns of a table, indicators of a word put together; none of samples that are no table."""
     schema = Schema.of(federation)
     if not schema.features or federation.x.dtype.kind != "f":
@@ -200,7 +223,7 @@ def _columns(federation: Federation) -> tuple[tuple[str, ...], list[Array], tupl
     return tuple(names), values, tuple(words)
 
 
-def _frame_view(frame: "pd.DataFrame", label: str | None, client: str | None) -> _View:
+def _make_frame_view(frame: "pd.DataFrame", label: str | None, client: str | None) -> _View:
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
@@ -210,11 +233,12 @@ def _frame_view(frame: "pd.DataFrame", label: str | None, client: str | None) ->
             raise UserError(f"The frame has no {role} column {name!r}: {suggest_names(name, map(str, frame.columns))}")
     labels = None
     if label is not None:
-        labels = labels_of([frame[label].tolist()], [label], "auto", "The frame")
-    owner, clients = (np.zeros(len(frame), dtype=np.int64), ("all rows",)) if client is None else _coded(frame[client])
+        labels = encode_label_columns([frame[label].tolist()], [label], "auto", "The frame")
+    owner, clients = (np.zeros(len(frame), dtype=np.int64), ("all rows",)) if client is None else _encode_column(frame[client])
     features = [name for name in frame if name not in (label, client)]
     values = [
-        frame[name].to_numpy(np.float64, na_value=np.nan) if is_numeric_dtype(frame[name]) else _coded(frame[name])[0] for name in features
+        frame[name].to_numpy(np.float64, na_value=np.nan) if is_numeric_dtype(frame[name]) else _encode_column(frame[name])[0]
+        for name in features
     ]
     equal = np.stack([pd.util.hash_array(np.asarray(each)) for each in values], axis=1) if values else None
     return _View(
@@ -232,14 +256,14 @@ def _frame_view(frame: "pd.DataFrame", label: str | None, client: str | None) ->
     )
 
 
-def _coded(column: "pd.Series[Any]") -> tuple[Ints, tuple[str, ...]]:
+def _encode_column(column: "pd.Series[Any]") -> tuple[Ints, tuple[str, ...]]:
     import pandas as pd
 
     codes, names = pd.factorize(column, sort=True)
     return codes.astype(np.int64), tuple(map(str, names))
 
 
-def _empty(view: _View) -> Iterable[Finding]:
+def _find_empty_columns(view: _View) -> Iterable[Finding]:
     """Columns without a value, at all clients or at some."""
     for column, name in enumerate(view.names):
         known = np.bincount(view.owner[view.held], ~view.gaps(column)[view.held], minlength=len(view.clients))
@@ -251,12 +275,12 @@ def _empty(view: _View) -> Iterable[Finding]:
             )
         elif len(without):
             yield Finding(
-                *("empty at some clients", "warning", f"Column {name!r} is empty at {_some(view, without)}."),
+                *("empty at some clients", "warning", f"Column {name!r} is empty at {_name_clients(view, without)}."),
                 *("What is imputed there is a guess: drop the column, or leave these clients out.", view.who(without), (name,)),
             )
 
 
-def _constant(view: _View) -> Iterable[Finding]:
+def _find_constant_columns(view: _View) -> Iterable[Finding]:
     """Columns that do not vary, at all clients together or at some."""
     for column, name in enumerate(view.names):
         values, gaps = view.values[column][view.held], view.gaps(column)[view.held]
@@ -275,12 +299,12 @@ def _constant(view: _View) -> Iterable[Finding]:
             same = np.flatnonzero((low == high) & (np.bincount(owner, minlength=len(view.clients)) >= SMALL))
             if 0 < len(same) < len(view.clients):
                 yield Finding(
-                    *("constant at some clients", "note", f"Column {name!r} has one value at {_some(view, same)}."),
+                    *("constant at some clients", "note", f"Column {name!r} has one value at {_name_clients(view, same)}."),
                     *("It may stand for a missing one, or say whose a row is.", view.who(same), (name,)),
                 )
 
 
-def _outliers(view: _View) -> Iterable[Finding]:
+def _find_outlier_columns(view: _View) -> Iterable[Finding]:
     """Values that stretch their column: the deviation with a few of them is many times that without."""
     for column, name in enumerate(view.names):
         if view.words[column]:
@@ -323,7 +347,7 @@ def find_outliers(values: Doubles) -> tuple[Ints, float] | None:
     return (far[np.argsort(-away[far])], spread / usual) if len(far) else None
 
 
-def _identifiers(view: _View) -> Iterable[Finding]:
+def _find_identifiers(view: _View) -> Iterable[Finding]:
     """Columns that say which row it is: whole numbers or words that never come twice at a client."""
     if len(view.held) < SMALL:
         return
@@ -346,11 +370,11 @@ def _identifiers(view: _View) -> Iterable[Finding]:
             )
 
 
-def _leaks(view: _View) -> Iterable[Finding]:
+def _find_leaks(view: _View) -> Iterable[Finding]:
     """Columns from which alone the label can be told on rows held out."""
     if len(view.names) < 2 or view.task not in ("classification", "regression"):
         return
-    rows = np.random.default_rng(0).permutation(view.held)[:LOOKED_AT]
+    rows = np.random.default_rng(0).permutation(view.held)[:MAX_CHECKED_ROWS]
     fitted, judged = rows[0::2], rows[1::2]
     y = view.y
     counts = np.bincount(y[judged], minlength=len(view.classes)) if view.task == "classification" else np.zeros(0)
@@ -359,10 +383,10 @@ def _leaks(view: _View) -> Iterable[Finding]:
         return
     for column, name in enumerate(view.names):
         if view.task == "regression":
-            score = _correlation(view.values[column][rows].astype(np.float64), y[rows]) if not view.words[column] else 0.0
+            score = _compute_correlation(view.values[column][rows].astype(np.float64), y[rows]) if not view.words[column] else 0.0
             score = score if score > 0.9999 else 0.0  # a strong predictor of an amount is no leak; the amount itself, in another unit, is
         else:
-            right = _predicted(view, column, fitted, judged) == y[judged]
+            right = _predict_from_column(view, column, fitted, judged) == y[judged]
             score = float(np.mean([right[y[judged] == c].mean() for c in kept]))
         if score < STRONG:
             continue
@@ -374,7 +398,7 @@ def _leaks(view: _View) -> Iterable[Finding]:
         )
 
 
-def _predicted(view: _View, column: int, fitted: Ints, judged: Ints) -> Ints:
+def _predict_from_column(view: _View, column: int, fitted: Ints, judged: Ints) -> Ints:
     """(judged,) the class that a column alone suggests: the most frequent one of its value, or, where values are many, the nearest's."""
     values, gaps = view.values[column], view.gaps(column)
     known = fitted[~gaps[fitted]]
@@ -397,7 +421,7 @@ def _predicted(view: _View, column: int, fitted: Ints, judged: Ints) -> Ints:
     return np.where(by_table, table.argmax(axis=1)[place(judged)], suggested)
 
 
-def _correlation(one: Doubles, other: Doubles) -> float:
+def _compute_correlation(one: Doubles, other: Doubles) -> float:
     known = np.isfinite(one)
     one, other = one[known] - one[known].mean() if known.any() else one[known], other[known]
     other = other - other.mean() if len(other) else other
@@ -405,20 +429,20 @@ def _correlation(one: Doubles, other: Doubles) -> float:
     return abs(float((one * other).sum())) / size if size > 0 else 0.0
 
 
-def _tiny(view: _View) -> Iterable[Finding]:
+def _find_tiny_clients(view: _View) -> Iterable[Finding]:
     """Clients of few rows."""
     few = np.flatnonzero((view.sizes > 0) & (view.sizes < TINY))
     if len(few) and len(view.clients) > 1:
         least = int(view.sizes[few].min())
         yield Finding(
             *("tiny client", "warning" if 2 * len(few) < len(view.clients) else "note"),
-            f"{_some(view, few, begin=True)} {'has' if len(few) == 1 else 'have'} fewer than {TINY} rows (the fewest: {least}).",
+            f"{_name_clients(view, few, begin=True)} {'has' if len(few) == 1 else 'have'} fewer than {TINY} rows (the fewest: {least}).",
             "Scores of so few rows say little: leave such clients out with natural(least=10), or read scores over all clients.",
             view.who(few),
         )
 
 
-def _missing_classes(view: _View) -> Iterable[Finding]:
+def _find_missing_classes(view: _View) -> Iterable[Finding]:
     """Classes without rows, at some clients or to train on at all."""
     if view.task != "classification":
         return
@@ -427,7 +451,7 @@ def _missing_classes(view: _View) -> Iterable[Finding]:
     trained = np.bincount(view.y[rows[~view.test[rows]]], minlength=k)
     if (absent := np.flatnonzero(trained == 0)).size:
         yield Finding(
-            *("class without rows", "warning", f"No client trains on {_listed([view.classes[c] for c in absent], 'class')}."),
+            *("class without rows", "warning", f"No client trains on {_format_list([view.classes[c] for c in absent], 'class')}."),
             "It can never be predicted: take it out of classes=, or add rows.",
         )
     lacking = np.flatnonzero(~held[:, trained > 0].all(axis=1))
@@ -437,15 +461,15 @@ def _missing_classes(view: _View) -> Iterable[Finding]:
     lost = [view.classes[c] for c in np.flatnonzero((trained > 0) & ~held[first])]
     yield Finding(
         # a slip where few clients with tables of their own lack one; where most do, or clients are many, it is how labels are spread
-        *("missing class", "warning" if view.names and 2 * len(lacking) < len(view.clients) <= SITES else "note"),
-        f"{_some(view, lacking, begin=True)} {'lacks' if len(lacking) == 1 else 'lack'} a class"
-        f" ({view.clients[first]}: {_listed(lost, 'class')}).",
+        *("missing class", "warning" if view.names and 2 * len(lacking) < len(view.clients) <= MAX_SINGLE_CLIENTS else "note"),
+        f"{_name_clients(view, lacking, begin=True)} {'lacks' if len(lacking) == 1 else 'lack'} a class"
+        f" ({view.clients[first]}: {_format_list(lost, 'class')}).",
         "In a real federation such a site states all of them with classes=.",
         view.who(lacking),
     )
 
 
-def _imbalance(view: _View) -> Iterable[Finding]:
+def _find_imbalance(view: _View) -> Iterable[Finding]:
     """One class for nearly all rows, and classes of very few."""
     if view.task != "classification" or len(view.classes) < 2:
         return
@@ -460,18 +484,18 @@ def _imbalance(view: _View) -> Iterable[Finding]:
     if len(rare):
         yield Finding(
             *("rare class", "warning" if 2 * len(rare) <= len(counts) else "note"),
-            f"{_listed([view.classes[c] for c in rare], 'class', begin=True)} {'has' if len(rare) == 1 else 'have'} fewer than {RARE} "
+            f"{_format_list([view.classes[c] for c in rare], 'class', begin=True)} {'has' if len(rare) == 1 else 'have'} fewer than {RARE} "
             "training rows.",
             "Their scores say little.",
         )
 
 
-def _duplicates(view: _View) -> Iterable[Finding]:
+def _find_duplicates(view: _View) -> Iterable[Finding]:
     """Test rows that are training rows as well, label included."""
     if view.x is None or not view.test.any():
         return
     rows = view.held
-    marks = _hashed(view.x, view.y, rows)
+    marks = _hash_rows(view.x, view.y, rows)
     test = view.test[rows]
     again = np.flatnonzero(test & np.isin(marks, marks[~test]))
     if not len(again):
@@ -488,11 +512,11 @@ def _duplicates(view: _View) -> Iterable[Finding]:
     )
 
 
-def _hashed(x: Array, y: Array, rows: Ints) -> Ints:
+def _hash_rows(x: Array, y: Array, rows: Ints) -> Ints:
     """(rows,) a word of 64 bits for what each row holds."""
 
     made = np.zeros(len(rows), dtype=np.int64)
-    block = max(BLOCK // max(x[:1].nbytes, 1), 1)
+    block = max(BLOCK_BYTES // max(x[:1].nbytes, 1), 1)
     for begin in range(0, len(rows), block):
         some = np.asarray(x[rows[begin : begin + block]])
         made[begin : begin + block] = np.fromiter((hash(row.tobytes()) for row in some), dtype=np.int64, count=len(some))
@@ -500,15 +524,46 @@ def _hashed(x: Array, y: Array, rows: Ints) -> Ints:
     return made ^ (labels.view(np.int64) * np.int64(0x9E3779B97F4A7C1))
 
 
-def _some(view: _View, clients: Ints, *, begin: bool = False) -> str:
+def _name_clients(view: _View, clients: Ints, *, begin: bool = False) -> str:
     """Some clients: how many and the first of them by name."""
     if len(view.clients) == 1:
         return "All rows" if begin else "all rows"
-    named = ", ".join(view.who(clients[:NAMED])) + (" ..." if len(clients) > NAMED else "")
+    named = ", ".join(view.who(clients[:MAX_NAMED_CLIENTS])) + (" ..." if len(clients) > MAX_NAMED_CLIENTS else "")
     return f"{len(clients)} of {len(view.clients)} clients ({named})"
 
 
-def _listed(words: Sequence[str], what: str, *, begin: bool = False) -> str:
-    named = ", ".join(map(repr, words[:NAMED])) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
+def _format_list(words: Sequence[str], what: str, *, begin: bool = False) -> str:
+    named = ", ".join(map(repr, words[:MAX_NAMED_CLIENTS])) + (
+        f" and {len(words) - MAX_NAMED_CLIENTS} more" if len(words) > MAX_NAMED_CLIENTS else ""
+    )
     text = f"{what} {named}" if len(words) == 1 else f"the {what}es {named}"
     return text[0].upper() + text[1:] if begin else text
+
+
+SCALE_FACTOR = 100.0
+
+
+SCALE_ROWS = 10_000  # rows
+
+
+def describe_scale_problem(federation: Federation) -> str | None:
+    """One sentence where a value would flatten its column, or the deviations of a table's columns differ by more than a hundred."""
+    names, x = federation.provenance.get("features"), federation.x
+    if not isinstance(names, (list, tuple)) or x.dtype.kind != "f" or x.shape[1:] != (len(names),):
+        return None
+    if Schema.of(federation).scale != "robust" and (found := find_dominant_value(federation)) is not None:
+        return str(found)
+    rows = federation.train.indices
+    rows = rows[:: max(len(rows) // SCALE_ROWS, 1)]
+    spread = np.asarray(x[rows], dtype=np.float64).std(axis=0)
+    moving = np.flatnonzero(spread > 0)
+    if not len(moving):
+        return None
+    low, high = moving[spread[moving].argmin()], moving[spread[moving].argmax()]
+    factor = spread[high] / spread[low]
+    if factor < SCALE_FACTOR:
+        return None
+    return (
+        f"Columns of {federation.name} differ in scale by a factor of {factor:,.0f} ({str(names[low])!r} varies by {spread[low]:.3g}, "
+        f"{str(names[high])!r} by {spread[high]:.3g}): models learn better from them with scale=standard in the data's spec."
+    )

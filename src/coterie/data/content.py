@@ -1,71 +1,105 @@
-"""What a federation holds, as hashes: a study goes on with the data it began with, and no others."""
+"""Hashes of what a federation holds, so that a study resumes with the same data only; and what another data seed changes."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from typing import Literal
 
+from coterie._util.errors import UserError
 from coterie._util.json_io import to_json_line
 from coterie._util.threads import count_cores, map_in_order
 from coterie.core.arrays import Array
+from coterie.core.specs import parse_path
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
 
-BLOCK = 1 << 24  # bytes that a thread hashes at a time
-MOST = 1 << 31  # bytes of one array that are read: of a larger one, evenly spaced blocks
+HASH_BLOCK = 1 << 24  # bytes that a thread hashes at a time
 
 
-def contents(federation: Federation) -> dict[str, str]:
+MAX_HASHED = 1 << 31  # bytes of one array that are read: of a larger one, evenly spaced blocks
+
+
+def hash_contents(federation: Federation) -> dict[str, str]:
     """By part of a federation, the hash of what it holds, whatever it is called and wherever it came from."""
     parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
     found = {
-        "features": array_hash(federation.x),
-        "labels": _joined([array_hash(federation.y), *federation.classes, *_task(federation.task)]),
-        "clients": _joined(federation.ids),
-        "parts": _joined([_parts(part) for part in parts]),
+        "features": hash_array(federation.x),
+        "labels": _join_words([hash_array(federation.y), *federation.classes, *_describe_task(federation.task)]),
+        "clients": _join_words(federation.ids),
+        "parts": _join_words([_hash_parts(part) for part in parts]),
     }
     if federation.central is not None:
-        found["server's test set"] = _joined(map(array_hash, federation.central))
+        found["server's test set"] = _join_words(map(hash_array, federation.central))
     if federation.groups is not None:
-        found["true groups"] = array_hash(federation.groups)
+        found["true groups"] = hash_array(federation.groups)
     if federation.arrivals is not None:
-        found["arrivals"] = array_hash(federation.arrivals)
+        found["arrivals"] = hash_array(federation.arrivals)
     if federation.inputs is not None:
         found["inputs"] = to_json_line(federation.inputs.told())
     if federation.sites is not None and len(set(federation.sites)) < len(federation):  # several clients at a site
-        found["sites"] = _joined(federation.sites)
+        found["sites"] = _join_words(federation.sites)
     if federation.unseen:
         found["clients that take no part"] = str(federation.unseen)
     if federation.later:
-        told = [str(value) for begin, world in federation.later for value in (begin, *contents(world).values())]
-        found["later rounds"] = _joined(told)
+        told = [str(value) for begin, world in federation.later for value in (begin, *hash_contents(world).values())]
+        found["later rounds"] = _join_words(told)
     return found
 
 
-def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def find_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The parts of a federation that are another than they were, in words."""
     return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
-def array_hash(array: Array) -> str:
+def hash_array(array: Array) -> str:
     """SHA-256 of the kind, the shape and the blocks of an array, whose own hashes are found on all cores."""
     row = max(array[:1].nbytes, 1)
-    rows = max(BLOCK // row, 1)
+    rows = max(HASH_BLOCK // row, 1)
     begins = range(0, len(array), rows)
-    step = -(-len(begins) * rows * row // MOST) if begins else 1
+    step = -(-len(begins) * rows * row // MAX_HASHED) if begins else 1
     blocks = map_in_order(lambda begin: sha256(array[begin : begin + rows].tobytes()).hexdigest(), begins[::step], count_cores())
-    return _joined([array.dtype.str, str(array.shape), *blocks])
+    return _join_words([array.dtype.str, str(array.shape), *blocks])
 
 
-def _task(task: Task) -> list[str]:
+def _describe_task(task: Task) -> list[str]:
     """Nothing of a classification, whose hashes are as they have always been."""
     return [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
 
 
-def _parts(parts: Parts) -> str:
-    return array_hash(parts.offsets) + array_hash(parts.indices)
+def _hash_parts(parts: Parts) -> str:
+    return hash_array(parts.offsets) + hash_array(parts.indices)
 
 
-def _joined(words: "Sequence[str] | map[str]") -> str:
+def _join_words(words: "Sequence[str] | map[str]") -> str:
     total = sha256()
     for word in words:
         total.update(f"{len(word)}:{word}".encode())
     return total.hexdigest()
+
+
+# everything: new samples; partition: the samples are dealt out among clients anew; split: every client's samples into its parts
+Redrawn = Literal["everything", "partition", "split"]
+
+
+FIXED_STEPS = ("natural", "arrivals")  # steps of a spec after which a client holds what its name says
+
+
+def get_redrawn(spec: str) -> Redrawn:
+    """What a draw of these data draws. A federation that no spec names is taken for a partition: of its clients nothing is presumed."""
+    try:
+        first, *rest = parse_path(spec)
+    except UserError:
+        return "partition"
+    if first.name in ("synthetic", "linear"):
+        return "everything"
+    return "split" if all(step.name in FIXED_STEPS for step in rest) else "partition"
+
+
+def is_same_data(one: Federation, other: Federation) -> bool:
+    """Whether two draws are the same data: then there is nothing to be drawn, as where a set brings its own split."""
+    return hash_contents(one) == hash_contents(other)
+
+
+def share_arrays(one: Federation, other: Federation) -> Federation:
+    """The other federation with the arrays of the first where they are the same: ten draws of a partition need one copy of the samples."""
+    same = one.x.shape == other.x.shape and one.x.dtype == other.x.dtype and bool((one.x == other.x).all())
+    return other.with_(x=one.x) if same else other

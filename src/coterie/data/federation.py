@@ -1,4 +1,7 @@
-"""A federation: clients whose train, validation and test parts are indices into shared arrays."""
+"""Federations: clients whose train, validation and test parts are indices into shared arrays.
+
+Clients that take no part in training (unseen clients) are a share of the roster, drawn by key.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +13,25 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.layout import Inputs
+from coterie.core.rng import make_key
+from coterie.core.roster import Roster
 from coterie.core.tasks import CLASSIFICATION, Task
+
+
+def draw_unseen_clients(ids: tuple[str, ...], share: float, data_seed: int) -> Ids:
+    """The clients that take no part, ascending: a share of all, at least one of them."""
+    check_unseen_share(share)
+    count = max(round(share * len(ids)), 1)
+    if count >= len(ids):
+        raise UserError(f"unseen={share:g} would leave none of {len(ids)} clients to train: give a smaller share, or more clients.")
+    everybody = Roster.of(ids, np.ones(len(ids), dtype=np.int64))
+    return everybody.lowest(make_key(data_seed, "unseen"), everybody.clients, count)
+
+
+def check_unseen_share(share: float) -> None:
+    """Refuse what is no share of clients."""
+    if not 0 < share < 1:
+        raise UserError(f"unseen={share:g} should be a share of the clients above 0 and below 1, such as 0.2.")
 
 
 @dataclass(frozen=True)
@@ -51,8 +72,13 @@ class Parts:
 
 
 INPUTS = "inputs"  # in the provenance of samples that have several
+
+
 SITES = "sites"  # in the provenance of clients whose sites are known: the site of each, by its id
+
+
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
+
 
 # A set's own split: what `Samples.given` says of each sample. What is in no part (-1) is left over.
 TRAIN, VALIDATION, TEST, NOWHERE = 0, 1, 2, -1
@@ -125,24 +151,24 @@ class Federation:
         >>> ct.Federation.from_frame(frame, client="site", label="ill", scale="standard").ids
         ('a', 'b')
         """
-        from coterie.data.from_objects import frame_federation  # which knows this class
+        from coterie.data.readers.objects import federation_from_frame  # which knows this class
 
-        return frame_federation(frame, client=client, label=label, **settings)
+        return federation_from_frame(frame, client=client, label=label, **settings)
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, client: Sequence[Any] | Array, **settings: Any) -> "Federation":
         """The clients of arrays: samples, their classes, targets or rows of 0 and 1, and whose each is; `split` may say each one's part."""
-        from coterie.data.from_objects import arrays_federation
+        from coterie.data.readers.objects import federation_from_arrays
 
-        return arrays_federation(x, y, client, **settings)
+        return federation_from_arrays(x, y, client, **settings)
 
     @classmethod
     def from_datasets(cls, datasets: Mapping[str, Any], **settings: Any) -> "Federation":
         """A client for each site's data set: torch's (pairs of features and a label) or Hugging Face's (columns; `label` and `inputs` name
         them), or ``{"train": ..., "test": ...}`` of them."""
-        from coterie.data.from_objects import datasets_federation
+        from coterie.data.readers.objects import federation_from_datasets
 
-        return datasets_federation(datasets, **settings)
+        return federation_from_datasets(datasets, **settings)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -193,20 +219,20 @@ class Federation:
             found = world if begin <= round_ else found
         return found
 
-    def check_apart(self) -> None:
+    def check_disjoint(self) -> None:
         """Refuse a client that would be judged on samples it has trained on."""
         for name, part in (("test", self.test), ("validation", self.validation)):
-            if part is not None and (shared := _shared(self.train, part, len(self.y))) is not None:
+            if part is not None and (shared := _find_shared_client(self.train, part, len(self.y))) is not None:
                 raise UserError(
                     f"Client {self.ids[shared]!r} of {self.name!r} has {name} samples among its training samples: its scores would be too "
                     "good; keep the parts apart."
                 )
         for _, world in self.later:
-            world.check_apart()
+            world.check_disjoint()
 
     def with_(self, **changes: Any) -> "Federation":
         """The same with these changes. Of what is changed in a way that depends on the draw (samples, parts) there is no other draw."""
-        kept = partial(_redrawn, self, changes) if self.redraw is not None and set(changes) <= LASTING else None
+        kept = partial(_redraw_changed, self, changes) if self.redraw is not None and set(changes) <= KEPT_FIELDS else None
         raw = {"raw": None} if "x" in changes else {}
         return replace(self, **{"redraw": kept, **raw, **changes})
 
@@ -215,10 +241,10 @@ class Federation:
         return {**self.__dict__, "raw": None}
 
 
-LASTING = {"name", "groups"}  # what a client keeps whatever the draw
+KEPT_FIELDS = {"name", "groups"}  # what a client keeps whatever the draw
 
 
-def _redrawn(before: Federation, changes: Mapping[str, Any], seed: int) -> Federation:
+def _redraw_changed(before: Federation, changes: Mapping[str, Any], seed: int) -> Federation:
     """Another draw of a federation that was changed."""
     assert before.redraw is not None
     drawn = before.redraw(seed)
@@ -227,7 +253,7 @@ def _redrawn(before: Federation, changes: Mapping[str, Any], seed: int) -> Feder
     return drawn.with_(**changes)
 
 
-def _shared(train: Parts, other: Parts, samples: int) -> int | None:
+def _find_shared_client(train: Parts, other: Parts, samples: int) -> int | None:
     """The first client that has a sample in both parts. Samples that clients share among each other are no matter."""
     trained = np.zeros(samples, dtype=bool)
     trained[train.indices] = True

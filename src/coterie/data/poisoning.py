@@ -1,7 +1,4 @@
-"""Training data as hostile clients falsify it. Test and validation parts stay true, and so does what honest clients hold.
-
-A changed sample is a new one, behind those that are there, so that a sample which two clients hold is changed for one of them only.
-"""
+"""Training data falsified by malicious clients. Test and validation parts, and the data of honest clients, stay unchanged."""
 
 import numpy as np
 
@@ -11,10 +8,10 @@ from coterie.core.rng import hash_word, make_key, shuffle
 from coterie.core.simulation import Attack, Backdoor
 from coterie.data.federation import Federation, Parts
 
-MARKED = 20  # one feature in so many carries a backdoor's mark, and at least one
+TRIGGER_EVERY = 20  # one feature in so many carries a backdoor's mark, and at least one
 
 
-def poisoned(federation: Federation, attack: Attack, hostile: Ids, seed: int) -> Federation:
+def poison_federation(federation: Federation, attack: Attack, hostile: Ids, seed: int) -> Federation:
     """The federation with the hostile clients' training parts falsified; sizes stay what they are."""
     lists: list[Array] = [federation.train[client] for client in range(len(federation))]
     features: list[Array] = [federation.x]
@@ -22,7 +19,7 @@ def poisoned(federation: Federation, attack: Attack, hostile: Ids, seed: int) ->
     end = len(federation.y)
     for client in hostile.tolist():
         rows = lists[client]
-        x, y = _falsified(federation, attack, rows, seed, hash_word(federation.ids[client]))
+        x, y = _poison_client(federation, attack, rows, seed, hash_word(federation.ids[client]))
         lists[client] = end + np.arange(len(rows))
         end += len(rows)
         features.append(x)
@@ -30,34 +27,34 @@ def poisoned(federation: Federation, attack: Attack, hostile: Ids, seed: int) ->
     return federation.with_(x=np.concatenate(features), y=np.concatenate(labels), train=Parts.of(lists))
 
 
-def triggered(federation: Federation, attack: Backdoor, hostile: Ids) -> Federation:
+def make_trigger_set(federation: Federation, attack: Backdoor, hostile: Ids) -> Federation:
     """Honest clients' test samples of other classes than the target, marked and labelled as it: what of them is a hit, the backdoor got."""
     lists, features, begin = [], [], 0
     for client, rows in enumerate(federation.test):
         rows = rows[(federation.y[rows] != attack.target) & (client not in hostile)]
         lists.append(begin + np.arange(len(rows)))
-        features.append(marked(federation, rows))
+        features.append(add_trigger(federation, rows))
         begin += len(rows)
     x = np.concatenate(features)
     return federation.with_(x=x, y=np.full(len(x), attack.target), train=federation.train, test=Parts.of(lists))
 
 
-def marked(federation: Federation, rows: Ints) -> Array:
+def add_trigger(federation: Federation, rows: Ints) -> Array:
     """These samples with the mark: the last features at the highest value that any feature has."""
-    check_marks(federation)
+    check_trigger(federation)
     x = np.array(federation.x[rows])
     flat = x.reshape(len(rows), int(np.prod(federation.input_shape)))
-    flat[:, -max(flat.shape[1] // MARKED, 1) :] = federation.x.max()
+    flat[:, -max(flat.shape[1] // TRIGGER_EVERY, 1) :] = federation.x.max()
     return flat.reshape(x.shape)
 
 
-def check_marks(federation: Federation) -> None:
+def check_trigger(federation: Federation) -> None:
     """Refuse a backdoor where features are no measurements."""
     if not federation.amounts:
         raise UserError(f"A backdoor marks features, and those of {federation.name!r} are words: use labelflip instead.")
 
 
-def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
+def _poison_client(federation: Federation, attack: Attack, rows: Ints, seed: int, client: int) -> tuple[Array, Array]:
     """The samples of one hostile client as it trains on them."""
     x, y, classes = federation.x[rows], federation.y[rows], len(federation.classes)
     if not federation.task.counts_classes:
@@ -73,7 +70,7 @@ def _falsified(federation: Federation, attack: Attack, rows: Ints, seed: int, cl
             )
         chosen = np.sort(shuffle(make_key(seed, "backdoor", client), len(rows))[: (len(rows) + 1) // 2])
         x, y = np.array(x), np.array(y)
-        x[chosen], y[chosen] = marked(federation, rows[chosen]), attack.target
+        x[chosen], y[chosen] = add_trigger(federation, rows[chosen]), attack.target
         return x, y
     if attack.collude:
         return x, classes - 1 - y

@@ -1,18 +1,119 @@
-"""Scenarios: federations whose true groups are known, since we made them: other inputs, other labels, other classes, other sets."""
+"""Scenarios.
 
+Federations whose true groups are known, because Coterie makes them: other inputs, other labels, other classes, other data sets.
+
+A scenario changes a federation. Given samples, it first divides them among clients.
+"""
+
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Array, Ids
+from coterie.core.arrays import Array, Ids, Ints
 from coterie.core.rng import make_generator, make_key, shuffle
-from coterie.data.assemble import check_count, check_positive
-from coterie.data.federation import SITES, Federation, Parts
-from coterie.data.grouped import drawn_groups, held_by, regrouped, scenario
-from coterie.data.mixing import joined
-from coterie.data.partitions import feed_the_empty
+from coterie.data.federation import SITES, Federation, Parts, Samples
+from coterie.data.joining import join_federations
+from coterie.data.partitions import check_count, check_enough, check_fractions, check_positive, divide_randomly, fill_empty_clients, natural
+from coterie.data.prepare import DONE
+from coterie.data.text import TEXT_COLUMN
+
+MakeFederation = Callable[..., Federation]
+
+
+DEFAULT_CLIENTS, DEFAULT_TEST = 40, 0.1  # of a scenario in place of a partition
+
+
+def scenario(change: MakeFederation) -> MakeFederation:
+    """Let a change of a federation also begin from samples: it then has the settings clients, test and validation as well."""
+    name = change.__name__
+    first, *own = inspect.signature(change).parameters.values()
+    plain, hidden = ([p for p in own if p.name.startswith("_") is under] for under in (False, True))
+    extra = {
+        word: inspect.Parameter(word, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+        for word, kind in (("clients", int | None), ("test", float | None), ("validation", float | None))
+    }
+    signature = inspect.Signature([first.replace(name="samples"), *plain, *extra.values(), *hidden], return_annotation=Federation)
+
+    @wraps(change)
+    def made(*given: Any, **named: Any) -> Federation:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        base = values.pop("samples")
+        shares = {word: values.pop(word) for word in extra}
+        if isinstance(base, Samples):
+            base = _divide_samples(name, base, values.get("_data_seed", 0), **shares)
+        elif chosen := [word for word, value in shares.items() if value is not None]:
+            raise UserError(f"Scenario {name!r} comes after clients are made, so its {chosen[0]}= belongs to what stands before it.")
+        return change(base, **values)
+
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    return made
+
+
+def _divide_samples(
+    name: str, samples: Samples, data_seed: int, clients: int | None, test: float | None, validation: float | None
+) -> Federation:
+    """The data's own clients where they have any and no number is asked for; otherwise random shares."""
+    if samples.owners is not None and clients is None:
+        return natural(samples, test, validation or 0.0, _data_seed=data_seed)
+    who = f"Scenario {name!r}"
+    count, share = DEFAULT_CLIENTS if clients is None else clients, DEFAULT_TEST if test is None else test
+    check_enough(who, samples, count)
+    check_fractions(who, share, validation or 0.0)
+    return divide_randomly(samples, name, count, share, validation or 0.0, data_seed)
+
+
+def draw_groups(name: str, federation: Federation, groups: int, shares: Sequence[float] | None, data_seed: int, moved: float) -> Ids:
+    """The group of each client: as equal in size as can be, or in these shares; a share `moved` of clients is in another group."""
+    who, n = f"Scenario {name!r}", len(federation)
+    check_count(who, "groups", groups)
+    if groups > n:
+        raise UserError(f"{who}: {groups} groups need at least {groups} clients, not {n}.")
+    rank = shuffle(make_key(data_seed, name, "groups"), n)
+    if shares is None:
+        group = rank % groups
+    else:
+        if len(shares) != groups or min(shares) <= 0:
+            raise UserError(f"{who}: shares={tuple(shares)} should be {groups} numbers above 0, one a group.")
+        group = np.searchsorted(np.cumsum(shares)[:-1] / sum(shares), (rank + 0.5) / n, side="right")
+    if moved > 0 and groups > 1:
+        movers = shuffle(make_key(data_seed, name, "drift"), n)[: round(moved * n)]
+        steps = 1 + shuffle(make_key(data_seed, name, "drift to"), n)[: len(movers)] % (groups - 1)
+        group = group.copy()
+        group[movers] = (group[movers] + steps) % groups
+    return group.astype(np.int64)
+
+
+def find_held_samples(federation: Federation, clients: Ints | Sequence[int]) -> Ints:
+    """The samples of these clients, all their parts, in ascending order."""
+    parts = [federation.train, federation.test, *([federation.validation] if federation.validation is not None else [])]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *(part[int(client)] for part in parts for client in clients)]))
+
+
+def apply_groups(federation: Federation, name: str, group: Ids, told: dict[str, Any], **changes: Any) -> Federation:
+    """The federation changed, with its true groups: those of an earlier scenario and of this one together.
+
+    A central test set shows the world of no group, or of one only, so it is left out.
+    """
+    before = federation.provenance.get("scenarios", [])
+    if before and federation.groups is not None:
+        group = federation.groups * (int(group.max()) + 1) + group
+        told = {**told, "groups": f"{federation.provenance['groups']}; {told['groups']}; a group is a pair of the two"}
+    central = (
+        "left out: it shows the world of group 0 only" if federation.central is not None else federation.provenance.get("central", "none")
+    )
+    provenance = {**federation.provenance, "central": central, "scenarios": [*before, name], **told}
+    if changes.get("x", federation.x) is not federation.x:
+        for name in (DONE, TEXT_COLUMN):
+            provenance.pop(name, None)
+        provenance.pop("scaling", None)  # it no longer leads from a site's own rows to these features
+    return federation.with_(groups=group, central=None, provenance=provenance, name=f"{federation.name}/{name}", **changes)
+
 
 Shares = Sequence[float] | None
 
@@ -26,9 +127,9 @@ def rotated(federation: Federation, groups: int = 4, shares: Shares = None, *, _
     shape = federation.input_shape
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise UserError(f"Scenario 'rotated': the samples of {federation.name!r} have shape {shape}, and only square images can be turned.")
-    group = drawn_groups("rotated", federation, groups, shares, _data_seed, _moved)
-    x = _changed(federation, group, lambda images, g: turn(images, 360 * g, groups))
-    return regrouped(federation, "rotated", group, {"groups": f"group g is turned by {360 / groups:g} g degrees"}, x=x)
+    group = draw_groups("rotated", federation, groups, shares, _data_seed, _moved)
+    x = _change_features(federation, group, lambda images, g: rotate_images(images, 360 * g, groups))
+    return apply_groups(federation, "rotated", group, {"groups": f"group g is turned by {360 / groups:g} g degrees"}, x=x)
 
 
 @scenario
@@ -49,7 +150,7 @@ def labelswap(
             f"{who}: {groups} groups with pairs={pairs} swap {2 * pairs * (groups - 1)} classes and {federation.name!r} has {classes}; "
             f"use at most {1 + classes // (2 * pairs)} groups."
         )
-    group = drawn_groups("labelswap", federation, groups, shares, _data_seed, _moved)
+    group = draw_groups("labelswap", federation, groups, shares, _data_seed, _moved)
     order = shuffle(make_key(_data_seed, "labelswap", "pairs"), classes)[: 2 * pairs * (groups - 1)]
     drawn = order.reshape(groups - 1, pairs, 2)  # the pairs of groups 1, 2, ...
     y = federation.y.copy()
@@ -57,10 +158,10 @@ def labelswap(
         names = np.arange(classes)
         for a, b in drawn[g - 1]:
             names[a], names[b] = b, a
-        own = held_by(federation, np.flatnonzero(group == g))
+        own = find_held_samples(federation, np.flatnonzero(group == g))
         y[own] = names[federation.y[own]]
     swapped = {g: [(federation.classes[a], federation.classes[b]) for a, b in drawn[g - 1]] for g in range(1, groups)}
-    return regrouped(federation, "labelswap", group, {"groups": "group g swaps the labels of its pairs", "swapped": swapped}, y=y)
+    return apply_groups(federation, "labelswap", group, {"groups": "group g swaps the labels of its pairs", "swapped": swapped}, y=y)
 
 
 @scenario
@@ -73,17 +174,17 @@ def labelsubset(federation: Federation, groups: int = 2, shares: Shares = None, 
     classes = len(federation.classes)
     if groups > classes:
         raise UserError(f"Scenario 'labelsubset': {groups} groups cannot share the {classes} classes of {federation.name!r}.")
-    group = drawn_groups("labelsubset", federation, groups, shares, _data_seed, _moved)
+    group = draw_groups("labelsubset", federation, groups, shares, _data_seed, _moved)
     owner = np.empty(classes, np.int64)  # the group that holds a class
     owner[shuffle(make_key(_data_seed, "labelsubset", "classes"), classes)] = np.arange(classes) % groups
-    parts = {name: _of_classes(federation, federation.part(name), group, owner) for name in _part_names(federation)}
+    parts = {name: _select_classes(federation, federation.part(name), group, owner) for name in _list_parts(federation)}
     dropped = sum(len(federation.part(name).indices) - len(part.indices) for name, part in parts.items())
     held = {g: [federation.classes[c] for c in np.flatnonzero(owner == g)] for g in range(groups)}
     told = {"groups": "group g holds its classes", "held": held, "left_over": federation.provenance["left_over"] + dropped}
-    parts["train"], moved = _fed(parts["train"], group)
+    parts["train"], moved = _fill_empty_parts(parts["train"], group)
     if moved:
         told["moved"] = federation.provenance.get("moved", 0) + moved
-    return regrouped(federation, "labelsubset", group, told, **parts)
+    return apply_groups(federation, "labelsubset", group, told, **parts)
 
 
 @scenario
@@ -105,15 +206,15 @@ def noise(
     who = "Scenario 'noise'"
     check_positive(who, "strength", strength, most=1.0 if kind == "blank" else np.inf)
     _check_numbers(who, federation)
-    group = drawn_groups("noise", federation, groups, shares, _data_seed, _moved)
+    group = draw_groups("noise", federation, groups, shares, _data_seed, _moved)
     x, pixels = np.array(federation.x), "divided_by" in federation.provenance
     for client in np.flatnonzero(group > 0).tolist():
-        own = held_by(federation, [client])
+        own = find_held_samples(federation, [client])
         level = strength * group[client] / max(groups - 1, 1)
         rng = make_generator(make_key(_data_seed, "noise", federation.ids[client]))
         made = x[own] + level * rng.normal(size=x[own].shape) if kind == "gaussian" else x[own] * (rng.random(x[own].shape) >= level)
         x[own] = np.clip(made, 0, 1) if pixels else made
-    return regrouped(federation, "noise", group, {"groups": f"{kind} noise of {strength:g} g / {max(groups - 1, 1)}"}, x=x)
+    return apply_groups(federation, "noise", group, {"groups": f"{kind} noise of {strength:g} g / {max(groups - 1, 1)}"}, x=x)
 
 
 @scenario
@@ -125,10 +226,10 @@ def contrast(
     _check_numbers(who, federation)
     if not -1 <= lowest < 1:
         raise UserError(f"{who}: lowest={lowest:g} should be from -1 up to, but not including, 1.")
-    group = drawn_groups("contrast", federation, groups, shares, _data_seed, _moved)
+    group = draw_groups("contrast", federation, groups, shares, _data_seed, _moved)
     levels = np.linspace(1, lowest, max(groups, 1)).astype(np.float32)
-    x = _changed(federation, group, lambda images, g: np.float32(0.5) + levels[g] * (images - np.float32(0.5)))
-    return regrouped(federation, "contrast", group, {"groups": f"contrast of {', '.join(f'{v:g}' for v in levels)}"}, x=x)
+    x = _change_features(federation, group, lambda images, g: np.float32(0.5) + levels[g] * (images - np.float32(0.5)))
+    return apply_groups(federation, "contrast", group, {"groups": f"contrast of {', '.join(f'{v:g}' for v in levels)}"}, x=x)
 
 
 @scenario
@@ -139,9 +240,9 @@ def coloured(federation: Federation, groups: int = 3, shares: Shares = None, *, 
         raise UserError(f"{who}: the samples of {federation.name!r} have shape {federation.input_shape}, not (3, height, width).")
     if groups > len(orders):
         raise UserError(f"{who}: three colours have {len(orders)} orders, so groups={groups} is too many.")
-    group = drawn_groups("coloured", federation, groups, shares, _data_seed, _moved)
-    x = _changed(federation, group, lambda images, g: images[:, list(orders[g])])
-    return regrouped(federation, "coloured", group, {"groups": "group g has its colours in the order g"}, x=x)
+    group = draw_groups("coloured", federation, groups, shares, _data_seed, _moved)
+    x = _change_features(federation, group, lambda images, g: images[:, list(orders[g])])
+    return apply_groups(federation, "coloured", group, {"groups": "group g has its colours in the order g"}, x=x)
 
 
 @scenario
@@ -153,11 +254,11 @@ def mixed(
     Group 1 are the newcomers. Classes are shared by number, or `apart` keeps those of the second set by themselves.
     """
     assert _load is not None
-    made = joined(federation, _load(other), "mixed", ("first", "second"), apart=labels == "apart")
+    made = join_federations(federation, _load(other), "mixed", ("first", "second"), apart=labels == "apart")
     return made.with_(provenance={**made.provenance, "scenarios": [*federation.provenance.get("scenarios", []), "mixed"]})
 
 
-def turn(images: Array, degrees: int, over: int = 1) -> Array:
+def rotate_images(images: Array, degrees: int, over: int = 1) -> Array:
     """Images (..., side, side) turned counter-clockwise by degrees / over, the fraction kept whole so that right angles are exact."""
     if degrees % (90 * over) == 0:
         return np.rot90(images, degrees // (90 * over), axes=(-2, -1))
@@ -193,22 +294,22 @@ def sites(federation: Federation, count: int = 4, first: int | None = None, *, _
     )
 
 
-def _changed(federation: Federation, group: Ids, change: Callable[[Array, int], Array]) -> Array:
+def _change_features(federation: Federation, group: Ids, change: Callable[[Array, int], Array]) -> Array:
     """The features, with those of every group but 0 changed; a copy in memory, even of a memory map."""
     x = np.array(federation.x)
     for g in range(1, int(group.max()) + 1):
-        own = held_by(federation, np.flatnonzero(group == g))
+        own = find_held_samples(federation, np.flatnonzero(group == g))
         x[own] = change(federation.x[own], g)
     return x
 
 
-def _of_classes(federation: Federation, part: Parts, group: Ids, owner: Array) -> Parts:
+def _select_classes(federation: Federation, part: Parts, group: Ids, owner: Array) -> Parts:
     client = np.repeat(np.arange(len(part)), part.sizes)
     kept = owner[federation.y[part.indices]] == group[client]
     return Parts(np.r_[0, np.cumsum(np.bincount(client[kept], minlength=len(part)))], part.indices[kept])
 
 
-def _fed(part: Parts, group: Ids) -> tuple[Parts, int]:
+def _fill_empty_parts(part: Parts, group: Ids) -> tuple[Parts, int]:
     """Nobody is left empty whose group has a sample to spare; and how many samples were moved."""
     empty = np.flatnonzero(part.sizes == 0)
     if not len(empty):
@@ -217,13 +318,13 @@ def _fed(part: Parts, group: Ids) -> tuple[Parts, int]:
     for g in np.unique(group[empty]).tolist():
         members = np.flatnonzero(group == g).tolist()
         own = [lists[client] for client in members]
-        moved += feed_the_empty(own)
+        moved += fill_empty_clients(own)
         for client, samples in zip(members, own, strict=True):
             lists[client] = samples
     return Parts.of(lists), moved
 
 
-def _part_names(federation: Federation) -> list[str]:
+def _list_parts(federation: Federation) -> list[str]:
     return ["train", "test", *(["validation"] if federation.validation is not None else [])]
 
 

@@ -1,18 +1,4 @@
-"""A schema: what a model must know of a table so that its numbers mean the same at every site.
-
-It names the columns in their order, what each holds (number, category or text), the words of each category, the classes of the label,
-how the table is prepared (scale, impute) and which marks stand for gaps. Nothing in it is computed from rows but the words themselves.
-
-    schema = Schema.of(federation)                # of any federation; that of a table is kept in provenance["schema"]
-    text = schema.to_json()                       # one line of JSON ...
-    schema = Schema.from_json(text)               # ... and back; ValueError where it is none
-    federation = conform(federation, schema)      # the same rows in the schema's order, or a UserError that names what differs
-    check(own, schema, "Site 'north'")            # the same refusals from two schemas alone
-
-`conform` reorders columns, indicators and class numbers by name. A category or class that a site lacks is no obstacle: its indicator is 0,
-its class has no rows. Everything else is refused with the nearest match: a missing or unknown column, a word or class that the schema does
-not know, another kind of column, another preparation. Marks of gaps (`missing`) are how one file is written, and may differ.
-"""
+"""Schemas: what a model must know of a table so that its features mean the same at every site."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +10,10 @@ import numpy as np
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.json_io import to_json_line
 from coterie.core.arrays import Array, Ints
+from coterie.data.column_statistics import Scaling
+from coterie.data.columns import Columns, TableColumn
 from coterie.data.federation import Federation
-from coterie.data.preparing.columns import Columns, TableColumn
-from coterie.data.preparing.preparation import Preparation
-from coterie.data.preparing.prepared import DONE, preparation_of
-from coterie.data.preparing.wishes import Wishes
-from coterie.data.scaling import Scaling
+from coterie.data.prepare import DONE, Preparation, PrepOptions, get_preparation
 
 SCHEMA = "schema"  # in the provenance of samples and federations
 Kind = Literal["number", "category", "text"]
@@ -68,11 +52,11 @@ class Schema:
     def of(cls, federation: Federation) -> "Schema":
         """The schema of a federation."""
         told = federation.provenance.get(SCHEMA)
-        made = cls._of_names(federation) if told is None else cls.read(told)
+        made = cls._from_names(federation) if told is None else cls.read(told)
         return replace(made, classes=federation.classes, task=federation.task.name, shape=federation.input_shape)
 
     @classmethod
-    def _of_names(cls, federation: Federation) -> "Schema":
+    def _from_names(cls, federation: Federation) -> "Schema":
         """Of a federation whose provenance names no more than its features."""
         names = federation.provenance.get("features")
         if not isinstance(names, (list, tuple)) or (len(names),) != federation.input_shape:
@@ -81,8 +65,8 @@ class Schema:
         return replace(made, scale="standard", statistics="client") if "scaling" in federation.provenance else made
 
     @classmethod
-    def of_table(
-        cls, columns: Columns, label: Sequence[str], classes: Sequence[str], task: str, wishes: Wishes, missing: Sequence[str] = ()
+    def from_table(
+        cls, columns: Columns, label: Sequence[str], classes: Sequence[str], task: str, wishes: PrepOptions, missing: Sequence[str] = ()
     ) -> "Schema":
         """The schema of a table that is being read."""
         made = tuple(SchemaColumn(c.name, "number" if c.words is None else "category", c.words or ()) for c in columns.columns)
@@ -148,7 +132,7 @@ class Schema:
         return cls.read(found)
 
 
-def check(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:
+def check_schema(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:
     """Refuse a schema that cannot be brought into the form of another, in one sentence that names what differs.
 
     Args:
@@ -158,14 +142,14 @@ def check(own: Schema, schema: Schema, where: str, other: str = "the federation"
         other: Whose the schema is, for the error.
 
     Raises:
-        UserError: There is a difference that `conform` cannot settle.
+        UserError: There is a difference that `conform_federation` cannot settle.
     """
     if own.task != schema.task:
         raise UserError(f"{where} is a {own.task}, {other} a {schema.task}: is the label column the right one?")
     known = {column.name: column for column in schema.columns}
     found = {column.name: column for column in own.columns}
     if bool(known) != bool(found) or (not known and own.shape != schema.shape):
-        raise UserError(f"{where} has samples of shape {_size(own)}, {other} {_size(schema)}.")
+        raise UserError(f"{where} has samples of shape {_format_size(own)}, {other} {_format_size(schema)}.")
     for name in known:
         if name not in found:
             left = [each for each in found if each not in known]
@@ -200,12 +184,12 @@ def _check_column(own: SchemaColumn, column: SchemaColumn, where: str, other: st
             )
 
 
-def _size(schema: Schema) -> str:
+def _format_size(schema: Schema) -> str:
     named = f" with the columns {', '.join(column.name for column in schema.columns[:5])}" if schema.columns else ""
     return "x".join(map(str, schema.shape)) + named
 
 
-def conform(federation: Federation, schema: Schema, other: str = "the federation", where: str | None = None) -> Federation:
+def conform_federation(federation: Federation, schema: Schema, other: str = "the federation", where: str | None = None) -> Federation:
     """The federation in the form of a schema: columns, indicators and class numbers reordered by name.
 
     Args:
@@ -220,22 +204,22 @@ def conform(federation: Federation, schema: Schema, other: str = "the federation
     Raises:
         UserError: A column, a kind, a word, a class or the preparation differs; the sentence names it with the nearest match.
     """
-    own = _with_empty_columns(Schema.of(federation), schema, federation)
-    check(own, schema, where or f"The data {federation.name!r}", other)
+    own = _set_empty_columns(Schema.of(federation), schema, federation)
+    check_schema(own, schema, where or f"The data {federation.name!r}", other)
     made = federation
     if own.features != schema.features:
-        made = _in_order(made, own.features, schema)
+        made = _reorder_features(made, own.features, schema)
     if own.classes != schema.classes:
-        made = _relabelled(made, own.classes, schema.classes)
+        made = _renumber_classes(made, own.classes, schema.classes)
     kept = replace(schema, missing=own.missing, label=own.label or schema.label)
     told = kept.told() if SCHEMA in federation.provenance else None
     return made.with_(
         provenance=made.provenance if told is None else {**made.provenance, SCHEMA: told},
-        later=tuple((begin, conform(world, schema, other, where)) for begin, world in federation.later),
+        later=tuple((begin, conform_federation(world, schema, other, where)) for begin, world in federation.later),
     )
 
 
-def _with_empty_columns(own: Schema, schema: Schema, federation: Federation) -> Schema:
+def _set_empty_columns(own: Schema, schema: Schema, federation: Federation) -> Schema:
     """A column without any value has the kind that the schema gives it: a site's file does not say which it is."""
     kinds = {column.name: column.kind for column in schema.columns}
     if not own.columns or federation.raw is None:
@@ -249,7 +233,7 @@ def _with_empty_columns(own: Schema, schema: Schema, federation: Federation) -> 
     return replace(own, columns=tuple(made))
 
 
-def _in_order(federation: Federation, features: tuple[str, ...], schema: Schema) -> Federation:
+def _reorder_features(federation: Federation, features: tuple[str, ...], schema: Schema) -> Federation:
     """The federation with its features where the schema has them; those that it lacks are indicators that are never set."""
     now = list(Schema.of(federation).features)  # a column that is empty here stands among them still
     kept = [place for place, name in enumerate(now) if name in schema.features]
@@ -262,10 +246,12 @@ def _in_order(federation: Federation, features: tuple[str, ...], schema: Schema)
         return made
 
     told = {**federation.provenance, "features": list(schema.features)}
-    if (preparation := preparation_of(federation)) is not None:
-        told[DONE] = _reordered(preparation, kept, places, schema).told()
+    if (preparation := get_preparation(federation)) is not None:
+        told[DONE] = _reorder_preparation(preparation, kept, places, schema).told()
     if "scaling" in told:
-        told["scaling"] = {name: _selected(Scaling.read(one), kept).select(places, width).told() for name, one in told["scaling"].items()}
+        told["scaling"] = {
+            name: _select_scaling(Scaling.read(one), kept).select(places, width).told() for name, one in told["scaling"].items()
+        }
     central = federation.central
     return federation.with_(
         x=moved(federation.x),
@@ -275,21 +261,21 @@ def _in_order(federation: Federation, features: tuple[str, ...], schema: Schema)
     )
 
 
-def _reordered(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
+def _reorder_preparation(preparation: Preparation, kept: Sequence[int], places: Ints, schema: Schema) -> Preparation:
     """The same statistics for the columns in the schema's order."""
     columns = Columns(tuple(TableColumn(c.name, c.categories if c.kind == "category" else None) for c in schema.columns))
-    scalings = {name: _selected(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()}
+    scalings = {name: _select_scaling(scaling, kept).select(places, len(schema.features)) for name, scaling in preparation.scalings.items()}
     return Preparation(columns, preparation.wishes, scalings)
 
 
-def _selected(scaling: Scaling, kept: Sequence[int]) -> Scaling:
+def _select_scaling(scaling: Scaling, kept: Sequence[int]) -> Scaling:
     rows = list(kept)
     return replace(
         scaling, mean=scaling.mean[rows], deviation=scaling.deviation[rows], fill=None if scaling.fill is None else scaling.fill[rows]
     )
 
 
-def _relabelled(federation: Federation, own: Sequence[str], classes: Sequence[str]) -> Federation:
+def _renumber_classes(federation: Federation, own: Sequence[str], classes: Sequence[str]) -> Federation:
     """The federation with the numbers that the schema gives its classes, or with its labels in the schema's order."""
     numbers = np.array([list(classes).index(word) for word in own], dtype=np.int64)
     change: Callable[[Array], Array] = (lambda y: numbers[y]) if federation.task.counts_classes else (lambda y: y[:, np.argsort(numbers)])
@@ -299,6 +285,6 @@ def _relabelled(federation: Federation, own: Sequence[str], classes: Sequence[st
     )
 
 
-def text_schema(column: str, worded: Mapping[str, Any], label: Sequence[str], classes: Sequence[str], task: str) -> Schema:
+def make_text_schema(column: str, worded: Mapping[str, Any], label: Sequence[str], classes: Sequence[str], task: str) -> Schema:
     """The schema of a table of texts."""
     return Schema(columns=(SchemaColumn(column, "text"),), classes=tuple(classes), task=task, label=tuple(label), text=worded["wording"])

@@ -1,9 +1,13 @@
-"""Decoded samples on disk: one .npy file an array, opened as memory maps. A folder is there whole or not at all."""
+"""Decoded and generated samples on disk: one .npy file per array, opened as memory maps.
 
+A folder is written under a temporary name and renamed when it is complete.
+"""
+
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +15,26 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import dtype_to_descr, write_array_header_1_0
+from numpy.lib.format import dtype_to_descr, open_memmap, write_array_header_1_0
 
 from coterie._util.errors import UserError
 from coterie._util.files import hash_text
 from coterie._util.json_io import to_json_line
-from coterie.core.arrays import Array
+from coterie.core.arrays import Array, Floats, Ints
 from coterie.core.tasks import Task
-from coterie.data.content import array_hash
+from coterie.data.content import hash_array
 from coterie.data.federation import Samples
-from coterie.data.table import BLOCK, Table
+from coterie.data.readers.files import get_cache_folder
+from coterie.data.table import BLOCK_ROWS, Table
 
 ABOUT = "about.json"
+
+
 WHITE = 255
 
 
 @contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
+def write_folder_atomically(final: Path) -> Iterator[Path]:
     """A folder to write to that takes its place under its final name only when all went well."""
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -48,19 +55,19 @@ def whole_folder(final: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def sound(folder: Path) -> bool:
+def is_intact(folder: Path) -> bool:
     """Whether a folder is there and holds what was written to it. Of arrays beyond 2 GiB only some blocks are read."""
     try:
         about = json.loads((folder / ABOUT).read_text())
         told = about.pop("sha256", None)
         hashes: Mapping[str, str] = about.get("hashes", {})  # none: from before they were written
         same = told == (hash_text(to_json_line(about)) if hashes else None)
-        return same and all(array_hash(_map(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
+        return same and all(hash_array(_map_array(folder / f"{name}.npy")) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, EOFError, AttributeError):
         return False
 
 
-def forget(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove what is in the cache."""
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -85,20 +92,20 @@ def save_samples(samples: Samples, final: Path) -> None:
     if not samples.task.counts_classes:
         about["task"] = samples.task.name
     scaled = samples.provenance.get("divided_by") == WHITE and samples.x.dtype == np.uint8
-    with whole_folder(final) as work:
+    with write_folder_atomically(final) as work:
         for name, array in arrays.items():
             if array is not None:
-                _write(work / f"{name}.npy", array, scaled and name in ("x", "central_x"))
-        _describe(work, about)
+                _write_array(work / f"{name}.npy", array, scaled and name in ("x", "central_x"))
+        _write_about(work, about)
 
 
 def open_samples(folder: Path) -> Samples:
     """Samples written by `save_samples`: features are read from disk as they are used."""
     about = json.loads((folder / ABOUT).read_text())
     y = np.load(folder / "y.npy")
-    central = (_map(folder / "central_x.npy"), np.load(folder / "central_y.npy")) if (folder / "central_x.npy").exists() else None
+    central = (_map_array(folder / "central_x.npy"), np.load(folder / "central_y.npy")) if (folder / "central_x.npy").exists() else None
     owners, given = (np.load(file) if (file := folder / f"{name}.npy").exists() else None for name in ("owners", "given"))
-    made = Samples(about["name"], _map(folder / "x.npy"), y, tuple(about["classes"]), central, about["provenance"])
+    made = Samples(about["name"], _map_array(folder / "x.npy"), y, tuple(about["classes"]), central, about["provenance"])
     return replace(
         made, owners=owners, owner_names=tuple(about["owner_names"]), given=given, task=Task(about.get("task", "classification"))
     )
@@ -108,19 +115,21 @@ def save_table(table: Table, final: Path) -> None:
     """Write a table as it was fetched; its arrays may be memory maps."""
     arrays = {"values": table.values, "y": table.y, "part": table.part, "owners": table.owners}
     about = {"classes": table.classes, "owner_names": table.owner_names, "facts": dict(table.facts), "texts": table.texts}
-    with whole_folder(final) as work:
+    with write_folder_atomically(final) as work:
         for name, array in arrays.items():
             if array is not None:
-                _write(work / f"{name}.npy", array, scaled=False)
-        _describe(work, about)
+                _write_array(work / f"{name}.npy", array, scaled=False)
+        _write_about(work, about)
 
 
 def open_table(folder: Path) -> Table:
     """A table written by `save_table`."""
     about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
-    values, part, owners = (_map(file) if (file := folder / f"{name}.npy").exists() else None for name in ("values", "part", "owners"))
+    values, part, owners = (
+        _map_array(file) if (file := folder / f"{name}.npy").exists() else None for name in ("values", "part", "owners")
+    )
     return Table(
-        _map(folder / "y.npy"),
+        _map_array(folder / "y.npy"),
         tuple(about["classes"]),
         values,
         about["texts"],
@@ -131,25 +140,51 @@ def open_table(folder: Path) -> Table:
     )
 
 
-def _describe(work: Path, about: Mapping[str, Any]) -> None:
+def _write_about(work: Path, about: Mapping[str, Any]) -> None:
     """Write what is not an array, with the hashes of what is."""
-    hashes = {path.stem: array_hash(_map(path)) for path in sorted(work.glob("*.npy"))}
+    hashes = {path.stem: hash_array(_map_array(path)) for path in sorted(work.glob("*.npy"))}
     tree = json.loads(json.dumps({**about, "hashes": hashes}))
     (work / ABOUT).write_text(json.dumps({**tree, "sha256": hash_text(to_json_line(tree))}))
 
 
-def _write(path: Path, array: Array, scaled: bool) -> None:
+def _write_array(path: Path, array: Array, scaled: bool) -> None:
     if not scaled:
         np.save(path, array)
         return
     # Written, not mapped: a full disk is then an error that can be told, where a map would end the process.
     with path.open("wb") as file:
         write_array_header_1_0(file, {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": array.shape})
-        for begin in range(0, len(array), BLOCK):
-            file.write((array[begin : begin + BLOCK].astype(np.float32) / np.float32(WHITE)).tobytes())
+        for begin in range(0, len(array), BLOCK_ROWS):
+            file.write((array[begin : begin + BLOCK_ROWS].astype(np.float32) / np.float32(WHITE)).tobytes())
 
 
-def _map(path: Path) -> Array:
+def _map_array(path: Path) -> Array:
     # Read-only, not copy-on-write: the system would count a private copy against memory, and refuse a set that is larger.
     array: Array = np.load(path, mmap_mode="r")
     return array
+
+
+IN_MEMORY = 1 << 30  # bytes of features up to which they are held
+
+
+GENERATOR_VERSION = 1  # of what is drawn: another one is drawn anew
+
+
+def generate_arrays(
+    name: str, settings: Sequence[Any], samples: int, features: int, fill: Callable[[Floats, Ints], None]
+) -> tuple[Floats, Ints]:
+    """Features (samples, features) and labels as `fill` draws them; those of a GiB or more once for these settings, and then mapped."""
+    if 4 * samples * features < IN_MEMORY:
+        x, y = np.empty((samples, features), dtype=np.float32), np.empty(samples, dtype=np.int64)
+        fill(x, y)
+        return x, y
+    told = hashlib.sha256(to_json_line([GENERATOR_VERSION, name, samples, features, list(settings)]).encode()).hexdigest()[:16]
+    folder = get_cache_folder() / "drawn" / f"{name}-{told}"
+    if not folder.exists():
+        with write_folder_atomically(folder) as work:
+            x = open_memmap(work / "x.npy", mode="w+", dtype=np.float32, shape=(samples, features))
+            y = open_memmap(work / "y.npy", mode="w+", dtype=np.int64, shape=(samples,))
+            fill(x, y)
+            x.flush()
+            y.flush()
+    return np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")

@@ -1,4 +1,7 @@
-"""A table: the samples as their files have them, before pixels are scaled and words are counted; and what every set must satisfy."""
+"""Tables.
+
+Samples as their files hold them, before pixels are scaled and words are counted, and the checks that every data set must pass.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,14 +13,14 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ints
 from coterie.core.tasks import Task, TaskName
 from coterie.data.federation import NOWHERE, TEST, TRAIN, VALIDATION, Samples
-from coterie.data.preparing.prepared import has_gaps
-from coterie.data.table_files import ROWS, rows_of
+from coterie.data.prepare import has_gaps
+from coterie.data.readers.table_files import ROWS, get_file_rows
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-BLOCK = 4096  # rows looked at together: a set may be larger than memory
-MOST_CLASSES = 100_000  # what no set of classes has: labels beyond are ids, amounts or damage
-CHECKED = 1 << 30  # bytes of a mapped set up to which every value is looked at
-SPREAD = 256  # rows, evenly spread, that are looked at of a larger one
+BLOCK_ROWS = 4096  # rows looked at together: a set may be larger than memory
+MAX_CLASSES = 100_000  # what no set of classes has: labels beyond are ids, amounts or damage
+MAX_CHECKED_BYTES = 1 << 30  # bytes of a mapped set up to which every value is looked at
+SAMPLED_ROWS = 256  # rows, evenly spread, that are looked at of a larger one
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Table:
         )
 
 
-def coded(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
+def encode_names(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
     """Names as numbers, and the names in sorted order: ``owners, owner_names = coded(writers)``."""
     found, numbers = np.unique(names, return_inverse=True)
     return numbers.astype(np.int64), tuple(map(str, found))
@@ -70,12 +73,12 @@ def check_table(table: Table, where: str) -> None:
         _check_features(table.values, np.arange(len(table.y)), where, gaps=has_gaps(table.facts))
 
 
-def check_mapped(table: Table, where: str) -> None:
+def check_mapped_table(table: Table, where: str) -> None:
     """The same for a set that is mapped, not read: of one larger than a GiB only some rows are looked at."""
     check_labels(table, where)
     assert table.values is not None
     n = len(table.y)
-    rows = np.arange(n) if table.values.nbytes <= CHECKED else np.unique(np.linspace(0, n - 1, SPREAD).astype(np.int64))
+    rows = np.arange(n) if table.values.nbytes <= MAX_CHECKED_BYTES else np.unique(np.linspace(0, n - 1, SAMPLED_ROWS).astype(np.int64))
     _check_features(table.values, rows, where)
 
 
@@ -84,17 +87,17 @@ def _check_features(values: Array, rows: Ints, where: str, *, gaps: bool = False
         raise UserError(f"{where} holds samples without features: each should be a list of numbers.")
     if values.dtype.kind != "f" or gaps:
         return
-    for begin in range(0, len(rows), BLOCK):
-        chosen = rows[begin : begin + BLOCK]
+    for begin in range(0, len(rows), BLOCK_ROWS):
+        chosen = rows[begin : begin + BLOCK_ROWS]
         bad = ~np.isfinite(values[chosen].reshape(len(chosen), -1)).all(axis=1)
         if bad.any():
             raise UserError(f"{where}: sample {int(chosen[bad.argmax()])} holds a value that is no finite number; fill it in or drop it.")
 
 
-def numbered_classes(y: Array, where: str) -> tuple[str, ...]:
+def make_class_names(y: Array, where: str) -> tuple[str, ...]:
     """The classes that whole numbers name: all from 0 to the largest."""
     count = int(y.max(initial=0)) + 1
-    if count > MOST_CLASSES:
+    if count > MAX_CLASSES:
         raise UserError(f"{where}: labels up to {count - 1} would make {count:,} classes: number them 0, 1, 2, ...")
     return tuple(str(c) for c in range(count))
 
@@ -107,7 +110,7 @@ def check_labels(table: Table, where: str) -> None:
         raise UserError(f"{where} is inconsistent: its features, labels and clients number {', '.join(map(str, sorted(lengths)))}.")
     if n == 0:
         raise UserError(f"{where} holds no samples.")
-    if len(table.classes) > MOST_CLASSES:
+    if len(table.classes) > MAX_CLASSES:
         raise UserError(f"{where} would have {len(table.classes):,} classes: is the label column the right one?")
     if table.task == "classification":
         _check_classes(table, where)
@@ -132,7 +135,7 @@ def _check_classes(table: Table, where: str) -> None:
         raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
 
 
-def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
+def samples_from_table(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
     """The samples of a table whose values are the features.
 
     Where clients are not known, the set's own test part becomes the server's test set.
@@ -143,6 +146,6 @@ def as_samples(name: str, table: Table, provenance: Mapping[str, Any]) -> Sample
         return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part, task)
     tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
     central = (x[tests], table.y[tests]) if tests.any() else None
-    if (rows := rows_of(told)) is not None:
+    if (rows := get_file_rows(told)) is not None:
         told[ROWS] = rows.select(np.flatnonzero(rest)).told()
     return Samples(name, x[rest], table.y[rest], table.classes, central, told, task=task)

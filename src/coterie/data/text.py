@@ -1,35 +1,40 @@
-"""Plain features of texts that need no download and learn nothing from the data, so that no test text can leak into them.
+"""Features of texts: hashed bags of words, or token numbers.
 
-`bag` counts hashed words; `tokens` numbers them, for models that read word by word. Both hash, so there is no vocabulary to
-draw from some clients and not from others; a word list of the user's own (for an embedding table) may stand in for the hash, and so may
-the tokenizer of a pretrained model.
+Nothing is learned from the data, so no test text can leak into the features.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie._util.errors import UserError
+from coterie._util.errors import UserError, suggest_names
 from coterie._util.files import hash_file
 from coterie.core.arrays import Array, Floats
 from coterie.core.rng import hash_word
-from coterie.data.assemble import check_count
-from coterie.data.files import read_text
-from coterie.data.folder import find_path
+from coterie.data.partitions import check_count
+from coterie.data.readers.files import find_path, read_text
 from coterie.data.table import Table
-from coterie.data.tokenizer import tokenised, tokenizer_at, tokenizer_hash
+from coterie.data.tokens import hash_tokenizer, load_tokenizer, tokenise_texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 Features = Literal["bag", "tokens"]
+
+
 PADDING, UNKNOWN = 0, 1
+
+
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Wording:
+class TextFeatures:
     """How texts become features: the settings a text set has."""
 
     features: str = "bag"
@@ -52,14 +57,14 @@ class Wording:
         if self.tokenizer is None:
             del told["tokenizer"]  # what was decoded before there were any is found again
         else:
-            told["tokenizer"] = tokenizer_hash(self.tokenizer)
+            told["tokenizer"] = hash_tokenizer(self.tokenizer)
         return told
 
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts."""
         assert table.texts is not None
         cut = f"the last {self.length} words" if self.tokenizer is None else f"the first {self.length} tokens of {self.tokenizer}"
-        told = f"{cut} as numbers; lstm and rnn need vocabulary={self.tokens_known()}"
+        told = f"{cut} as numbers; lstm and rnn need vocabulary={self.count_known_tokens()}"
         facts = {**table.facts, "features": "hashed words" if self.features == "bag" else told}
         return replace(table, values=self.values(table.texts), texts=None, facts=facts)
 
@@ -71,12 +76,14 @@ class Wording:
     def values(self, texts: Sequence[str]) -> Array:
         """The features of texts."""
         if self.tokenizer is not None:
-            return tokenised(texts, self.tokenizer, self.length)
-        return bag(texts, self.width) if self.features == "bag" else tokens(texts, self.length, self.vocabulary, self._known())
+            return tokenise_texts(texts, self.tokenizer, self.length)
+        return (
+            count_words(texts, self.width) if self.features == "bag" else number_words(texts, self.length, self.vocabulary, self._known())
+        )
 
-    def tokens_known(self) -> int:
+    def count_known_tokens(self) -> int:
         if self.tokenizer is not None:
-            return len(tokenizer_at(self.tokenizer))
+            return len(load_tokenizer(self.tokenizer))
         known = self._known()
         return self.vocabulary if known is None else len(known) + 2
 
@@ -86,7 +93,7 @@ class Wording:
         return {line.strip(): i + 2 for i, line in enumerate(read_text(find_path(self.words)).splitlines())}
 
 
-def bag(texts: Sequence[str], width: int) -> Floats:
+def count_words(texts: Sequence[str], width: int) -> Floats:
     """Counts of words hashed into so many columns, each row of length one."""
     from sklearn.feature_extraction.text import HashingVectorizer  # slow to import, and few sets need it
 
@@ -95,7 +102,7 @@ def bag(texts: Sequence[str], width: int) -> Floats:
     return made
 
 
-def tokens(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[str, int] | None = None) -> npt.NDArray[np.int32]:
+def number_words(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[str, int] | None = None) -> npt.NDArray[np.int32]:
     """The last `length` words of each text as numbers, padded in front, so that a recurrent model ends on a word.
 
     0 is padding and 1 an unknown word. A word's number is its hash into 2 .. vocabulary - 1, or the one `known` gives it.
@@ -106,3 +113,48 @@ def tokens(texts: Sequence[str], length: int, vocabulary: int, known: Mapping[st
         if found:
             row[-len(found) :] = [2 + hash_word(w) % max(vocabulary - 2, 1) if known is None else known.get(w, UNKNOWN) for w in found]
     return made
+
+
+TEXT_COLUMN = "worded"  # in the provenance of samples and federations
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column and its wording."""
+
+    column: str
+    wording: TextFeatures
+
+    def table(self, table: Table) -> Table:
+        """The table with features in place of its texts, which says how they were made."""
+        made = self.wording.table(table)
+        return replace(made, facts={**made.facts, TEXT_COLUMN: self.told()})
+
+    def rows(self, frame: "pd.DataFrame", where: str) -> Array:
+        """The features of new texts."""
+        names = {str(name): name for name in frame}
+        if self.column not in names:
+            raise UserError(f"{where} has no text column {self.column!r}: {suggest_names(self.column, names)}")
+        return self.wording.values([str(text) for text in frame[names[self.column]]])
+
+    def told(self) -> dict[str, Any]:
+        """As plain values."""
+        wording = asdict(self.wording)
+        if self.wording.tokenizer is None:
+            del wording["tokenizer"]  # as before there were any
+        return {"column": self.column, "wording": wording}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "TextColumn":
+        """From what `told` gave. A list of words lies with whoever trained, so it is not read again."""
+        wording = TextFeatures(**told["wording"])
+        if wording.words is not None:
+            raise ValueError("a wording with a list of words of its own")
+        wording.check("A bundle")
+        return cls(str(told["column"]), wording)
+
+
+def get_text_column(provenance: Mapping[str, Any]) -> TextColumn | None:
+    """How texts became features, where a table of texts says so."""
+    told = provenance.get(TEXT_COLUMN)
+    return None if told is None else TextColumn.read(told)

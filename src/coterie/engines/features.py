@@ -18,11 +18,11 @@ from coterie._util.threads import count_cores
 from coterie.core.arrays import Array, Floats
 from coterie.core.layout import InputShape
 from coterie.core.model import ModelSpec
-from coterie.data.folder import cache_folder
+from coterie.data.readers.files import get_cache_folder
 from coterie.engines.device import Precision, as_tensor, autocast_pass, use_precision
 from coterie.engines.workspace import LARGE_MODEL, get_chunk_size
 from coterie.engines.world import World
-from coterie.models.frozen import FrozenBody
+from coterie.models.layers import FrozenBody
 
 SMALL_SAMPLE = 1 << 10  # numbers: through an image goes each weight of a convolution many times
 
@@ -34,7 +34,7 @@ def load_or_compute(body: nn.Module, x: Array, how: str, compute: Callable[[], F
     """What `compute` gives, or gave for the same body, samples and `how` before. A small body is quicker than a file, on small samples."""
     if sum(w.numel() for w in body.parameters()) <= LARGE_MODEL and x[:1].size <= SMALL_SAMPLE:
         return compute()
-    place = cache_folder() / "features" / f"{_hash_inputs(body, x, how)}.npy"
+    place = get_cache_folder() / "features" / f"{_hash_inputs(body, x, how)}.npy"
     with suppress(OSError, ValueError, EOFError):  # what cannot be read is made anew
         found: Floats = np.load(place, allow_pickle=False)
         if found.dtype == np.float32 and len(found) == len(x):

@@ -22,8 +22,8 @@ from coterie.engines.route_checks import check_captured, check_stacked
 from coterie.engines.stacked.route import ConvMode, StackedTrainer
 from coterie.engines.workspace import LARGE_MODEL
 from coterie.engines.world import World
+from coterie.models.layers import is_stackable
 from coterie.models.mlp import Mlp
-from coterie.models.stacking import stacks_by_itself
 
 RouteName = Literal["fused", "vectorised", "exact", "alone", "loop"]  # exact: vectorised, but only batches of equal size together
 
@@ -137,7 +137,7 @@ class WorldCache:
                 as_tensor(self.world.federation.x),
                 as_tensor(self.world.federation.y),
                 device=self.device,
-                memory=get_stacked_memory(self.device, one_body=stacks_by_itself(module)),
+                memory=get_stacked_memory(self.device, one_body=is_stackable(module)),
                 exact=exact,
                 convolutions=choose_conv_mode(self.device),
                 known=can_use_layer_kernels(self.device),

@@ -21,7 +21,7 @@ from coterie.core.rng import hash_word
 from coterie.core.roster import Roster
 from coterie.core.simulation import Attack, Backdoor
 from coterie.data.federation import Federation, Parts
-from coterie.data.poisoning import poisoned, triggered
+from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.engines.device import as_tensor, find_device_error
 from coterie.engines.loss import DEFAULT_LOSSES, Loss, cross_entropy
 from coterie.models.catalogue import build_model
@@ -79,8 +79,8 @@ class World:
         hostile = self.attack.hostile(self._rosters[self.federation.seen], seed)
         if marked:
             assert isinstance(self.attack, Backdoor)
-            return triggered(federation, self.attack, hostile)
-        return poisoned(federation, self.attack, hostile, seed)
+            return make_trigger_set(federation, self.attack, hostile)
+        return poison_federation(federation, self.attack, hostile, seed)
 
     @cached_property
     def shares(self) -> dict[tuple[str, Share, int], Parts]:

@@ -1,7 +1,8 @@
 """Checkpoints: the states of a segment's lanes, small arrays in one file, large ones in chunks, and which checkpoints are kept.
 
-A chunk is a block of whole rows, known by its hash. One that the lane's last checkpoint holds is not written again: its location is recorded. So a checkpoint may need files
-of earlier segments, but never those of other lanes. Of a state with a model for every client, only the rows of clients that trained change.
+A chunk is a block of whole rows, known by its hash. One that the lane's last checkpoint holds is not written again: its location is
+recorded. So a checkpoint may need files of earlier segments, but never those of other lanes. Of a state with a model for every client,
+only the rows of clients that trained change.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Digests: the hash that defines equality of evidence (what was studied and found, not how long it took), of one study or of all in a folder."""
+"""Digests.
+
+The hash that defines equality of evidence (what was studied and found, not how long it took), of one study or of all in a folder.
+"""
 
 import hashlib
 import json

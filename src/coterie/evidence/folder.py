@@ -1,6 +1,7 @@
 """A study's folder: atomic creation, segments, rosters, tables by batches, and quarantine for damaged parts.
 
-Everything is made in a draft within the folder, flushed to disk, then renamed; the file that makes it a study comes last. After a kill or on a full disk the same command starts over.
+Everything is made in a draft within the folder, flushed to disk, then renamed; the file that makes it a study comes last. After a kill
+or on a full disk the same command starts over.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Studies that grow: more methods, seeds, draws or rounds, and nothing else changed.
 
-Randomness is keyed, so existing results stay as they are and the whole equals one run of all. A last round is evaluated whatever `evaluate_every` says; once more rounds follow,
-that evaluation is dropped when tables are read. The column `extra` of the rounds records which absences and notes came from it.
+Randomness is keyed, so existing results stay as they are and the whole equals one run of all. A last round is evaluated whatever
+`evaluate_every` says; once more rounds follow, that evaluation is dropped when tables are read. The column `extra` of the rounds
+records which absences and notes came from it.
 """
 
 import json

@@ -1,9 +1,10 @@
 """Manifests: the hashes that show whether a study's folder is unchanged, and the repair of damaged files.
 
-Three files hold hashes. A segment's `manifest.json` covers its files, rows and lanes, and names the segment before it. A study's `head.json` covers the files that define the study and
-the last segment of the chain; it is replaced after each segment. A comparison's `seals.json` covers what belongs to several studies: the request, the result
-of each tuning and the settings of each study. A manifest must be the one that the next segment names, or the head if it is the last; where that is damaged, it must follow the
-one before. So one damaged segment does not put its neighbours in doubt.
+Three files hold hashes. A segment's `manifest.json` covers its files, rows and lanes, and names the segment before it. A study's
+`head.json` covers the files that define the study and the last segment of the chain; it is replaced after each segment. A comparison's
+`seals.json` covers what belongs to several studies: the request, the result of each tuning and the settings of each study. A manifest
+must be the one that the next segment names, or the head if it is the last; where that is damaged, it must follow the one before. So one
+damaged segment does not put its neighbours in doubt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

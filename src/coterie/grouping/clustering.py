@@ -23,7 +23,7 @@ from coterie.grouping.kmeans import SAME, count_distinct, draw_random_state, fin
 from coterie.grouping.landmarks import LANDMARKS, MANY, sample_landmarks
 from coterie.grouping.similarity import compute_distances, compute_gaussian
 
-Clusterer = Literal["kmeans", "spectral_clustering", "agglomerative_clustering"]
+Clusterer = Literal["kmeans", "spectral", "agglomerative"]
 
 
 Linkage = Literal["single", "complete", "average", "ward"]

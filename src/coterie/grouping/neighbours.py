@@ -1,8 +1,8 @@
 """The clients most similar to each of some, by cosine.
 
-Up to `MANY` clients all pairs are compared. While those who ask times all clients stay within `PAIRS`, all are compared a block at a time:
-exact, and never a matrix of all pairs. Beyond, every client is put into the cell of the nearest of a few landmarks, clients search the cells
-nearest to them, and the best candidates are compared exactly.
+Up to `MANY` clients all pairs are compared. While those who ask times all clients stay within `PAIRS`, all are compared a block at a
+time: exact, and never a matrix of all pairs. Beyond, every client is put into the cell of the nearest of a few landmarks, clients
+search the cells nearest to them, and the best candidates are compared exactly.
 """
 
 from itertools import pairwise

@@ -1,7 +1,8 @@
 """The test of structure: are there distinct groups, or one population? Used by methods and by `coterie inspect`.
 
-Clients are asked for gradients on two halves of their data (`structure_views`); groups of their points (`structure_points`) are claimed only
-where they are more distinct than one population of the same spread would show, and stable (`structure_reference`). The answer can be one.
+Clients are asked for gradients on two halves of their data (`structure_views`); groups of their points (`structure_points`) are claimed
+only where they are more distinct than one population of the same spread would show, and stable (`structure_reference`). The answer can
+be one.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The test of structure, step 1: gradients of two halves of each client's data, and two views of the clients as points.
 
-Clients send mean gradients at one random model, class by class where they may. No sample moves, and no client trains. A mean gradient is the
-average of its class means, so asking class by class gives the gradient of a half as well, and how many samples of each class it holds. Where
-label counts must not leave the client, a half is asked as a whole and takes the place of a single class.
+Clients send mean gradients at one random model, class by class where they may. No sample moves, and no client trains. A mean gradient
+is the average of its class means, so asking class by class gives the gradient of a half as well, and how many samples of each class it
+holds. Where label counts must not leave the client, a half is asked as a whole and takes the place of a single class.
 
 The view `all` is the half's mean gradient. `beyond labels` is what is left of it when the class means of the whole federation, in the
 client's own proportions, are removed: groups with other features, or other class names, stand out there without the noise of labels.

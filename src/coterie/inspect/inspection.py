@@ -32,7 +32,7 @@ from coterie.inspect.differences import (
     compute_label_spread,
 )
 from coterie.inspect.pilot import EvaluationFold, Pilot, PilotPlan, run_pilot
-from coterie.models.given import GivenModel, given_model
+from coterie.models.catalogue import GivenModel, resolve_model
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution
 from coterie.run.progress import StepsBar
@@ -203,7 +203,7 @@ def inspect_data(
     shows it.
     """
     federation = data if isinstance(data, Federation) else load(data, data_seed, data_dir)
-    named, make = given_model(model)
+    named, make = resolve_model(model)
     world = World.of(federation, named, make=make)
     plan = plan or InspectPlan()
     if federation.validation is None:

@@ -66,7 +66,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
     directions: int | Literal["groups"] = setting(3, "Singular directions; groups (m) in the authors' later measure.", least=1)
     start_from: Literal["pretrained", "w0"] = setting("pretrained", "Where groups' models begin.")
     centres: Literal["kmeans", "random"] = setting("kmeans", "How groups are cut; random centres are RCC.")
-    cold: Literal["find_nearest", "random"] = setting("nearest", "Where newcomers go; a random group is RAC.")
+    cold: Literal["nearest", "random"] = setting("nearest", "Where newcomers go; a random group is RAC.")
     restarts: int = setting(10, "Starts of k-means.", least=1)
     literal: bool = setting(False, "Eq. 10 and lines 22-23 to the letter.")
 

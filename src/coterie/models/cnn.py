@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from coterie._util.errors import UserError, suggest_names
-from coterie.models.images import as_images, image_shape
-from coterie.models.initial import glorot
+from coterie.models.image_layers import check_image_shape, reshape_to_images
+from coterie.models.layers import initialise_glorot
 
-SMALLEST = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
+MIN_SIDE = 8  # pixels a side: two pools leave 2, and a 5x5 kernel still sees more image than padding
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Cnn(nn.Module):
         depth, height, width = image
         first, second = architecture.channels
         margin = architecture.kernel // 2
-        self.first = glorot(nn.Conv2d(depth, first, architecture.kernel, padding=margin))
-        self.second = glorot(nn.Conv2d(first, second, architecture.kernel, padding=margin))
-        self.dense = glorot(nn.Linear(second * (height // 4) * (width // 4), architecture.dense))
-        self.logits = glorot(nn.Linear(architecture.dense, outputs))
+        self.first = initialise_glorot(nn.Conv2d(depth, first, architecture.kernel, padding=margin))
+        self.second = initialise_glorot(nn.Conv2d(first, second, architecture.kernel, padding=margin))
+        self.dense = initialise_glorot(nn.Linear(second * (height // 4) * (width // 4), architecture.dense))
+        self.logits = initialise_glorot(nn.Linear(architecture.dense, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        h = as_images(x, self.image)
+        h = reshape_to_images(x, self.image)
         h = max_pool2d(self.first(h).relu(), 2)
         h = max_pool2d(self.second(h).relu(), 2)
         h = self.dense(h.flatten(1)).relu()
@@ -60,4 +60,4 @@ def cnn(_input_shape: tuple[int, ...], _outputs: int, variant: Literal["mcmahan"
     """Two convolutions with pools and a dense layer, for images (H, W) or (C, H, W)."""
     if variant not in ARCHITECTURES:
         raise UserError(f"Model 'cnn': variant={variant!r} is not known: {suggest_names(str(variant), ARCHITECTURES)}")
-    return Cnn(image_shape("cnn", _input_shape, SMALLEST), _outputs, ARCHITECTURES[variant])
+    return Cnn(check_image_shape("cnn", _input_shape, MIN_SIDE), _outputs, ARCHITECTURES[variant])

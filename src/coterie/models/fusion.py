@@ -10,19 +10,16 @@ from coterie.core.layout import Inputs
 from coterie.core.specs import parse
 from coterie.models.densenet import densenet121
 from coterie.models.efficientnet import efficientnet_lite0
-from coterie.models.encoder import check_length, encoder_at
-from coterie.models.frozen import FrozenBody
-from coterie.models.images import without_logits
+from coterie.models.image_layers import remove_logits
+from coterie.models.layers import FrozenBody, StackedLinear, check_counts
 from coterie.models.mlp import Mlp
 from coterie.models.resnet import resnet18, resnet50
-from coterie.models.settings import check_counts
-from coterie.models.stacking import StackedLinear
-from coterie.models.text import ATTENTION, Trained, add_adapters
+from coterie.models.text import ENCODER_ATTENTION_LAYERS, Trained, add_adapters, check_length, load_encoder
 
 NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "densenet121": densenet121, "efficientnet_lite0": efficientnet_lite0}
 
 
-class SideBySide(nn.Module):
+class ConcatFeatures(nn.Module):
     """``[text features | image features]``; it takes its inputs in the order of the samples, of which one is the text."""
 
     def __init__(self, text: nn.Module, image: nn.Module, *, text_first: bool) -> None:
@@ -43,7 +40,7 @@ class SideBySide(nn.Module):
         return f"{self.text_first} {getattr(self.text, 'pool', '')} {getattr(self.image, 'told', '')}"
 
 
-class Fusion(SideBySide):
+class Fusion(ConcatFeatures):
     """``logits([text features | image features])``, of which the image's network may be frozen: not trained, nor sent."""
 
     def __init__(
@@ -83,8 +80,8 @@ def fusion(
     if len(shapes) != 2 or len(pictures) != 1 or len(shapes[1 - pictures[0]]) != 1:
         raise UserError(f"Model 'fusion' takes a text (one row of numbers or tokens) and an image, not samples of shapes {shapes}.")
     place = pictures[0]
-    reader, width = _text(text, shapes[1 - place], tokens=_inputs.tokens[1 - place])
-    network, wide = _image(image, shapes[place])
+    reader, width = _build_text_network(text, shapes[1 - place], tokens=_inputs.tokens[1 - place])
+    network, wide = _build_image_network(image, shapes[place])
     if head:
         check_counts("fusion", head=head)
         if train != "head":
@@ -95,18 +92,18 @@ def fusion(
             "weights, image='efficientnet_lite0(weights=FILE)'."
         )
     if train == "head":
-        body = SideBySide(reader, network, text_first=place == 1)
+        body = ConcatFeatures(reader, network, text_first=place == 1)
         return FrozenBody(body, Mlp((width + wide, *([head] if head else []), _outputs)))
     if train == "lora":
         check_counts("fusion", rank=rank)
-        add_adapters("fusion", reader, rank, alpha, tuple(layers.split("+")) if layers else ATTENTION)
+        add_adapters("fusion", reader, rank, alpha, tuple(layers.split("+")) if layers else ENCODER_ATTENTION_LAYERS)
     return Fusion(reader, network, (width, wide), _outputs, text_first=place == 1, by_adapters=train == "lora")
 
 
-def _text(text: str | int, shape: tuple[int, ...], *, tokens: bool) -> tuple[nn.Module, int]:
+def _build_text_network(text: str | int, shape: tuple[int, ...], *, tokens: bool) -> tuple[nn.Module, int]:
     if isinstance(text, str) and tokens:
         check_length(text, shape[0])
-        encoder = encoder_at(text, "mean", 0.0)
+        encoder = load_encoder(text, "mean", 0.0)
         return encoder, encoder.width
     if isinstance(text, str) or tokens:
         raise UserError("Model 'fusion': an encoder, text=FOLDER, is for tokens, and text=128 for a row of numbers such as hashed words.")
@@ -114,7 +111,7 @@ def _text(text: str | int, shape: tuple[int, ...], *, tokens: bool) -> tuple[nn.
     return nn.Sequential(nn.Linear(shape[0], text), nn.ReLU()), text
 
 
-def _image(image: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+def _build_image_network(image: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
     """A network without its logits."""
     spec = parse(image)
     if spec.name not in NETWORKS:
@@ -123,4 +120,4 @@ def _image(image: str, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         raise UserError("Model 'fusion': what is trained is said of the whole, as fusion(...,train=head), and not of the image network.")
     network: nn.Module = NETWORKS[spec.name](shape, 1, *spec.args, **spec.kwargs)  # type: ignore[operator]
     wide = int(network.logits.in_features)  # type: ignore[union-attr, arg-type]
-    return without_logits(network), wide
+    return remove_logits(network), wide

@@ -4,8 +4,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from coterie.models.initial import glorot
-from coterie.models.settings import check_counts
+from coterie.models.layers import check_counts, initialise_glorot
 
 
 class Mlp(nn.Module):
@@ -20,7 +19,7 @@ class Mlp(nn.Module):
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__()
         self.sizes = tuple(sizes)
-        self.layers = nn.ModuleList(glorot(nn.Linear(a, b)) for a, b in zip(self.sizes[:-1], self.sizes[1:], strict=True))
+        self.layers = nn.ModuleList(initialise_glorot(nn.Linear(a, b)) for a, b in zip(self.sizes[:-1], self.sizes[1:], strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.reshape(x.shape[0], self.sizes[0])  # (n, in)

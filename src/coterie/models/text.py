@@ -1,19 +1,101 @@
-"""Texts by a pretrained encoder and a head: the encoder frozen, with adapters, or trained as a whole."""
+"""Text classifiers: a pretrained encoder (through `transformers`) with a head.
 
-from typing import Literal
+The encoder is frozen, has adapters, or is trained as a whole.
+"""
 
+from copy import deepcopy
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+import torch
 from torch import Tensor, nn
 
 from coterie._util.errors import UserError
-from coterie.models.encoder import Encoder, Pool, check_length, encoder_at
-from coterie.models.frozen import FrozenBody
+from coterie._util.pretrained import import_transformers, load_pretrained
+from coterie.models.layers import FrozenBody, LoraLinear, StackedLinear, check_counts
 from coterie.models.mlp import Mlp
-from coterie.models.settings import check_counts
-from coterie.models.stacking import LoraLinear, StackedLinear
+
+Pool = Literal["mean", "first"]
+
+
+WHO = "Model 'text'"
+
+
+class Encoder(nn.Module):
+    """Tokens (n, T) to vectors (n, width): the mean of what the encoder makes of the tokens that are no padding, or of its first."""
+
+    def __init__(self, inner: nn.Module, padding: int, pool: Pool) -> None:
+        super().__init__()
+        self.inner, self.padding, self.pool = inner, padding, pool
+
+    @property
+    def width(self) -> int:
+        return int(self.inner.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        real = tokens != self.padding  # (n, T)
+        # a mask that is ready for attention: the encoder would look at its numbers to see whether it needs one, and wait for the device
+        hidden: Tensor = self.inner(input_ids=tokens.long(), attention_mask=real[:, None, None, :]).last_hidden_state  # (n, T, width)
+        if self.pool == "first":
+            return hidden[:, 0]
+        counted = real[:, :, None].to(hidden.dtype)
+        return (hidden * counted).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def load_encoder(where: str, pool: Pool, dropout: float) -> Encoder:
+    """A fresh copy of the encoder of a folder or of a name on the hub; on torch's device "meta" only its shapes."""
+    if torch.get_default_device().type == "meta":
+        inner = import_transformers(WHO).AutoModel.from_config(_read_config(where))
+        return _finish_encoder(inner, pool, dropout)
+    return _finish_encoder(deepcopy(_read_encoder(where)), pool, dropout)
+
+
+def _finish_encoder(inner: Any, pool: Pool, dropout: float) -> Encoder:
+    if isinstance(getattr(inner, "pooler", None), nn.Module):
+        inner.pooler = None  # not used here, and never trained
+    for part in inner.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = dropout
+        elif isinstance(getattr(part, "dropout_prob", None), float):  # of attention
+            part.dropout_prob = dropout
+    inner.config.attention_probs_dropout_prob = inner.config.attention_dropout = dropout
+    padding = inner.config.pad_token_id
+    return Encoder(inner, 0 if padding is None else int(padding), pool)
+
+
+@lru_cache(maxsize=1)
+def _read_encoder(where: str) -> Any:
+    """The encoder, read once; whoever needs one copies it."""
+    kind, config = import_transformers(WHO).AutoModel, _read_config(where)
+    options = {"config": config, "dtype": torch.float32, "attn_implementation": "sdpa", "use_safetensors": True}
+    with torch.random.fork_rng(devices=[]):  # a pooler that a folder lacks is drawn, and left out
+        load = partial(kind.from_pretrained, output_loading_info=True, **options)
+        inner, told = load_pretrained(WHO, where, "weights (model.safetensors)", lambda place, here: load(place, local_files_only=here))
+    if lacking := sorted(name for name in told["missing_keys"] if not name.startswith("pooler.")):
+        raise UserError(f"{WHO}: the weights of {where!r} lack {lacking[0]!r}: fetch them anew.")
+    return inner
+
+
+def _read_config(where: str) -> Any:
+    kind = import_transformers(WHO).AutoConfig
+    config = load_pretrained(WHO, where, "encoder (config.json)", lambda place, here: kind.from_pretrained(place, local_files_only=here))
+    if getattr(config, "is_encoder_decoder", False) or not hasattr(config, "hidden_size"):
+        raise UserError(f"{WHO}: {where!r} is of the kind {config.model_type!r}, which is no plain encoder: use one such as BERT.")
+    return config
+
+
+def check_length(where: str, length: int) -> None:
+    """Refuse texts of more tokens than an encoder has positions for."""
+    most = getattr(_read_config(where), "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise UserError(f"{WHO}: {where!r} reads {most} tokens at most, and a sample has {length}: use length={most} in the data's spec.")
+
 
 Trained = Literal["head", "lora", "all"]
+
+
 # The layers that make queries and values, by the names that encoders and language models give them: where LoRA's authors put adapters
-ATTENTION = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "q", "v")
+ENCODER_ATTENTION_LAYERS = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "q", "v")
 
 
 class TextModel(nn.Module):
@@ -48,7 +130,7 @@ def text_model(
     if len(_input_shape) != 1:
         raise UserError(f"Model 'text' needs tokens of shape (T,), not samples of shape {_input_shape}: use features=tokens,tokenizer=...")
     check_length(encoder, _input_shape[0])
-    body = encoder_at(encoder, pool, dropout)
+    body = load_encoder(encoder, pool, dropout)
     if head:
         check_counts("text", head=head)
     if train == "head":
@@ -57,7 +139,7 @@ def text_model(
         raise UserError("Model 'text': a hidden layer in the head goes with train=head; leave head away.")
     if train == "lora":
         check_counts("text", rank=rank)
-        add_adapters("text", body, rank, alpha, tuple(layers.split("+")) if layers else ATTENTION)
+        add_adapters("text", body, rank, alpha, tuple(layers.split("+")) if layers else ENCODER_ATTENTION_LAYERS)
     return TextModel(body, _outputs, whole=train == "all")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coterie._util.errors import check_names
 from coterie._util.files import write_inside
-from coterie.data.files import missing_package
+from coterie.data.readers.files import make_missing_package_error
 
 if TYPE_CHECKING:
     import altair as alt
@@ -98,4 +98,4 @@ def require_altair() -> None:
     """One sentence where the packages that draw are not installed."""
     for module, package in (("altair", "altair"), ("vl_convert", "vl-convert-python"), ("PIL", "pillow")):
         if find_spec(module) is None:
-            missing_package(package, "Making a report")
+            make_missing_package_error(package, "Making a report")

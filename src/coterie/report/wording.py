@@ -13,7 +13,7 @@ from coterie.analysis.findings import Finding
 from coterie.analysis.roles import build_known, strip_rate
 from coterie.core.arrays import Doubles
 from coterie.core.method import Method
-from coterie.data.redrawing import Redrawn
+from coterie.data.content import Redrawn
 from coterie.methods.fine_tuned import FineTuned
 from coterie.report.federation_view import FederationView
 from coterie.report.style import LOCAL_NAME

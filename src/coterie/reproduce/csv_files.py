@@ -10,7 +10,7 @@ from coterie._util.errors import UserError
 from coterie._util.formatting import format_csv, unescape_csv
 from coterie.analysis.aggregation_weights import RoundWeights
 from coterie.core.arrays import Ints
-from coterie.data.folder import data_folders
+from coterie.data.readers.files import list_data_folders
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import PaperCurves, Reproduction
 from coterie.reproduce.values import Line, PartValues
@@ -73,7 +73,7 @@ def add_curves(path: Path, values: Mapping[str, PartValues]) -> None:
 def add_paper_curves(study: Reproduction, values: Mapping[str, PartValues], data_dir: Path | None) -> None:
     """Put the paper's own curves into the values of its parts, those whose files are in a data folder."""
     for curves in study.curves:
-        found = [folder / curves.file for folder in data_folders(data_dir) if (folder / curves.file).is_file()]
+        found = [folder / curves.file for folder in list_data_folders(data_dir) if (folder / curves.file).is_file()]
         if found:
             values[curves.part].theirs = _read_paper_lines(curves, found[0])
 

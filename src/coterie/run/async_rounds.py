@@ -1,9 +1,10 @@
 """The clock of a lane, simulated or real, and asynchronous rounds (FedBuff: Nguyen et al., 2022).
 
-A method's round stays as it is. Its one `Train` goes to the clients of the cohort for which there is room. It is answered by the next replies to arrive,
-some of them to the asks of earlier rounds, rebased on the model of this one. In a simulation, arrival times follow from the clients' speeds alone, so all clients
-asked in a round train in one call of the engine, and later replies are kept until they arrive. In a real federation the clock is the server's, in seconds since the run began,
-and replies pending when a job ends are lost: those clients are asked again.
+A method's round stays as it is. Its one `Train` goes to the clients of the cohort for which there is room. It is answered by the next
+replies to arrive, some of them to the asks of earlier rounds, rebased on the model of this one. In a simulation, arrival times follow
+from the clients' speeds alone, so all clients asked in a round train in one call of the engine, and later replies are kept until they
+arrive. In a real federation the clock is the server's, in seconds since the run began, and replies pending when a job ends are lost:
+those clients are asked again.
 """
 
 from collections.abc import Iterable, Sequence

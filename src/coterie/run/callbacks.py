@@ -1,4 +1,7 @@
-"""Callbacks: the interface for code that watches a study, and trackers for TensorBoard, MLflow and Weights & Biases, each imported when made."""
+"""Callbacks.
+
+The interface for code that watches a study, and trackers for TensorBoard, MLflow and Weights & Biases, each imported when made.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""`compare`: methods and the controls that show where a gain comes from, on one or several federations, resumable and within a time budget."""
+"""`compare`.
+
+Methods and the controls that show where a gain comes from, on one or several federations, resumable and within a time budget.
+"""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +23,9 @@ from coterie.core.method import Method
 from coterie.core.model import MakeModule
 from coterie.core.plan import Plan
 from coterie.data.catalogue import load
-from coterie.data.checks import check_before
+from coterie.data.checks import check_before_use
+from coterie.data.client_scenarios import add_unseen
 from coterie.data.federation import Federation
-from coterie.data.unseen import leaving_out
 from coterie.evidence.folder import create_folder
 from coterie.evidence.growth import list_removed
 from coterie.evidence.manifest import REQUEST as NAME
@@ -34,8 +37,7 @@ from coterie.methods.catalogue import get_spec
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
-from coterie.models.catalogue import build_model
-from coterie.models.given import GivenModel, given_model
+from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.callbacks import Callback
 from coterie.run.comparison_request import (
     ComparisonInputs,
@@ -129,12 +131,12 @@ def compare(
     """
     file = find_study_file(methods, trust, execution is not None)
     chosen = ComparisonInputs.of(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
-    named, make = given_model(chosen.model)
+    named, make = resolve_model(chosen.model)
     own = {f.name: settings.pop(f.name) for f in fields(ComparisonRequest) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}
     settings = own | {"plan": make_plan(settings, plan, local, None if file is None else file.settings.plan), "model": named}
     entries = label_methods(methods if file is None else file.settings.methods)
-    given = chosen.data if unseen is None else tuple(leaving_out(each, unseen) for each in chosen.data)
+    given = chosen.data if unseen is None else tuple(add_unseen(each, unseen) for each in chosen.data)
     rates = (RATE_GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
     settings |= {"rates": tuple(settings.get("rates", ())) or rates}
     if settings["rates"]:
@@ -152,7 +154,7 @@ def compare(
     watchers = tuple(make_watchers(callbacks))
     if not (resume and (chosen.out / NAME).is_file()):  # what has begun was checked, or accepted, then
         for source, design in zip(sources, designs, strict=True):
-            _notify(watchers, check_before(source(design.draws[0]), accept=accept))
+            _notify(watchers, check_before_use(source(design.draws[0]), accept=accept))
     return check_comparison_finished(run_request(request, entries, sources, chosen.out, resume, budget, carried, watchers, make, metric))
 
 

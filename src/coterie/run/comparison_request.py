@@ -1,4 +1,7 @@
-"""The request of a comparison: methods, data, draws and seeds, from arguments or a study file, stored when it starts and checked on resume."""
+"""The request of a comparison.
+
+Methods, data, draws and seeds, from arguments or a study file, stored when it starts and checked on resume.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,11 +13,11 @@ from coterie._util.errors import UserError
 from coterie._util.json_io import to_json_value
 from coterie.core.method import Method
 from coterie.core.plan import Plan
+from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
-from coterie.data.redrawing import same_data, sharing
 from coterie.evidence.growth import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
-from coterie.models.given import GivenModel
+from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ def make_design(spec: str, draw: LoadDraw, *, first: int = 0, draws: int | None 
         raise UserError(f"A comparison cannot use draws={draws}: give 1 to {MAX_DRAWS:,}.")
     if draws == 1 or (draws is None and seeds is not None):
         return Design((first,), tuple(seeds) if seeds is not None else SINGLE_DRAW_SEEDS)
-    if same_data(draw(first), draw(first + 1)):
+    if is_same_data(draw(first), draw(first + 1)):
         if draws is not None:
             raise UserError(f"{spec!r} cannot be redrawn: another draw is the same data. Leave --draws away and give --seeds.")
         return Design((first,), SINGLE_DRAW_SEEDS)
@@ -78,7 +81,7 @@ class DrawLoader:
     def __call__(self, draw: int) -> Federation:
         if draw not in self._made:
             made = self._load(draw)
-            self._made[draw] = sharing(next(iter(self._made.values())), made) if self._made else made
+            self._made[draw] = share_arrays(next(iter(self._made.values())), made) if self._made else made
         return self._made[draw]
 
 

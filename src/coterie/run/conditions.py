@@ -1,8 +1,9 @@
 """Simulated conditions: clients that drop out, stragglers, and malicious clients.
 
-Dropout and straggling are keyed by (seed, round, client), not by ask: a client that is absent in a round is absent for all of its asks. Attacks change replies between the engine
-and their acceptance, once for all engines and methods. A model sent is the model received plus an update, so attacks act on updates; gradients and sketches are attacked
-as they are. Losses and evaluations stay true, and what a client keeps to itself (`alone`) is not attacked.
+Dropout and straggling are keyed by (seed, round, client), not by ask: a client that is absent in a round is absent for all of its asks.
+Attacks change replies between the engine and their acceptance, once for all engines and methods. A model sent is the model received
+plus an update, so attacks act on updates; gradients and sketches are attacked as they are. Losses and evaluations stay true, and what a
+client keeps to itself (`alone`) is not attacked.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """The software and hardware a process runs on: recorded with a study, compared on resume and between workers.
 
-Floating-point results may differ in their last bits with the linear-algebra kernel and the width of the vector units, so a change is reported, and workers must agree.
+Floating-point results may differ in their last bits with the linear-algebra kernel and the width of the vector units, so a change is
+reported, and workers must agree.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 The life of an ask: the script yields it, `stamp` keys it and applies the plan's conditions, the driver has the engine answer it and
 checks the reply, the account charges it to the round, and the script continues with the reply. When a round's generator returns its new
-state, `_close` measures it and yields the record. With early stopping a lane ends when its validation score has not improved for so many evaluated rounds;
-test data are never used for that.
+state, `_close` measures it and yields the record. With early stopping a lane ends when its validation score has not improved for so
+many evaluated rounds; test data are never used for that.
 """
 
 from collections.abc import Generator, Mapping, Sequence

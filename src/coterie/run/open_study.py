@@ -10,7 +10,7 @@ import pyarrow as pa
 from coterie._util.errors import UserError
 from coterie._util.json_io import format_json, read_json, read_json_object
 from coterie._util.locks import FolderLock
-from coterie.data.content import contents, differing
+from coterie.data.content import find_differences, hash_contents
 from coterie.engines.loss import cross_entropy
 from coterie.engines.world import World
 from coterie.evidence import format1
@@ -49,7 +49,7 @@ class StudyOpener:
     def open(self, execution: Execution, resume: bool) -> OpenedStudy:
         """Begin the folder, or go on with the one that is there, how it was carried out included."""
         execution_now = execution.settled()  # a resumed study stays on its device, in waves of the same size
-        data = {str(draw): contents(world.federation) for draw, world in self.worlds.items()}
+        data = {str(draw): hash_contents(world.federation) for draw, world in self.worlds.items()}
         extras = {"execution": asdict(execution_now), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
             if format1.wrote(_read_tree(self.out / "settings.json")):
@@ -123,7 +123,7 @@ class StudyOpener:
         """Refuse other data than those the study began with."""
         path = self.out / "data.json"
         before = read_json_object(path) if path.exists() else {}
-        other = [name for draw in before for name in differing(before[draw], data[draw])]
+        other = [name for draw in before for name in find_differences(before[draw], data[draw])]
         if not before:  # all that is known of a real federation, or of data before they were hashed
             other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]
         if other:

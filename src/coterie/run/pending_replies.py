@@ -1,7 +1,7 @@
 """Pending replies of asynchronous rounds: which clients are at work, when they finish, and what they will send.
 
-Pending replies are part of a checkpoint, so a resumed run continues with them. No client is asked twice with one model: its training is keyed by
-(seed, round, client) and would be the same again.
+Pending replies are part of a checkpoint, so a resumed run continues with them. No client is asked twice with one model: its training is
+keyed by (seed, round, client) and would be the same again.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The recorder: writes a run's records to segments on disk or to tables in memory, and decides how far apart checkpoints are.
 
-State sizes are known once lanes have started; how much of a state changes between checkpoints is not. So the bound is on whole states, the most that can be
-written. With larger states, checkpoints are further apart.
+State sizes are known once lanes have started; how much of a state changes between checkpoints is not. So the bound is on whole states,
+the most that can be written. With larger states, checkpoints are further apart.
 """
 
 import shutil

@@ -1,6 +1,7 @@
 """Resume a study or a comparison from its folder alone, optionally with more seeds, rounds or draws.
 
-Objects given in Python (a federation, a module's weights, a loss) are not stored in a folder: such a study is resumed in Python. Other data or another loss are refused.
+Objects given in Python (a federation, a module's weights, a loss) are not stored in a folder: such a study is resumed in Python. Other
+data or another loss are refused.
 """
 
 from collections.abc import Iterable

@@ -19,9 +19,9 @@ from coterie.core.model import MakeModule
 from coterie.core.plan import Plan
 from coterie.core.simulation import parse_attack
 from coterie.data.catalogue import load
+from coterie.data.checks import describe_scale_problem
+from coterie.data.client_scenarios import add_unseen, check_test_samples
 from coterie.data.federation import Federation
-from coterie.data.preparing.scales import scale_warning
-from coterie.data.unseen import check_scored, leaving_out
 from coterie.engines.batched import make_engine
 from coterie.engines.device import get_resident_memory
 from coterie.engines.engine import Engine
@@ -32,8 +32,7 @@ from coterie.evidence.records import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import make_roster_table
 from coterie.methods.catalogue import build, get_spec
-from coterie.models.catalogue import build_model
-from coterie.models.given import GivenModel, given_model
+from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.async_rounds import check_async_methods, check_speeds
 from coterie.run.callbacks import Callback
 from coterie.run.driver import is_wave_finished, run_segments
@@ -101,8 +100,8 @@ class Study:
         for world in worlds.values():
             settings.plan.check(world.federation.seen)
             settings.plan.check_sites(world.federation.sites, settings.data)
-            world.federation.check_apart()
-            check_scored(world.federation, settings.data)
+            world.federation.check_disjoint()
+            check_test_samples(world.federation, settings.data)
             assert world.model.layout.size  # the model is built once here, so that a wrong spec is refused before anything is written
             check_fit(world, settings.plan.local.batch_size, augments=settings.plan.local.augment is not None)
         return cls(
@@ -114,7 +113,7 @@ class Study:
             worlds=worlds,
             changing=settings.plan.sample_size is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
-            notices=tuple(dict.fromkeys(told for made in federations.values() if (told := scale_warning(made)) is not None)),
+            notices=tuple(dict.fromkeys(told for made in federations.values() if (told := describe_scale_problem(made)) is not None)),
         )
 
     def run(
@@ -281,9 +280,9 @@ def study(
     own_loss = None if isinstance(loss, str) else loss
     made = [build(m, trust=True) if isinstance(m, str) else m for m in chosen]
     labels = tuple(m if isinstance(m, str) else get_spec(m) for m in chosen)
-    data = data if unseen is None else leaving_out(data, unseen)
+    data = data if unseen is None else add_unseen(data, unseen)
     federation = data if isinstance(data, Federation) else None
-    named, make = given_model(model)
+    named, make = resolve_model(model)
     whole = Settings(
         methods=labels,
         data=federation.name if federation is not None else str(data),

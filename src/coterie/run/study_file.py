@@ -17,8 +17,8 @@ from coterie._util.errors import UserError, suggest_names
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.core.specs import check_cluster, check_trust
-from coterie.data.taking_part import check_unseen
-from coterie.data.unseen import spec_with_unseen
+from coterie.data.client_scenarios import add_unseen_to_spec
+from coterie.data.federation import check_unseen_share
 from coterie.evidence.settings import Settings, parse_seeds
 from coterie.run.execution import LOCAL_SETTINGS, PLAN_SETTINGS, Execution, get_defaults, override_execution, override_plan, replace_zeros
 
@@ -69,8 +69,8 @@ class FileStudy:
 
     def leaving_out(self, share: float) -> "FileStudy":
         """The study with a share of clients that take no part."""
-        check_unseen(share)
-        return replace(self, settings=replace(self.settings, data=spec_with_unseen(self.settings.data, share)))
+        check_unseen_share(share)
+        return replace(self, settings=replace(self.settings, data=add_unseen_to_spec(self.settings.data, share)))
 
 
 def read_study_file(path: Path, *, trust: bool = False, other_model: bool = False, other_ray: bool = False) -> list[FileStudy]:

@@ -18,7 +18,7 @@ from coterie.analysis.scores import score_curves
 from coterie.core.arrays import Doubles
 from coterie.core.method import Method
 from coterie.core.specs import Spec, parse, parse_path, split_at
-from coterie.data.catalogue import describe_data
+from coterie.data.catalogue import list_data
 from coterie.evidence.reader import Evidence
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.rate_override import RateOverride
@@ -50,7 +50,7 @@ def add_validation(data: str) -> str:
     They are held back by the step that makes the clients: the first that can; for a source whose samples have owners, `natural`.
     """
     steps = parse_path(data)
-    known = {(entry.kind in ("federation", "samples"), entry.name): entry for entry in describe_data()}
+    known = {(entry.kind in ("federation", "samples"), entry.name): entry for entry in list_data()}
     entries = [known[place == 0, step.name] for place, step in enumerate(steps) if (place == 0, step.name) in known]
     if len(entries) < len(steps):
         return data  # what is not known is refused, with the nearest name, when the data are loaded

@@ -7,8 +7,8 @@ The seeds are pairs (same initial model, cohorts and batches), so everything is 
 - zero differences carry no direction: Wilcoxon's test leaves them out; where all are zero, p is 1 and the effects are 0;
 - equal differences have no spread: the t test and Cohen's d are nan, Wilcoxon's test still holds.
 
-Round by round (FedSim, Figure 5), each round is tested by itself. A trend over ordered points is one number a run: the change over the whole
-range along its least-squares line; these are differences like any others.
+Round by round (FedSim, Figure 5), each round is tested by itself. A trend over ordered points is one number a run: the change over the
+whole range along its least-squares line; these are differences like any others.
 """
 
 from collections.abc import Sequence

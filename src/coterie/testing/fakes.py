@@ -1,4 +1,7 @@
-"""Fakes for tests of one equation: an engine whose replies a function gives, and scripts of a method driven with replies written by hand."""
+"""Fakes for tests of one equation.
+
+An engine whose replies a function gives, and scripts of a method driven with replies written by hand.
+"""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coterie.data.packages.package import Package
+from coterie.data.readers.packages import Package
 
 
 def wheel(members: dict[str, bytes]) -> bytes:

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.data.packages.package import Package
-from coterie.data.packages.r_data import r_frame
+from coterie.data.readers.packages import Package, read_r_frame
 from data.packages.small_packages import placed, r_files, tiny, wheel
 
 METADATA = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
@@ -106,19 +105,19 @@ def test_r_data_are_found_by_name() -> None:
     pytest.importorskip("rdata")
     one = pd.DataFrame({"y": [1.0, 2.0], "g": pd.Categorical(["F", "M"])})
     index, objects = r_files({"One": one, "Two": one.iloc[:1]})
-    found = r_frame(index, objects, "Two", "here")
+    found = read_r_frame(index, objects, "Two", "here")
     assert found["y"].tolist() == [1.0]
     assert found["g"].astype(str).tolist() == ["F"]
-    assert len(r_frame(index, objects, "One", "here")) == 2
+    assert len(read_r_frame(index, objects, "One", "here")) == 2
     with pytest.raises(UserError, match=r"^here holds no data set Three: is it the right package\?$"):
-        r_frame(index, objects, "Three", "here")
+        read_r_frame(index, objects, "Three", "here")
     with pytest.raises(UserError, match=r"^here cannot be read as R's data \(.*\): it is cut short or damaged"):
-        r_frame(index, objects[:40], "One", "here")
+        read_r_frame(index, objects[:40], "One", "here")
     with pytest.raises(UserError, match=r"^here cannot be read as R's data"):
-        r_frame(index[:20], objects, "One", "here")
+        read_r_frame(index[:20], objects, "One", "here")
 
 
 def test_without_rdata_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdata", None)
     with pytest.raises(UserError, match=r"^Reading here needs the package rdata: install it with pip install rdata\.$"):
-        r_frame(b"", b"", "One", "here")
+        read_r_frame(b"", b"", "One", "here")

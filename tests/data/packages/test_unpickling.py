@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.data.packages.unpickling import ALLOWED, unpickled
+from coterie.data.readers.packages import ALLOWED, load_pickle
 
 
 class Calls:
@@ -36,7 +36,7 @@ def test_a_hostile_pickle_does_nothing(tmp_path: Path, protocol: int) -> None:
     trace = tmp_path / "trace"
     raw = pickle.dumps(Calls(os.system, f"touch {trace}"), protocol=protocol)
     with pytest.raises(UserError, match=r"^here is a pickle that asks for posix.system, and only data frames and arrays are read"):
-        unpickled(raw, "here")
+        load_pickle(raw, "here")
     assert not trace.exists()
     pickle.loads(raw)
     assert trace.exists()  # the pickle was a dangerous one
@@ -59,25 +59,25 @@ def test_a_hostile_pickle_does_nothing(tmp_path: Path, protocol: int) -> None:
 )
 def test_being_of_pandas_or_numpy_is_not_enough(module: str, name: str) -> None:
     with pytest.raises(UserError, match="only data frames and arrays are read"):
-        unpickled(named(module, name, "1"), "here")
+        load_pickle(named(module, name, "1"), "here")
 
 
 def test_what_is_allowed_is_hidden_in_nothing_that_is_allowed() -> None:
     """A frame that holds a call is refused like the call alone, however deep."""
     frame = pd.DataFrame({"a": np.array([Calls(os.getcwd)], dtype=object)})
     with pytest.raises(UserError, match=r"asks for posix.getcwd"):
-        unpickled(pickle.dumps(frame), "here")
+        load_pickle(pickle.dumps(frame), "here")
     with pytest.raises(UserError, match=r"asks for posix.getcwd"):
-        unpickled(pickle.dumps(np.array([{"x": [Calls(os.getcwd)]}], dtype=object)), "here")
+        load_pickle(pickle.dumps(np.array([{"x": [Calls(os.getcwd)]}], dtype=object)), "here")
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_frames_and_arrays_come_back(protocol: int) -> None:
     frame = pd.DataFrame({"n": [1, 2, 3], "x": [0.5, np.nan, 2.0]}).assign(word=pd.Series(["a", None, "c"], dtype=object))
     frame.columns = pd.Index(list(frame.columns), dtype=object)
-    assert unpickled(pickle.dumps(frame, protocol=protocol), "here").equals(frame)
+    assert load_pickle(pickle.dumps(frame, protocol=protocol), "here").equals(frame)
     held: dict[str, Any] = {"X": [np.arange(6.0).reshape(2, 3)], "y": np.array([1, 2])}
-    found = unpickled(pickle.dumps(np.array(held, dtype=object), protocol=protocol), "here").item()
+    found = load_pickle(pickle.dumps(np.array(held, dtype=object), protocol=protocol), "here").item()
     assert np.array_equal(found["X"][0], held["X"][0])
     assert np.array_equal(found["y"], held["y"])
 
@@ -87,13 +87,13 @@ def test_numpys_old_names_are_read_without_a_warning() -> None:
     assert b"numpy.core" in raw
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert unpickled(raw, "here").tolist() == [0, 1, 2]
+        assert load_pickle(raw, "here").tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x80", b"no pickle", pickle.dumps([1, 2, 3])[:-3], b"\x80\x05\x95" + b"\xff" * 8])
 def test_a_damaged_pickle_is_one_sentence(raw: bytes) -> None:
     with pytest.raises(UserError, match=r"^here is not a pickle that can be read \(.*\): it is cut short or damaged; get it again\.$"):
-        unpickled(raw, "here")
+        load_pickle(raw, "here")
 
 
 def test_every_name_that_is_allowed_exists() -> None:

@@ -13,18 +13,16 @@ from hypothesis.extra.numpy import arrays
 import coterie as ct
 from coterie._util.errors import Notice, UserError
 from coterie.data.catalogue import load
-from coterie.data.preparing.columns import Columns, TableColumn
-from coterie.data.preparing.preparation import EVERYBODY, Preparation
-from coterie.data.preparing.prepared import preparation_of
-from coterie.data.preparing.scales import scale_warning
-from coterie.data.preparing.statistics import quantiles
-from coterie.data.preparing.wishes import Wishes
+from coterie.data.checks import describe_scale_problem
+from coterie.data.column_statistics import compute_quantiles
+from coterie.data.columns import Columns, TableColumn
+from coterie.data.prepare import ALL_CLIENTS, Preparation, PrepOptions, get_preparation
 from coterie.deploy.bundle.export import load_served_models
 from coterie.deploy.bundle.files import read_bundle, write_bundle
 from coterie.deploy.bundle.rows import read_rows
 
 NUMBERS = Columns((TableColumn("a"), TableColumn("b")))
-BOTH = Wishes(scale="standard", impute="mean", categories="onehot")
+BOTH = PrepOptions(scale="standard", impute="mean", categories="onehot")
 
 
 def people(path: Path, rows: int = 60) -> Path:
@@ -53,11 +51,11 @@ def spec(path: Path, more: str = "scale=standard,impute=mean,categories=onehot")
 def test_statistics_of_all_clients_by_hand() -> None:
     rows = {"x": np.array([[1.0, np.nan], [3.0, 10.0]]), "y": np.array([[8.0, 30.0]])}
     made = Preparation.fit(NUMBERS, BOTH, rows)
-    found = made.scalings[EVERYBODY]
+    found = made.scalings[ALL_CLIENTS]
     assert found.mean.tolist() == [4.0, 20.0]  # (1 + 3 + 8) / 3 and (10 + 30) / 2, the gap left out
     assert found.deviation == pytest.approx([np.sqrt((9 + 1 + 16) / 3), 10.0])
     assert made.apply(np.array([[4.0, np.nan]]), None).tolist() == [[0.0, 0.0]]  # a gap is the mean, and the mean is 0
-    own = Preparation.fit(NUMBERS, Wishes(scale="standard", impute="mean", statistics="client"), rows)
+    own = Preparation.fit(NUMBERS, PrepOptions(scale="standard", impute="mean", statistics="client"), rows)
     assert own.scalings["x"].mean.tolist() == [2.0, 10.0]
     assert own.apply(np.array([[9.0, np.nan]]), "y").tolist() == [[0.0, 0.0]]  # one row: constant, so 0
     with pytest.raises(UserError, match="How client 'z' scales its rows is not known"):
@@ -68,7 +66,7 @@ def test_statistics_of_all_clients_by_hand() -> None:
 @given(arrays(np.float64, st.tuples(st.integers(2, 12), st.just(2)), elements=st.floats(-1e9, 1e9)), st.integers(1, 4))
 def test_sums_over_clients_are_the_statistics_of_all_rows(rows: np.ndarray, clients: int) -> None:
     pieces = {str(i): rows[i::clients] for i in range(clients)}
-    found = Preparation.fit(NUMBERS, BOTH, pieces).scalings[EVERYBODY]
+    found = Preparation.fit(NUMBERS, BOTH, pieces).scalings[ALL_CLIENTS]
     size = max(np.abs(rows).max(), 1.0)
     assert found.mean == pytest.approx(rows.mean(0), abs=1e-9 * size)
     assert found.deviation == pytest.approx(rows.std(0), abs=1e-6 * size)
@@ -76,17 +74,17 @@ def test_sums_over_clients_are_the_statistics_of_all_rows(rows: np.ndarray, clie
 
 def test_quantiles_of_all_clients_by_hand() -> None:
     rows = {"x": np.array([[1.0, np.nan], [3.0, 10.0], [2.0, 10.0]]), "y": np.array([[8.0, 30.0], [1e12, 0.0]])}
-    made = Preparation.fit(NUMBERS, Wishes(scale="robust", impute="median"), rows)
-    found = made.scalings[EVERYBODY]
+    made = Preparation.fit(NUMBERS, PrepOptions(scale="robust", impute="median"), rows)
+    found = made.scalings[ALL_CLIENTS]
     assert found.mean.tolist() == [3.0, 10.0]  # of 1 2 3 8 1e12 and of 0 10 10 30: the least that half of them do not exceed
     assert found.deviation.tolist() == [6.0, 10.0]  # 8 - 2 and 10 - 0
     assert made.apply(np.array([[9.0, np.nan], [1e12, -1e12]]), None).tolist() == [[1.0, 0.0], [10.0, -10.0]]  # far out is limited
-    mixed = Preparation.fit(NUMBERS, Wishes(scale="robust", impute="mean"), rows)
+    mixed = Preparation.fit(NUMBERS, PrepOptions(scale="robust", impute="mean"), rows)
     assert mixed.apply(np.array([[3.0, np.nan]]), None).tolist() == [[0.0, 0.25]]  # the mean is 12.5
-    own = Preparation.fit(NUMBERS, Wishes(impute="median", statistics="client"), rows)
+    own = Preparation.fit(NUMBERS, PrepOptions(impute="median", statistics="client"), rows)
     assert own.apply(np.array([[np.nan, np.nan]]), "x").tolist() == [[2.0, 10.0]]
-    half = Preparation.fit(NUMBERS, Wishes(scale="robust"), {"x": np.array([[0.0, 1.0]] * 9 + [[1.0, 1.0]])})
-    assert half.scalings[EVERYBODY].deviation == pytest.approx([0.3, 0.0])  # the quartiles are equal: the deviation is left
+    half = Preparation.fit(NUMBERS, PrepOptions(scale="robust"), {"x": np.array([[0.0, 1.0]] * 9 + [[1.0, 1.0]])})
+    assert half.scalings[ALL_CLIENTS].deviation == pytest.approx([0.3, 0.0])  # the quartiles are equal: the deviation is left
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,7 +92,7 @@ def test_quantiles_of_all_clients_by_hand() -> None:
 def test_counts_over_clients_are_the_quantiles_of_all_rows(rows: np.ndarray, clients: int) -> None:
     pieces = [rows[i::clients].astype(np.float64) for i in range(clients)]
     for share in (0.25, 0.5, 0.75):
-        assert quantiles(pieces, (share,))[0].tolist() == np.quantile(rows, share, axis=0, method="inverted_cdf").tolist()
+        assert compute_quantiles(pieces, (share,))[0].tolist() == np.quantile(rows, share, axis=0, method="inverted_cdf").tolist()
 
 
 def test_the_most_frequent_word_and_number_stand_for_gaps() -> None:
@@ -102,12 +100,12 @@ def test_the_most_frequent_word_and_number_stand_for_gaps() -> None:
     x = np.array([[1, 0, 3, 1.5], [0, 1, 3, 2.5], [0, 0, np.nan, np.nan]])
     y = np.array([[0, 1, 7, 9.5], [0, 1, 3, 2.0]])
     many = {"x": np.c_[np.repeat(x, 80, axis=0)[:, :3], np.arange(240.0)], "y": y}  # pay has more values than anybody should list
-    made = Preparation.fit(columns, Wishes(impute="most_frequent", categories="onehot"), many)
+    made = Preparation.fit(columns, PrepOptions(impute="most_frequent", categories="onehot"), many)
     gap = np.array([[0, 0, np.nan, np.nan], [1, 0, 7, 4]])
     assert made.apply(gap, None).tolist() == [[0, 1, 3, 118], [1, 0, 7, 4]]
     again = Preparation.read(json.loads(json.dumps(made.told())))
     assert again.apply(gap, None).tolist() == made.apply(gap, None).tolist()
-    mean = Preparation.fit(columns, Wishes(impute="mean", categories="onehot"), many)
+    mean = Preparation.fit(columns, PrepOptions(impute="mean", categories="onehot"), many)
     assert mean.apply(gap, None)[0, :2].tolist() == [0, 0]  # no other way fills words
 
 
@@ -177,9 +175,9 @@ def test_test_rows_have_no_part_in_the_statistics(tmp_path: Path, whose: str) ->
     assert abs(tests[:, 1].mean()) > 1e-4
     assert not np.isnan(made.x).any()
     assert set(np.unique(made.x[:, 2:])) == {0.0, 1.0}
-    found = preparation_of(made)
+    found = get_preparation(made)
     assert found is not None
-    assert set(found.scalings) == ({EVERYBODY} if whose == "federated" else {"north", "south"})
+    assert set(found.scalings) == ({ALL_CLIENTS} if whose == "federated" else {"north", "south"})
 
 
 def test_what_is_lacking_is_said_with_its_remedy(tmp_path: Path) -> None:
@@ -198,12 +196,12 @@ def test_what_is_lacking_is_said_with_its_remedy(tmp_path: Path) -> None:
 def test_unlike_scales_are_warned_of_and_scaling_ends_it(tmp_path: Path) -> None:
     path = people(tmp_path / "t.csv")
     raw, scaled = spec(path, "impute=mean,categories=onehot"), spec(path)
-    said = scale_warning(load(raw))
+    said = describe_scale_problem(load(raw))
     assert said is not None
     assert "'income' by" in said
     assert "scale=standard" in said
-    assert scale_warning(load(scaled)) is None
-    assert scale_warning(load("heart")) is None
+    assert describe_scale_problem(load(scaled)) is None
+    assert describe_scale_problem(load("heart")) is None
     with pytest.warns(UserWarning, match="differ in scale by a factor of"):
         ct.study("fedavg", data=raw, rounds=1)
     told: list[str] = []

@@ -19,7 +19,7 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.route_checks import check_captured
 from coterie.engines.routes import choose_route
 from coterie.engines.world import World
-from coterie.models.images import normalised
+from coterie.models.image_layers import make_norm
 from coterie.testing import worlds
 from models.test_image_networks import images
 
@@ -29,7 +29,7 @@ class Small(nn.Module):
 
     def __init__(self, norm: Any = "batch") -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Conv2d(3, 32, 3, padding=1, bias=False), normalised(norm, 32), nn.Linear(32, 3)
+        self.first, self.norm, self.last = nn.Conv2d(3, 32, 3, padding=1, bias=False), make_norm(norm, 32), nn.Linear(32, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norm(self.first(x))

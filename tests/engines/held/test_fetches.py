@@ -76,7 +76,7 @@ class Leaving:
     def __init__(self) -> None:
         self.models, self.others = 0, 0
 
-    def fetched(self, tensor: torch.Tensor) -> Any:
+    def cache_path(self, tensor: torch.Tensor) -> Any:
         self.models += tensor.numel()
         return tensor.numpy()
 
@@ -89,7 +89,7 @@ class Leaving:
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
     found = Leaving()
     monkeypatch.setattr(device_vectors, "FEW", 0)
-    monkeypatch.setattr(device_vectors, "fetch_tensor", found.fetched)
+    monkeypatch.setattr(device_vectors, "fetch_tensor", found.cache_path)
     monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
     monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
     monkeypatch.setattr(DeviceVectors, "fetch", lambda self: pytest.fail("replies were fetched"))

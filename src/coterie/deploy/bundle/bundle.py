@@ -21,17 +21,17 @@ from coterie.core.model import MakeModule, ModelSpec, make_layout, read_vector, 
 from coterie.core.serving import COMBINED, Combiner, Mixture
 from coterie.core.specs import parse
 from coterie.core.tasks import CLASSIFICATION, MIN_LOG_LIKELIHOOD, Task
-from coterie.data.blocked import BlockedTexts
-from coterie.data.preparing.preparation import Preparation
-from coterie.data.preparing.worded import WordedColumn
-from coterie.data.scaling import Scaling
+from coterie.data.column_statistics import Scaling
+from coterie.data.prepare import Preparation
 from coterie.data.schema import Schema
+from coterie.data.text import TextColumn
+from coterie.data.tokens import TextBlocker
 from coterie.engines.evaluation.tallies import THRESHOLD
 from coterie.engines.loss import compute_scores
 from coterie.engines.workspace import get_chunk_size
 from coterie.methods.combiners import AccuracyGate, ByRow, Online, OwnExpert
 from coterie.models.catalogue import build_model
-from coterie.models.stacking import LoraLinear
+from coterie.models.layers import LoraLinear
 
 
 class TextScores(NamedTuple):
@@ -147,8 +147,8 @@ class Bundle:
     features: tuple[str, ...] | None = None
     scaling: Mapping[str, Scaling] = field(default_factory=dict)  # by client
     preparation: Preparation | None = None  # of the table that it was trained on
-    worded: WordedColumn | None = None  # of a table of texts
-    blocked: BlockedTexts | None = None  # of texts whose next tokens are predicted
+    worded: TextColumn | None = None  # of a table of texts
+    blocked: TextBlocker | None = None  # of texts whose next tokens are predicted
     task: Task = CLASSIFICATION
     make: MakeModule = build_model  # another where the model was given as an object
     several: Inputs | None = None  # what a row holds, where samples have several inputs

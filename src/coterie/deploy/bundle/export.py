@@ -25,14 +25,14 @@ from coterie.core.model import MakeModule
 from coterie.core.serving import COMBINED, Serving
 from coterie.core.specs import check_trust, parse
 from coterie.core.tasks import Task
-from coterie.data.blocked import blocked_of
 from coterie.data.catalogue import load
-from coterie.data.content import contents, differing
+from coterie.data.column_statistics import Scaling
+from coterie.data.content import find_differences, hash_contents
 from coterie.data.federation import Federation
-from coterie.data.newcomers import with_newcomers
-from coterie.data.preparing.prepared import preparation_of
-from coterie.data.preparing.worded import worded_column_of
-from coterie.data.scaling import Scaling
+from coterie.data.joining import add_newcomers
+from coterie.data.prepare import get_preparation
+from coterie.data.text import get_text_column
+from coterie.data.tokens import get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle, Origin
 from coterie.deploy.bundle.rows import get_feature_names, get_table_schema
 from coterie.deploy.messages import restrict_combiner
@@ -48,8 +48,8 @@ from coterie.evidence.restore import RestoredLane, load_lanes
 from coterie.evidence.settings import Settings
 from coterie.methods.catalogue import build
 from coterie.models.catalogue import build_model
-from coterie.models.causal import NextTokens
-from coterie.models.stacking import LoraLinear
+from coterie.models.layers import LoraLinear
+from coterie.models.lm import NextTokens
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -84,7 +84,7 @@ class ServedModels:
         kept = np.arange(len(own.models)) if combined else np.unique(own.rows)
         rows = [row if row == COMBINED else int(np.searchsorted(kept, row)) for row in own.rows.tolist()]
         names = [federation.ids[number] for number in numbers]
-        scaling, preparation = federation.provenance.get("scaling", {}), preparation_of(federation)
+        scaling, preparation = federation.provenance.get("scaling", {}), get_preparation(federation)
         return Bundle(
             origin=Origin(key.method, federation.name, key.seed, key.draw, self.lane.round_),
             model=self.model,
@@ -98,8 +98,8 @@ class ServedModels:
             features=get_feature_names(federation),
             scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
-            worded=worded_column_of(federation.provenance),
-            blocked=blocked_of(federation.provenance) if federation.task.name == "next-token" else None,
+            worded=get_text_column(federation.provenance),
+            blocked=get_text_blocker(federation.provenance) if federation.task.name == "next-token" else None,
             task=federation.task,
             make=self.make,
             several=federation.inputs,
@@ -166,7 +166,7 @@ def load_served_models(
     known = federation or load(settings.data, key.draw, data_dir)
     _check_data(folder, settings.data, key.draw, known)
     if newcomers is not None:
-        known = with_newcomers(known.at(settings.plan.rounds), newcomers)
+        known = add_newcomers(known.at(settings.plan.rounds), newcomers)
     study = Study.prepare(settings, federation=known, methods=methods)
     world, roster = study.worlds[key.draw], evidence.rosters[key.draw]
     listed = ["id", "train"]
@@ -251,7 +251,7 @@ def served_result(
     world = study.worlds[key.draw]
     clients = _list_all_clients(world)
     if newcomers is not None:
-        both = with_newcomers(world.federation.at(lane.round_), newcomers)
+        both = add_newcomers(world.federation.at(lane.round_), newcomers)
         study = Study.prepare(chosen, federation=both, methods=[lane.method], loss=world.loss, make=world.model.make)
         (beside,) = study.lanes()
         beside.resume_from(lane.end, lane.state)
@@ -269,7 +269,7 @@ def _check_data(folder: Path, spec: str, draw: int, federation: Federation) -> N
     """Refuse other data than the study's, by what they hold; a folder of before they were hashed has only its list of clients."""
     path = folder / "data.json"
     before = read_json_object(path).get(str(draw)) if path.exists() else None
-    other = differing(before, contents(federation)) if isinstance(before, dict) else []
+    other = find_differences(before, hash_contents(federation)) if isinstance(before, dict) else []
     if other:
         raise UserError(
             f"The data of {spec!r} are not those of {folder} ({', '.join(other)} differ): point --data-dir to those it was run on."

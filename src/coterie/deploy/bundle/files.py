@@ -27,12 +27,11 @@ from coterie.core.layout import MAX_AXES, MAX_AXIS_SIZE, Inputs
 from coterie.core.serving import COMBINED
 from coterie.core.specs import check_trust
 from coterie.core.tasks import CLASSIFICATION, Task
-from coterie.data.blocked import BlockedTexts
-from coterie.data.preparing.preparation import Preparation
-from coterie.data.preparing.prepared import preparation_of
-from coterie.data.preparing.worded import WordedColumn, worded_column_of
-from coterie.data.scaling import Scaling
+from coterie.data.column_statistics import Scaling
+from coterie.data.prepare import Preparation, get_preparation
 from coterie.data.schema import Schema
+from coterie.data.text import TextColumn, get_text_column
+from coterie.data.tokens import TextBlocker
 from coterie.deploy.bundle.bundle import Bundle, Origin, find_contradiction
 from coterie.deploy.bundle.rows import get_feature_names, get_table_schema
 from coterie.deploy.files import is_name, make_folder_name
@@ -245,8 +244,8 @@ def read_bundle(folder: Path | str, model: str | None = None, *, trust: bool = F
             features=None if head.features is None else tuple(head.features),
             scaling={name: Scaling.read(vars(scale)) for name, scale in head.scaling.items()},
             preparation=None if head.preparation is None else Preparation.read(head.preparation),
-            worded=None if head.worded is None else WordedColumn.read(head.worded),
-            blocked=None if head.blocked is None else BlockedTexts.read(head.blocked),
+            worded=None if head.worded is None else TextColumn.read(head.worded),
+            blocked=None if head.blocked is None else TextBlocker.read(head.blocked),
             several=None if head.inputs is None else Inputs.read(head.inputs),
             task=CLASSIFICATION if head.task is None else Task(**head.task.model_dump()),
             schema=None if head.schema_ is None else Schema.read(head.schema_),
@@ -291,7 +290,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     if not set(delivery.ids) <= set(world.federation.ids) or type(delivery.seed) is not int or type(delivery.round_) is not int:
         raise MessageError("a delivery of other clients, or without a seed and a round")
     federation, serving = world.federation, delivery.serving
-    scaling, preparation = federation.provenance.get("scaling", {}), preparation_of(federation)
+    scaling, preparation = federation.provenance.get("scaling", {}), get_preparation(federation)
     bundle = Bundle(
         origin=Origin(delivery.method, federation.name, delivery.seed, 0, delivery.round_),
         model=world.model.text,
@@ -305,7 +304,7 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
         features=get_feature_names(federation),
         scaling={name: Scaling.read(scaling[name]) for name in delivery.ids if name in scaling},
         preparation=None if preparation is None else preparation.of(delivery.ids),
-        worded=worded_column_of(federation.provenance),
+        worded=get_text_column(federation.provenance),
         several=federation.inputs,
         schema=get_table_schema(federation),
         task=federation.task,

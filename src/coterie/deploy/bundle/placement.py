@@ -16,22 +16,21 @@ from coterie.core.arrays import Array, Ints
 from coterie.core.rng import make_key, shuffle
 from coterie.core.serving import COMBINED
 from coterie.core.specs import parse_path
-from coterie.data.assemble import check_fractions, split_one
-from coterie.data.blocked import BlockedTexts, blocked_of
 from coterie.data.catalogue import load
+from coterie.data.column_statistics import Scaling
 from coterie.data.federation import INPUTS, Federation, Parts
-from coterie.data.files import read_npz
-from coterie.data.preparing.prepared import DONE, preparation_of
-from coterie.data.preparing.targets import standardised
-from coterie.data.preparing.worded import worded_column_of
-from coterie.data.scaling import Scaling
+from coterie.data.labels import encode_classes, split_labelled_frame
+from coterie.data.partitions import check_fractions, split_client
+from coterie.data.prepare import DONE, get_preparation, scale_targets
+from coterie.data.readers.files import read_npz
+from coterie.data.text import get_text_column
+from coterie.data.tokens import TextBlocker, get_text_blocker
 from coterie.deploy.bundle.bundle import Bundle, score_untrained
 from coterie.deploy.bundle.export import ServedModels, served_result
 from coterie.deploy.bundle.rows import (
     NO_SCORES,
     RowScores,
     check_words,
-    encode_classes,
     get_feature_names,
     get_table_schema,
     join_inputs,
@@ -42,7 +41,6 @@ from coterie.deploy.bundle.rows import (
     score_blocks,
     score_rows,
     select_columns,
-    split_labelled_frame,
 )
 from coterie.run.result import Result
 
@@ -59,7 +57,7 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     if isinstance(source, Path) and source.suffix in (".npy", ".npz"):
         train, tests = _split_blocks(_read_blocks(source, known.input_shape), name, test, data_seed)
     else:
-        how = blocked_of(known.provenance)
+        how = get_text_blocker(known.provenance)
         if how is None:
             raise UserError(f"{known.name!r} does not say how texts become tokens: give blocks of tokens as .npz with an array x.")
         train, tests = _split_texts(
@@ -75,19 +73,19 @@ def load_newcomer_texts(source: "Path | pd.DataFrame", known: Federation, name: 
     )
 
 
-def _split_texts(how: BlockedTexts, texts: list[str], name: str, test: float, data_seed: int) -> tuple[Array, Array]:
+def _split_texts(how: TextBlocker, texts: list[str], name: str, test: float, data_seed: int) -> tuple[Array, Array]:
     """Blocks of the texts that the client is placed by, and of those that are kept aside."""
     if not texts:
         return how.joined([]), how.joined([])
     order = shuffle(make_key(data_seed, "place", name), len(texts)).astype(np.int64)
-    train, _, tests = split_one(order, test, 0.0)
+    train, _, tests = split_client(order, test, 0.0)
     return how.joined([texts[i] for i in train]), how.joined([texts[i] for i in tests])
 
 
 def _split_blocks(blocks: Array, name: str, test: float, data_seed: int) -> tuple[Array, Array]:
     if not len(blocks):
         return blocks, blocks
-    train, _, tests = split_one(shuffle(make_key(data_seed, "place", name), len(blocks)).astype(np.int64), test, 0.0)
+    train, _, tests = split_client(shuffle(make_key(data_seed, "place", name), len(blocks)).astype(np.int64), test, 0.0)
     return blocks[train], blocks[tests]
 
 
@@ -131,9 +129,9 @@ def load_newcomer(
     if len(y) < LEAST_ROWS:
         raise UserError(f"{where} holds {len(y)} rows: a client is placed by {LEAST_ROWS} or more.")
     order = shuffle(make_key(data_seed, "place", name), len(y))
-    train, _, tests = split_one(order.astype(np.int64), test, 0.0)
+    train, _, tests = split_client(order.astype(np.int64), test, 0.0)
     x, told = _prepare_rows(raw, train, known, name)
-    y = standardised(y, known.task) if known.task.name == "regression" else y
+    y = scale_targets(y, known.task) if known.task.name == "regression" else y
     return Federation(name, x, y, known.classes, (name,), Parts.of([train]), Parts.of([tests]), provenance=told, task=known.task)
 
 
@@ -148,11 +146,11 @@ def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label:
         frame, y = read_labelled_table(source, known.classes, label, known.task)
     else:
         frame, y = split_labelled_frame(source, known.classes, label, known.task, where)
-    preparation, names = preparation_of(known), get_feature_names(known)
+    preparation, names = get_preparation(known), get_feature_names(known)
     check_words(frame, get_table_schema(known), where)
     if preparation is not None:
         return preparation.columns.encode(frame, where), y
-    if (worded := worded_column_of(known.provenance)) is not None:
+    if (worded := get_text_column(known.provenance)) is not None:
         return worded.rows(frame, where), y
     if names is None:
         raise UserError(f"The columns of {known.name!r} have no names: give the rows as .npz with arrays x and {label}.")
@@ -161,7 +159,7 @@ def _read_newcomer_rows(source: "Path | pd.DataFrame", known: Federation, label:
 
 def _prepare_rows(raw: Array, train: Ints, known: Federation, name: str) -> tuple[Array, dict[str, Any]]:
     """The rows in the units of training, and what to remember of them; statistics are those of the rows that the client is placed by."""
-    preparation = preparation_of(known)
+    preparation = get_preparation(known)
     if preparation is not None:
         preparation = preparation.with_client(name, np.asarray(raw[train], dtype=np.float64))
         made = preparation.apply(raw, name)

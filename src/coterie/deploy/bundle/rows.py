@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie._util.errors import UserError, suggest_names
-from coterie.core.arrays import Array, Doubles, Ints
+from coterie._util.errors import UserError
+from coterie.core.arrays import Array, Doubles
 from coterie.core.layout import Inputs, has_several_inputs
 from coterie.core.tasks import Task
+from coterie.data.columns import StatedColumn, make_missing_columns_error
 from coterie.data.federation import Federation
-from coterie.data.files import read_npz
-from coterie.data.frames import check_columns
-from coterie.data.labels import label_marks, targets_of
-from coterie.data.preparing.columns import StatedColumn, describe_missing
+from coterie.data.labels import encode_array_labels, parse_number, split_labelled_frame
+from coterie.data.readers.files import read_npz
+from coterie.data.readers.frames import check_columns
 from coterie.data.schema import SCHEMA, Schema
 from coterie.deploy.bundle.bundle import Bundle
 
@@ -160,7 +160,7 @@ def read_labelled_arrays(path: Path, shape: tuple[int, ...], classes: Sequence[s
     if path.suffix != ".npz":
         raise UserError(f"{path} holds samples only: labels can be read from .csv and .npz files.")
     arrays = read_npz(path, ["x", label])
-    x, y = arrays["x"], _encode_array_labels(arrays[label], classes, task, str(path))
+    x, y = arrays["x"], encode_array_labels(arrays[label], classes, task, str(path))
     if x.dtype.kind not in "fiub" or x.shape[1:] != shape or len(x) != len(y):
         raise UserError(f"{path} holds {x.dtype} of shape {x.shape} and {len(y)} labels: the model takes rows of shape {shape}.")
     return x, y
@@ -171,38 +171,11 @@ def read_labelled_table(path: Path, classes: Sequence[str], label: str, task: Ta
     return split_labelled_frame(read_text_table(path), classes, label, task, str(path))
 
 
-def split_labelled_frame(frame: "pd.DataFrame", classes: Sequence[str], label: str, task: Task, where: str) -> "tuple[pd.DataFrame, Array]":
-    """The same of a table that is there already."""
-    names = [label] if label in frame or task.name != "multilabel" else label.split(",")
-    for name in names:
-        if name not in frame:
-            raise UserError(f"{where} has no label column {name!r}: {suggest_names(name, map(str, frame.columns))}")
-    columns = [frame[name].tolist() for name in names]
-    if task.name == "multilabel":
-        if len(names) != len(classes):
-            raise UserError(f"The model has the labels {', '.join(classes)}: name a column for each, --label {','.join(classes)}.")
-        return frame.drop(columns=names), label_marks(columns, names, where)
-    return frame.drop(columns=label), _encode_labels(columns[0], classes, task, label, where)
-
-
-def _encode_labels(cells: Sequence[object], classes: Sequence[str], task: Task, label: str, where: str) -> Array:
-    """Class numbers, or targets in their own units."""
-    return targets_of(cells, label, where) if task.name == "regression" else encode_classes(cells, classes, where)
-
-
-def _encode_array_labels(found: Array, classes: Sequence[str], task: Task, where: str) -> Array:
-    if task.name != "multilabel":
-        return _encode_labels(found.tolist(), classes, task, "label", where)
-    if found.ndim != 2 or found.shape[1] != len(classes):
-        raise UserError(f"{where}: the labels have shape {found.shape}: the model has {len(classes)} of them, a column each.")
-    return label_marks(list(found.T.tolist()), classes, where)
-
-
 def _read_arrays(path: Path, bundle: Bundle, label: str | None) -> SiteRows:
     if path.suffix == ".npz":
         names = ["x"] if bundle.several is None else list_input_names(bundle.several)
         arrays = read_npz(path, names if label is None else [*names, label])
-        y = None if label is None else _encode_array_labels(arrays[label], bundle.classes, bundle.task, str(path))
+        y = None if label is None else encode_array_labels(arrays[label], bundle.classes, bundle.task, str(path))
         found: Array = arrays["x"] if bundle.several is None else join_inputs(bundle.several, arrays, str(path))
     else:
         if label is not None:
@@ -261,7 +234,7 @@ def read_text_table(path: Path) -> "pd.DataFrame":
 
 
 def _check_head(head: Sequence[str], path: Path) -> None:
-    numbers = [_parse_number(name) for name in head]
+    numbers = [parse_number(name) for name in head]
     counted = [*map(float, range(len(head)))], [*map(float, range(1, len(head) + 1))]  # names that count the columns are names
     if head and None not in numbers and numbers not in counted:
         raise UserError(f"{path} begins with a row of numbers: its first line should name the columns.")
@@ -275,12 +248,12 @@ def select_columns(frame: "pd.DataFrame", features: Sequence[str], path: Path | 
         category, _, value = feature.partition("=")
         if feature in frame:
             columns.append(_parse_numbers(frame[feature].tolist(), feature, path))
-        elif value and category in frame and _parse_number(value) is not None:
+        elif value and category in frame and parse_number(value) is not None:
             columns.append((_parse_numbers(frame[category].tolist(), category, path) == float(value)).astype(np.float64))
         else:
             missing.append(feature)
     if missing:
-        raise UserError(describe_missing(missing, [str(name) for name in frame.columns], features, str(path)))
+        raise UserError(make_missing_columns_error(missing, [str(name) for name in frame.columns], features, str(path)))
     return columns
 
 
@@ -295,7 +268,7 @@ def check_words(frame: "pd.DataFrame", schema: Schema | None, where: str) -> Non
 def _select_by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str) -> list[Array]:
     """All columns of numbers, in their order."""
     width = prod(bundle.input_shape)
-    texts = [str(c) for c in frame.columns if not any(_parse_number(cell) is not None for cell in frame[c].head(100))]
+    texts = [str(c) for c in frame.columns if not any(parse_number(cell) is not None for cell in frame[c].head(100))]
     kept = [c for c in frame.columns if str(c) not in texts]
     if len(kept) != width:
         beside = f" beside {', '.join(map(repr, texts[:3]))}" if texts else ""
@@ -304,30 +277,9 @@ def _select_by_position(frame: "pd.DataFrame", bundle: Bundle, path: Path | str)
 
 
 def _parse_numbers(cells: Sequence[str], column: str, path: Path | str) -> Array:
-    values = [_parse_number(cell) for cell in cells]
+    values = [parse_number(cell) for cell in cells]
     if None in values:
         row = values.index(None)
         found = f"{cells[row]!r}, which is no number," if cells[row].strip() else "nothing"
         raise UserError(f"{path} has {found} in row {row}, column {column!r}: fill it in or leave the row out.")
     return np.array(values, dtype=np.float64)
-
-
-def _parse_number(cell: str) -> float | None:
-    """The finite number that a cell holds, if it does."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
-
-
-def encode_classes(labels: Sequence[object], classes: Sequence[str], where: str) -> Ints:
-    """Class numbers of labels: by the classes' names, or, where no class is called by a number, by their numbers."""
-    known = {name: number for number, name in enumerate(classes)}
-    if not any(_parse_number(name) is not None for name in classes):
-        known |= {str(number): number for number in range(len(classes))}
-    words = [str(label).strip() for label in labels]
-    if unknown := [word for word in words if word not in known]:
-        told = ", ".join(classes[:10]) + (" ..." if len(classes) > 10 else "")
-        raise UserError(f"{where} holds the label {unknown[0]!r}: the model knows {told}.")
-    return np.array([known[word] for word in words], dtype=np.int64)

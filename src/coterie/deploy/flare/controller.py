@@ -63,7 +63,7 @@ class FlareCarrier:
         self._posted: dict[str, tuple[str, Task, float]] = {}  # by number, what is not waited for: to whom, and until when it counts
         self._come, self._replies = queue.Queue[tuple[str, RawMessage | None]](), queue.Queue[tuple[str, RawMessage | None]]()
         self._most: dict[str, int] = {}  # by site, the bytes that its answer can have
-        self._streams: IncomingStreams | None = None
+        self._tokenise: IncomingStreams | None = None
 
     @property
     def lost(self) -> set[str]:
@@ -72,9 +72,9 @@ class FlareCarrier:
 
     def limit_answers(self, most: Mapping[str, int]) -> None:
         """From now on an answer that is larger is dropped while it comes in, and its site counts as having answered."""
-        if self._streams is None:
+        if self._tokenise is None:
             survive_bad_messages()
-            self._streams = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
+            self._tokenise = IncomingStreams(self.fl_ctx.get_engine().get_cell(), lambda site: self._most.get(site, 0), self._drop)
         at_work = {site for site, _, _ in list(self._posted.values())}
         self._most |= {site: max(own, self._most.get(site, 0)) if site in at_work else own for site, own in most.items()}
 

@@ -13,7 +13,7 @@ from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object, write_json
 from coterie.core.roster import Roster
 from coterie.data.checks import TINY
-from coterie.data.schema import Schema, SchemaColumn, check
+from coterie.data.schema import Schema, SchemaColumn, check_schema
 from coterie.deploy.messages import MessageError, SiteCard, read_schema
 from coterie.deploy.server.federation import Claim
 from coterie.deploy.server.validation import clean_text
@@ -149,7 +149,7 @@ def _sort_columns(schema: Schema) -> Any:
 
 def _is_compatible(own: Schema, schema: Schema) -> bool:
     try:
-        check(own, schema, "")
+        check_schema(own, schema, "")
     except UserError:
         return False
     return True

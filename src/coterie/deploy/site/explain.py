@@ -161,7 +161,6 @@ def describe_order(terms: OrderTerms, policy: "Policy", epsilon: float | None) -
         policy: The site's policy, which says what leaves.
         epsilon: As `estimate_epsilon` found it.
     """
-    from coterie.deploy.site.explain import describe_disclosure
     from coterie.deploy.site.policy import ASKS
 
     lines = [("who asks", escape_text(terms.operator) or "the server's operator, who gave no name")]

@@ -23,8 +23,8 @@ from coterie.core.arrays import Ints
 from coterie.core.asks import Ask, Evaluated, Reply
 from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
-from coterie.data.schema import Schema, conform
-from coterie.data.table_files import ROWS, rows_of
+from coterie.data.readers.table_files import ROWS, get_file_rows
+from coterie.data.schema import Schema, conform_federation
 from coterie.deploy.bundle.files import write_delivery
 from coterie.deploy.files import escape_text, get_kit_files
 from coterie.deploy.messages import (
@@ -100,7 +100,7 @@ def select_clients(federation: Federation, clients: Sequence[str]) -> Federation
     def cut(part: Parts) -> Parts:
         return Parts.of([_find_places(kept, part[row]) for row in rows])
 
-    lines = rows_of(federation.provenance)
+    lines = get_file_rows(federation.provenance)
     return federation.with_(
         x=np.asarray(federation.x[kept]),
         raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
@@ -275,7 +275,9 @@ class Site:
             self.order = self.worker = self.world = None
             return self._reply_unapproved(hello, terms, record, denied)
         try:
-            federation = conform(self.federation, read_schema(hello.schema), where="The site") if hello.schema else self.federation
+            federation = (
+                conform_federation(self.federation, read_schema(hello.schema), where="The site") if hello.schema else self.federation
+            )
         except UserError as error:  # it names columns and words, as a card does
             self.order = self.worker = self.world = None
             self._log("refused", run=terms.run, order=hello.order, bytes_in=len(data), reason=str(error).removesuffix("."))

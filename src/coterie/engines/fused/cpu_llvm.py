@@ -1,8 +1,9 @@
 """The inner loops of local training as LLVM vector instructions, for what numba's own loops cannot express.
 
-numba compiles loops over scalars and leaves it to LLVM to find the vectors; for these loops it finds poor ones. Here tiles of accumulators
-stay in registers while one pass over memory serves several rows. The vector width is the same on every machine (LLVM splits a vector that
-is wider than the registers) and every sum is taken in a fixed order over a fixed number of lanes, so the shape of a tile never changes a bit.
+numba compiles loops over scalars and leaves it to LLVM to find the vectors; for these loops it finds poor ones. Here tiles of
+accumulators stay in registers while one pass over memory serves several rows. The vector width is the same on every machine (LLVM
+splits a vector that is wider than the registers) and every sum is taken in a fixed order over a fixed number of lanes, so the shape of
+a tile never changes a bit.
 
 All arrays are flat float32 buffers and every row starts at a multiple of LANES, padded with zeros.
 """

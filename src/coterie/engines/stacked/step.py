@@ -21,7 +21,7 @@ from coterie.engines.loss import Loss
 from coterie.engines.stacked.conv_products import ConvAsProducts
 from coterie.engines.stacked.state import Shared, Stack, StepRule, update
 from coterie.engines.stacked.vmap_rewrites import VmapRewrites, has_rewritten_layers
-from coterie.models.stacking import stacks_by_itself
+from coterie.models.layers import is_stackable
 
 
 def find_lookup_table(module: nn.Module, layout: Layout) -> Slice | None:
@@ -74,7 +74,7 @@ class StackedStepper:
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices, self.lookup = layout.slices, find_lookup_table(module, layout)
-        self._by_itself, self._rewritten = stacks_by_itself(module), has_rewritten_layers(module)
+        self._by_itself, self._rewritten = is_stackable(module), has_rewritten_layers(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 

@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 
 from coterie.core.arrays import Array, Doubles
-from coterie.data.images import pillow
+from coterie.data.readers.images import import_pillow
 from coterie.report.figure import PANEL
 from coterie.report.style import GREY, LineStyle, make_legend_switch, make_opacity, make_scales, parse_rgb
 
@@ -100,7 +100,7 @@ def colour_groups(table: Array, palette: tuple[str, ...], nobody: str) -> Array:
 def encode_data_url(image: Array) -> str:
     """An (h, w, 3) image as an address that holds the image itself."""
     out = BytesIO()
-    pillow().fromarray(image, "RGB").quantize(64).save(out, "PNG", optimize=True)
+    import_pillow().fromarray(image, "RGB").quantize(64).save(out, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 

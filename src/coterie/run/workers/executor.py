@@ -1,4 +1,7 @@
-"""The executor interface: tasks and lane snapshots sent to workers, and the messages they send back. Data are sent once, not with each task."""
+"""The executor interface: tasks and lane snapshots sent to workers, and the messages they send back.
+
+Data are sent once, not with each task.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

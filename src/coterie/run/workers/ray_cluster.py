@@ -1,4 +1,7 @@
-"""Workers that are tasks of a Ray cluster: connecting to a cluster, starting a local one, and one Ray task a wave. Off this machine a cluster needs a token."""
+"""Workers that are tasks of a Ray cluster: connecting to a cluster, starting a local one, and one Ray task a wave.
+
+Off this machine a cluster needs a token.
+"""
 
 import os
 import signal

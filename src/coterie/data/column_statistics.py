@@ -1,0 +1,152 @@
+"""Statistics of columns with gaps, computed from sums and counts that clients report, and the scaling of features by them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coterie.core.arrays import Array, Doubles, Floats, Ints
+
+
+@dataclass(frozen=True)
+class ColumnSums:
+    """What a client tells of its training rows, a number a feature."""
+
+    counts: Doubles
+    totals: Doubles
+
+    @classmethod
+    def of(cls, rows: Doubles) -> "ColumnSums":
+        known = ~np.isnan(rows)
+        return cls(known.sum(0).astype(np.float64), np.where(known, rows, 0.0).sum(0))
+
+    def mean(self) -> Doubles:
+        """The mean of each feature; 0 of one that nobody knows."""
+        return np.asarray(np.divide(self.totals, self.counts, out=np.zeros_like(self.totals), where=self.counts > 0))
+
+
+def add_sums(sums: Iterable[ColumnSums]) -> ColumnSums:
+    """The sums of several clients."""
+    known = list(sums)
+    return ColumnSums(np.sum([each.counts for each in known], axis=0), np.sum([each.totals for each in known], axis=0))
+
+
+def sum_squares(rows: Doubles, mean: Doubles) -> Doubles:
+    """What a client tells next: the squares of its rows about the mean, summed."""
+    away = np.where(np.isnan(rows), 0.0, rows - mean)
+    return np.asarray((away**2).sum(0))
+
+
+def compute_deviation(total_squares: Doubles, counts: Doubles) -> Doubles:
+    """The deviation of each feature, 0 of one that is constant or that nobody knows."""
+    spread = np.sqrt(np.divide(total_squares, counts, out=np.zeros_like(total_squares), where=counts > 0))
+    return np.asarray(spread)
+
+
+STEPS = 32  # bits of a float32: after so many halvings one number is left
+
+
+FEW = 100  # different numbers up to which a column is one of codes, whose most frequent one means something
+
+
+def count_up_to(rows: Floats, thresholds: Floats) -> Ints:
+    """What a client tells in a step: (quantiles, features), how many of its values are at most each threshold; a gap never is."""
+    return np.stack([np.count_nonzero(rows <= each, axis=0) for each in thresholds])
+
+
+def compute_quantiles(rows: Sequence[Doubles], shares: Sequence[float]) -> Doubles:
+    """(shares, features): the least float32 number up to which at least such a share of all values lies; 0 where there are none."""
+    counts = np.sum([(~np.isnan(own)).sum(axis=0) for own in rows], axis=0).astype(np.float64)
+    wanted = np.maximum(np.ceil(np.outer(shares, counts) - 1e-9), 1.0)
+    rounded = [np.asfortranarray(own, dtype=np.float32) for own in rows]
+    low = np.full(wanted.shape, -1, dtype=np.int64)  # too low, and high enough, in the order of numbers
+    high = np.full(wanted.shape, 2**STEPS - 1, dtype=np.int64)
+    for _ in range(STEPS):
+        middle = (low + high) // 2
+        enough = np.sum([count_up_to(own, _float_at_rank(middle)) for own in rounded], axis=0) >= wanted
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(counts > 0, _float_at_rank(high).astype(np.float64), 0.0) + 0.0  # no negative zero
+
+
+def find_most_frequent(rows: Sequence[Doubles], blocks: Sequence[tuple[int, int]], numbers: Array, otherwise: Doubles) -> Doubles:
+    """(features,): of a column of numbers the most frequent one, of several the least; of one of words the indicators of the most
+    frequent word. A column of more than `FEW` different numbers, or without any, has what stands in `otherwise`."""
+    made = otherwise.copy()
+    for first, end in blocks:
+        if not numbers[first]:
+            counts = np.sum([own[:, first:end].sum(axis=0) for own in rows], axis=0)
+            made[first:end] = np.arange(end - first) == counts.argmax()
+            continue
+        told = [np.unique(own[~np.isnan(own[:, first]), first], return_counts=True) for own in rows]
+        if any(len(values) > FEW for values, _ in told):
+            continue
+        values, places = np.unique(np.concatenate([values for values, _ in told]), return_inverse=True)
+        if 0 < len(values) <= FEW:
+            made[first] = values[np.bincount(places, np.concatenate([counts for _, counts in told])).argmax()]
+    return made
+
+
+def _float_at_rank(places: Ints) -> Floats:
+    """The float32 numbers at these places of the order of all: from the bits of negative ones, turned round, to those of positive."""
+    bits = np.where(places >= 2**31, places - 2**31, 2**32 - 1 - places).astype(np.uint32)
+    found = bits.view(np.float32)
+    # what is no number lies beyond the infinities at either end
+    return np.where(np.isnan(found), np.where(places >= 2**31, np.float32(np.inf), np.float32(-np.inf)), found)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A mean and a deviation for each feature; a feature that was constant has the deviation 0 and becomes 0, whatever its value.
+
+    A robust scaling has the median and the interquartile range in their places, and a bound beyond which values are clipped.
+    """
+
+    mean: Doubles  # (features,) what is subtracted
+    deviation: Doubles  # (features,) what is divided by
+    fill: Doubles | None = None  # (features,) what stands for a gap; default: the mean
+    bound: float | None = None  # the largest absolute value after scaling; default: none
+
+    @classmethod
+    def of(cls, rows: Doubles) -> "Scaling":
+        """The scaling that these rows ask for."""
+        constant = rows.max(axis=0) == rows.min(axis=0)
+        return cls(rows.mean(axis=0), np.where(constant, 0.0, rows.std(axis=0)))
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "Scaling":
+        """From what `told` wrote."""
+        mean, deviation, fill = (np.array(told[name], dtype=np.float64) if name in told else None for name in ("mean", "deviation", "fill"))
+        if mean is None or deviation is None:
+            raise ValueError("a scaling without a mean or a deviation")
+        bound = told.get("bound")
+        return cls(mean, deviation, fill, None if bound is None else float(bound))
+
+    def told(self) -> dict[str, Any]:
+        """For a federation's provenance: plain numbers, which keep their bits as JSON."""
+        made: dict[str, Any] = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        made |= {} if self.fill is None else {"fill": self.fill.tolist()}
+        return made if self.bound is None else {**made, "bound": self.bound}
+
+    def fill_gaps(self, rows: Doubles) -> Doubles:
+        """(n, features) rows with what stands for a gap in the place of each."""
+        return np.where(np.isnan(rows), self.mean if self.fill is None else self.fill, rows)
+
+    def select(self, places: Ints, width: int) -> "Scaling":
+        """The scaling of `width` features, of which those at `places` are these; the others stay as they are."""
+
+        def put(values: Doubles, rest: float) -> Doubles:
+            made = np.full(width, rest)
+            made[places] = values
+            return made
+
+        fill = None if self.fill is None else put(self.fill, 0.0)
+        return Scaling(put(self.mean, 0.0), put(self.deviation, 1.0), fill, self.bound)
+
+    def apply(self, rows: Doubles) -> Floats:
+        """(n, features) rows in the units that a model is trained in."""
+        constant = self.deviation == 0
+        made = np.where(constant, 0.0, (rows - self.mean) / np.where(constant, 1.0, self.deviation))
+        if self.bound is not None:  # of what is scaled: indicators and other features with the deviation 1 lie within it
+            made = np.clip(made, -self.bound, self.bound)
+        return made.astype(np.float32)

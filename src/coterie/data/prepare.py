@@ -1,0 +1,279 @@
+"""Preparation of tables: gaps are filled, features and regression targets are scaled, and new rows are prepared in the same way.
+
+Preparation is fitted on training parts only. With federated statistics, clients report sums and counts, never rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from coterie._util.errors import UserError, suggest_names
+from coterie.core.arrays import Array, Doubles, Floats
+from coterie.core.tasks import Task
+from coterie.data.column_statistics import (
+    ColumnSums,
+    Scaling,
+    add_sums,
+    compute_deviation,
+    compute_quantiles,
+    find_most_frequent,
+    sum_squares,
+)
+from coterie.data.columns import Columns
+from coterie.data.federation import Federation, draw_unseen_clients
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Scale = Literal["none", "standard", "robust"]
+
+
+Impute = Literal["none", "mean", "median", "most_frequent"]
+
+
+Categories = Literal["none", "onehot"]
+
+
+StatisticsOf = Literal["federated", "client"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepOptions:
+    """The settings of a table; with none of them the columns are taken as they are."""
+
+    scale: str = "none"
+    impute: str = "none"
+    categories: str = "none"
+    drop: tuple[str, ...] = ()
+    statistics: str = "federated"  # whose means and deviations: those of all clients together, or each client's own
+
+    @property
+    def any(self) -> bool:
+        """Whether anything has to be prepared."""
+        return (self.scale, self.impute, self.categories) != ("none", "none", "none")
+
+    def check(self, who: str) -> None:
+        """Refuse a word that is no choice; a spec has been checked already."""
+        for name, known in (("scale", Scale), ("impute", Impute), ("categories", Categories), ("statistics", StatisticsOf)):
+            if getattr(self, name) not in get_args(known):
+                raise UserError(
+                    f"{who} cannot use {name}={getattr(self, name)!r}: {suggest_names(str(getattr(self, name)), get_args(known))}"
+                )
+
+    @property
+    def ranks(self) -> bool:
+        """Whether quantiles are needed: most frequent values stand for codes, medians for amounts."""
+        return self.scale == "robust" or self.impute in ("median", "most_frequent")
+
+    def told(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "PrepOptions":
+        """From what `told` gave."""
+        made = cls(**{**told, "drop": tuple(told["drop"])})
+        made.check("A preparation")
+        return made
+
+
+ALL_CLIENTS = ""  # whose statistics federated ones are
+
+
+BOUND = 10.0  # interquartile ranges from the median beyond which scale=robust clips: further out a value is damage, and would rule training
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """Columns, what is wanted, and the statistics found in training parts: one for all, or one for each client."""
+
+    columns: Columns
+    wishes: PrepOptions
+    scalings: Mapping[str, Scaling]  # by client, or of EVERYBODY
+
+    @classmethod
+    def fit(cls, columns: Columns, wishes: PrepOptions, rows: Mapping[str, Doubles]) -> "Preparation":
+        """From the encoded training rows of each client, of which only sums are used."""
+        if wishes.statistics == "client":
+            return cls(columns, wishes, {name: _fit_scaling([own], columns, wishes) for name, own in rows.items()})
+        return cls(columns, wishes, {ALL_CLIENTS: _fit_scaling(list(rows.values()), columns, wishes)})
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.columns.features
+
+    def knows(self, client: str | None) -> bool:
+        """Whether it has the statistics for a client's rows."""
+        return ALL_CLIENTS in self.scalings or client in self.scalings
+
+    def apply(self, encoded: Doubles, client: str | None) -> Floats:
+        """Encoded rows as a model is trained on them."""
+        if not self.knows(client):
+            whose = "Say whose rows these are" if client is None else f"How client {client!r} scales its rows is not known"
+            raise UserError(f"{whose}: there are statistics of {', '.join(list(self.scalings)[:5])}.")
+        found = self.scalings[ALL_CLIENTS if ALL_CLIENTS in self.scalings else str(client)]
+        made = self.complete(encoded, found) if self.wishes.impute == "most_frequent" else encoded
+        made = found.fill_gaps(made) if self.wishes.impute != "none" else made
+        return found.apply(made) if self.wishes.scale != "none" else made.astype(np.float32)
+
+    def complete(self, encoded: Doubles, found: Scaling) -> Doubles:
+        """Encoded rows with the most frequent word where a column of words has a gap."""
+        made = encoded.copy()
+        for first, end in self.columns.blocks:
+            if found.fill is not None and not self.columns.numbers[first]:
+                made[made[:, first:end].sum(axis=1) == 0, first:end] = found.fill[first:end]
+        return made
+
+    def rows(self, frame: "pd.DataFrame", client: str | None, where: str) -> Floats:
+        """The rows of a table as a model is trained on them."""
+        return self.apply(self.columns.encode(frame, where), client)
+
+    def with_client(self, client: str, encoded: Doubles) -> "Preparation":
+        """With the statistics of one more client, from its own rows, where each client has its own."""
+        if self.knows(client):
+            return self
+        return Preparation(self.columns, self.wishes, {**self.scalings, client: _fit_scaling([encoded], self.columns, self.wishes)})
+
+    def of(self, clients: Sequence[str]) -> "Preparation":
+        """What these clients need of it: nobody else's own statistics."""
+        kept = {name: scaling for name, scaling in self.scalings.items() if name == ALL_CLIENTS or name in clients}
+        return Preparation(self.columns, self.wishes, kept)
+
+    def told(self) -> dict[str, Any]:
+        """As plain values, which keep their bits as JSON."""
+        scalings = {name: scaling.told() for name, scaling in self.scalings.items()}
+        return {"columns": self.columns.told(), "wishes": self.wishes.told(), "scalings": scalings}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> "Preparation":
+        """From what `told` gave."""
+        scalings = {str(name): Scaling.read(scaling) for name, scaling in told["scalings"].items()}
+        made = cls(Columns.read(told["columns"]), PrepOptions.read(told["wishes"]), scalings)
+        width = len(made.features)
+        parts = [part for s in scalings.values() for part in (s.mean, s.deviation, s.fill) if part is not None]
+        if any(part.shape != (width,) for part in parts):
+            raise ValueError(f"statistics that are not of {width} features")
+        if not all(np.isfinite(part).all() for part in parts) or any(s.bound is not None and not s.bound > 0 for s in scalings.values()):
+            raise ValueError("statistics that are no numbers")
+        return made
+
+
+def _fit_scaling(rows: Sequence[Doubles], columns: Columns, wishes: PrepOptions) -> Scaling:
+    """What the rows of some clients are scaled and completed by; indicators stay as they are."""
+    total = add_sums(ColumnSums.of(own) for own in rows)
+    mean = total.mean()
+    spread = compute_deviation(np.sum([sum_squares(own, mean) for own in rows], axis=0), total.counts)
+    numbers = columns.numbers
+    if not wishes.ranks:
+        return Scaling(np.where(numbers, mean, 0.0), np.where(numbers, spread, 1.0))
+    low, median, high = compute_quantiles(rows, (0.25, 0.5, 0.75))
+    fill = mean
+    if wishes.impute == "median":
+        fill = median
+    elif wishes.impute == "most_frequent":
+        fill = find_most_frequent(rows, columns.blocks, numbers, median)
+    fill = np.where(numbers | (wishes.impute == "most_frequent"), fill, 0.0)
+    if wishes.scale != "robust":
+        return Scaling(np.where(numbers, mean, 0.0), np.where(numbers, spread, 1.0), fill)
+    # more than half of the values of a column may be equal: its deviation then is the measure that is left
+    spread = np.where(high > low, high - low, spread)
+    return Scaling(np.where(numbers, median, 0.0), np.where(numbers, spread, 1.0), fill, BOUND)
+
+
+def standardise_targets(federation: Federation, clients: Sequence[int] | None = None) -> Federation:
+    """The federation with its targets standardised, by what these clients train on or all; that of another task as it is."""
+    if federation.task.name != "regression":
+        return federation
+    raw = np.asarray(federation.y, dtype=np.float64)
+    rows = [raw[federation.train[client]][:, None] for client in (range(len(federation)) if clients is None else clients)]
+    total = add_sums(ColumnSums.of(own) for own in rows)
+    mean = total.mean()
+    spread = compute_deviation(np.sum([sum_squares(own, mean) for own in rows], axis=0), total.counts)
+    if not spread[0] > 0:
+        raise UserError(f"All training targets of {federation.name!r} are {mean[0]:g}: there is nothing to predict.")
+    task = replace(federation.task, mean=float(mean[0]), deviation=float(spread[0]))
+    central = federation.central
+    return federation.with_(
+        y=scale_targets(raw, task), task=task, central=None if central is None else (central[0], scale_targets(central[1], task))
+    )
+
+
+def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
+    """The federation with its targets standardised anew, by what these clients train on: nothing of the others' is in it any more."""
+    if federation.task.name != "regression":
+        return federation
+    task, central = federation.task, federation.central
+    raw = federation.with_(y=task.in_units(federation.y), central=None if central is None else (central[0], task.in_units(central[1])))
+    return standardise_targets(raw, clients)
+
+
+def scale_targets(targets: Array, task: Task) -> Floats:
+    """Targets in the units of training."""
+    return ((np.asarray(targets, dtype=np.float64) - task.mean) / task.deviation).astype(np.float32)
+
+
+PENDING = "to prepare"  # in the provenance of samples: columns and wishes
+
+
+DONE = "preparation"  # in that of a federation: what was fitted
+
+
+def describe_pending(columns: Columns, wishes: PrepOptions) -> dict[str, Any]:
+    """What samples say of themselves that are still to be prepared."""
+    return {PENDING: {"columns": columns.told(), "wishes": wishes.told()}}
+
+
+def has_gaps(facts: Mapping[str, Any]) -> bool:
+    """Whether samples may have gaps, since they will be filled."""
+    return PENDING in facts and facts[PENDING]["wishes"]["impute"] != "none"
+
+
+def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federation:
+    """The federation with its features, and the target of a regression, prepared as the training parts of its clients ask for it; without
+    the share that will take no part, to whom what the others ask for is done as well."""
+    apart = draw_unseen_clients(federation.ids, unseen, federation.data_seed) if unseen else ()
+    federation = standardise_targets(federation, [client for client in range(len(federation)) if client not in apart])
+    told = federation.provenance.get(PENDING)
+    if told is None:
+        return federation
+    columns, wishes = Columns.read(told["columns"]), PrepOptions.read(told["wishes"])
+    raw = np.asarray(federation.x, dtype=np.float64)
+    training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
+    fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
+    made = Preparation.fit(columns, wishes, fitted)
+    for name, rows in training.items():
+        made = made.with_client(name, rows)
+    provenance = {name: value for name, value in federation.provenance.items() if name != PENDING}
+    return federation.with_(
+        x=_apply_preparation(federation, raw, made),
+        raw=federation.x,
+        central=_prepare_central(federation, made),
+        provenance={**provenance, DONE: made.told()},
+    )
+
+
+def get_preparation(federation: Federation) -> Preparation | None:
+    """What was fitted, if anything was."""
+    told = federation.provenance.get(DONE)
+    return None if told is None else Preparation.read(told)
+
+
+def _apply_preparation(federation: Federation, raw: Array, made: Preparation) -> Floats:
+    if ALL_CLIENTS in made.scalings:
+        return made.apply(raw, None)
+    x = np.zeros(raw.shape, dtype=np.float32)
+    parts = [part for part in (federation.train, federation.test, federation.validation) if part is not None]
+    for client, name in enumerate(federation.ids):
+        own = np.concatenate([part[client] for part in parts])
+        x[own] = made.apply(raw[own], name)
+    return x
+
+
+def _prepare_central(federation: Federation, made: Preparation) -> tuple[Array, Array] | None:
+    """The server's test set, where it can be prepared: with statistics of each client's own it is nobody's."""
+    if federation.central is None or ALL_CLIENTS not in made.scalings:
+        return None
+    return made.apply(np.asarray(federation.central[0], dtype=np.float64), None), federation.central[1]

@@ -1,0 +1,272 @@
+"""Federations from objects in memory: data frames, arrays, torch and Hugging Face data sets (`Federation.from_frame` and others).
+
+Data set objects are recognised by their methods, so neither torch nor `datasets` is imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie._util.errors import UserError, check_names, suggest_names
+from coterie.core.arrays import Array
+from coterie.core.layout import Inputs, has_several_inputs
+from coterie.data.client_scenarios import move_unseen_last
+from coterie.data.federation import INPUTS, Federation, Samples
+from coterie.data.labels import encode_memory_labels
+from coterie.data.partitions import natural
+from coterie.data.prepare import PrepOptions
+from coterie.data.readers.frames import ColumnRoles, StatedSchema, add_text_features, make_table, mark_missing
+from coterie.data.readers.table_files import to_words
+from coterie.data.readers.user_files import USER_PROVENANCE, parse_split
+from coterie.data.table import PARTS, Table, check_table, encode_names, samples_from_table
+from coterie.data.text import TextFeatures
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+LABEL = "label"
+
+
+Columns = str | Sequence[str]  # of which an input is made
+
+
+Wanted = Columns | Mapping[str, Columns] | None
+
+
+@dataclass(frozen=True)
+class ObjectRows:
+    """Samples with their labels, and the names of the classes where the object knows them."""
+
+    x: Array
+    y: Array
+    classes: tuple[str, ...] | None = None
+    inputs: Inputs | None = None  # what a row of x holds, where samples have several
+
+
+def read_dataset(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows:
+    """The samples of a data set object."""
+    try:
+        found = _read_columns(dataset, where, label, inputs) if hasattr(dataset, "column_names") else _read_pairs(dataset, where)
+    except UserError:
+        raise
+    except Exception as error:  # whatever an object of the user's own may raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{where}: its samples cannot be read ({reason}): they should be pairs of numbers and a class, or columns."
+        ) from error
+    if not len(found.y):
+        raise UserError(f"{where}: it holds no samples.")
+    if found.x.dtype.kind not in "fiub":
+        raise UserError(f"{where}: its samples are no numbers but {found.x.dtype}: turn them into numbers, or use from_frame(..., text=).")
+    return found
+
+
+def _read_pairs(dataset: Any, where: str) -> ObjectRows:
+    pairs = [dataset[i] for i in range(len(dataset))]
+    classes = getattr(dataset, "classes", None)
+    y = np.array([value.item() if hasattr(value, "item") else value for _, value in pairs])
+    named = tuple(map(str, classes)) if classes is not None else None
+    first = pairs[0][0] if pairs else None
+    if isinstance(first, (tuple, Mapping)):
+        keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
+        stacked = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
+        return _read_several_inputs(stacked if isinstance(first, Mapping) else tuple(stacked.values()), y, named, where)
+    return ObjectRows(np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)), y, named)
+
+
+def _read_several_inputs(
+    given: tuple[Array, ...] | Mapping[Any, Array], y: Array, classes: tuple[str, ...] | None, where: str
+) -> ObjectRows:
+    inputs = Inputs.of(given, where)
+    return ObjectRows(inputs.pack(given, where), y, classes, inputs)
+
+
+def _read_columns(dataset: Any, where: str, label: str, inputs: Wanted) -> ObjectRows:
+    names = list(dataset.column_names)
+    wanted = [name for name in names if name != label] if inputs is None else inputs
+    blocks = {key: _list_columns(chosen) for key, chosen in wanted.items()} if isinstance(wanted, Mapping) else {"": _list_columns(wanted)}
+    for name in [label, *(name for chosen in blocks.values() for name in chosen)]:
+        if name not in names:
+            raise UserError(f"{where} has no column {name!r}: {suggest_names(name, names)}")
+    made = {key: _stack_columns(dataset, chosen) for key, chosen in blocks.items()}
+    known = getattr(getattr(dataset, "features", {}).get(label), "names", None)
+    y, classes = np.asarray(list(dataset[label])), tuple(map(str, known)) if known is not None else None
+    return _read_several_inputs(made, y, classes, where) if isinstance(wanted, Mapping) else ObjectRows(made[""], y, classes)
+
+
+def _list_columns(columns: Columns) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _stack_columns(dataset: Any, columns: Sequence[str]) -> Array:
+    """Columns as one array; a single one keeps the shape of its cells."""
+    blocks = [np.stack([np.asarray(cell) for cell in dataset[name]]) for name in columns]
+    if len(blocks) == 1 and blocks[0].ndim > 1:
+        return blocks[0]
+    return np.concatenate([block.reshape(len(block), -1) for block in blocks], axis=1)
+
+
+def federation_from_frame(
+    frame: "pd.DataFrame",
+    *,
+    label: Sequence[str] | str,
+    client: str,
+    text: str | None = None,
+    split: str | None = None,
+    name: str = "frame",
+    scale: str = "none",
+    impute: str = "none",
+    categories: str = "none",
+    drop: Sequence[str] | str = (),
+    statistics: str = "federated",
+    features: str = "bag",
+    width: int = 1024,
+    vocabulary: int = 4096,
+    length: int = 32,
+    tokenizer: str | None = None,
+    task: str = "auto",
+    columns: Mapping[str, Any] | Sequence[str] | str = (),
+    classes: Sequence[str] | str = (),
+    missing: Sequence[Any] | str | float = (),
+    groups: str | Mapping[str, Any] | None = None,
+    site: str | None = None,
+    **parts: Any,
+) -> Federation:
+    """The clients of a data frame; its settings are those of the spec ``csv(...)``.
+
+    `groups` are the clients' known groups, for the control with the true groups: a column, which is not learned from, or a dictionary.
+    """
+    if isinstance(groups, str):
+        column, groups = groups, _read_group_column(frame, client, groups, f"The frame {name!r}")
+        frame = frame.drop(columns=[column])
+    wishes = PrepOptions(scale=scale, impute=impute, categories=categories, drop=to_words(drop), statistics=statistics)
+    wording = TextFeatures(features, width, vocabulary, length, tokenizer=tokenizer)
+    wishes.check(f"The frame {name!r}")
+    wording.check(f"The frame {name!r}")
+    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split, site)
+    marks = to_words(missing)
+    whole = mark_missing(frame.reset_index(drop=True), marks)
+    table = make_table(whole, f"The frame {name!r}", roles, wishes, task, StatedSchema.of(columns, classes), missing=marks)
+    return _federation_from_table(add_text_features(table, roles, wording), name, "a data frame", {**parts, "groups": groups})
+
+
+def federation_from_arrays(
+    x: Any,
+    y: Any,
+    client: Sequence[Any] | Array,
+    *,
+    split: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+    task: str = "auto",
+    **parts: Any,
+) -> Federation:
+    """The clients of arrays: samples, their class numbers or names, targets, or rows of 0 and 1, and whose each is."""
+    where, y = f"The arrays {name!r}", np.asarray(y)
+    x, told = _pack_rows(x, where)
+    if x.ndim < 2 or x.dtype.kind not in "fiu" or y.ndim not in (1, 2) or not len(x) == len(y) == len(client):
+        raise UserError(
+            f"{where}: x should be numbers, a row a sample, with a label and a client for each; not {x.shape}, {y.shape}, {len(client)}."
+        )
+    labels = encode_memory_labels(y, classes, task, where)
+    owners, names = encode_names([str(each) for each in client])
+    table = Table(labels.y, labels.classes, _to_floats(x), owners=owners, owner_names=names, task=labels.task, facts=told)
+    table = table if split is None else replace(table, part=parse_split(list(split), where))
+    return _federation_from_table(table, name, "arrays in memory", parts)
+
+
+def federation_from_datasets(
+    datasets: Mapping[str, Any],
+    *,
+    label: str = LABEL,
+    inputs: Wanted = None,
+    name: str = "datasets",
+    task: str = "auto",
+    **parts: Any,
+) -> Federation:
+    """A client for each data set of torch (pairs of features and a label) or Hugging Face (columns, of which `label` is one).
+
+    A site may hold ``{"train": ..., "test": ...}``, which then is its split. `inputs` are the columns to learn from, all unless given;
+    a dictionary makes several inputs of them. Samples of torch may be tuples or dictionaries of inputs.
+    """
+    where = f"The data sets {name!r}"
+    if not isinstance(datasets, Mapping) or not datasets:
+        raise UserError(f"{where}: give a dictionary of a data set for each site.")
+    pieces: list[tuple[str, str, ObjectRows]] = []
+    for site, held in datasets.items():
+        for part, each in held.items() if isinstance(held, Mapping) else [("", held)]:
+            pieces.append((str(site), str(part), read_dataset(each, f"{where}, {site}", label, inputs)))
+    said = {part for _, part, _ in pieces}
+    if said != {""} and not said <= set(PARTS):
+        raise UserError(
+            f"{where}: a site's parts should be called {', '.join(PARTS)}, at every site or at none; not {', '.join(sorted(said))}."
+        )
+    shapes = {rows.x.shape[1:] if rows.inputs is None else rows.inputs for _, _, rows in pieces}
+    if len(shapes) > 1:
+        raise UserError(f"{where}: sites have samples of different shapes, {' and '.join(map(str, sorted(shapes, key=str)))}.")
+    (shape,) = shapes
+    told = {INPUTS: shape.told()} if isinstance(shape, Inputs) else {}
+    words = next((rows.classes for _, _, rows in pieces if rows.classes is not None), None)
+    labels = encode_memory_labels(np.concatenate([rows.y for _, _, rows in pieces]), words, task, where)
+    owners, names = encode_names(np.repeat([site for site, _, _ in pieces], [len(rows.y) for _, _, rows in pieces]))
+    split = None if said == {""} else np.repeat([PARTS[part] for _, part, _ in pieces], [len(rows.y) for _, _, rows in pieces])
+    x = _to_floats(np.concatenate([rows.x for _, _, rows in pieces]))
+    table = Table(labels.y, labels.classes, x, part=split, owners=owners, owner_names=names, task=labels.task, facts=told)
+    return _federation_from_table(table, name, "data sets in memory", parts)
+
+
+def _federation_from_table(table: Table, name: str, source: str, parts: Mapping[str, Any]) -> Federation:
+    """The clients of a table; `parts` are the settings of the partition ``natural``, and the data seed."""
+    chosen = dict(parts)
+    seed, unseen, groups = chosen.pop("data_seed", 0), chosen.pop("unseen", 0.0), chosen.pop("groups", None)
+    known = ("test", "validation", "clients", "least", "most")
+    if wrong := [each for each in chosen if each not in known]:
+        raise UserError(f"There is no setting {wrong[0]!r} of a federation: there are {', '.join(known)}, unseen, groups and data_seed.")
+    check_table(table, f"The data of {name!r}")
+    samples = replace(samples_from_table(name, table, {"source": source, **USER_PROVENANCE}), unseen=unseen)
+    draw = partial(_draw_split, samples, chosen, groups)
+    return draw(seed).with_(redraw=draw)
+
+
+def _draw_split(samples: Samples, chosen: Mapping[str, Any], groups: Mapping[str, Any] | None, seed: int) -> Federation:
+    """One draw of the split."""
+    made = natural(samples, **chosen, _data_seed=seed).with_(name=samples.name)
+    made = made if groups is None else made.with_(groups=_number_groups(groups, made.ids, samples.name))
+    return move_unseen_last(made, samples.unseen) if samples.unseen else made
+
+
+def _number_groups(groups: Mapping[str, Any], ids: Sequence[str], name: str) -> Array:
+    """(clients,) the number of each client's known group, groups in the order of their names."""
+    where = f"The groups of {name!r}"
+    if not isinstance(groups, Mapping):
+        raise UserError(f"{where}: give a dictionary of each client's group, or the name of a column.")
+    named = {str(client): str(group) for client, group in groups.items()}
+    if missing := [client for client in ids if client not in named]:
+        raise UserError(f"{where} lack the client {missing[0]!r}: name a group for each of the {len(ids)} clients.")
+    order = sorted({named[client] for client in ids})
+    return np.array([order.index(named[client]) for client in ids], dtype=np.int64)
+
+
+def _read_group_column(frame: "pd.DataFrame", client: str, column: str, where: str) -> dict[str, str]:
+    """Each client's group, from a column that must not change within a client."""
+    check_names([column], map(str, frame.columns), f"column of {where}")
+    pairs = frame[[client, column]].astype(str).drop_duplicates()
+    if twice := pairs[client][pairs[client].duplicated()].tolist():
+        raise UserError(f"{where}: client {twice[0]!r} has several values in the column of groups {column!r}: a client is in one group.")
+    return dict(zip(pairs[client], pairs[column], strict=True))
+
+
+def _pack_rows(x: Any, where: str) -> tuple[Array, dict[str, Any]]:
+    """Samples in one array, and what provenance should tell of those that have several inputs."""
+    if not has_several_inputs(x):
+        return np.asarray(x), {}
+    inputs = Inputs.of(x, where)
+    return inputs.pack(x, where), {INPUTS: inputs.told()}
+
+
+def _to_floats(x: Array) -> Array:
+    return x if x.dtype.kind in "iu" or x.dtype == np.float32 else x.astype(np.float32)
