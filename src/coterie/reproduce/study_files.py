@@ -203,7 +203,7 @@ MAX_NAME = 200  # bytes of a part's name, which is a folder's
 def read_reproduction(path: Path) -> Reproduction:
     """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
         ReproductionFile.model_validate(tree)
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
