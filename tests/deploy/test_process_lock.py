@@ -47,7 +47,7 @@ def module(tmp_path: Path) -> Path:
     for name in ("nvflare", "private", "fed", "app"):
         package = package / name
         package.mkdir(parents=True)
-        (package / "__init__.py").write_text("__path__ = __import__(\"pkgutil\").extend_path(__path__, __name__)")
+        (package / "__init__.py").write_text('__path__ = __import__("pkgutil").extend_path(__path__, __name__)')
     (package / "sleeping.py").write_text(SLEEPING)
     return tmp_path / "modules"
 
