@@ -12,7 +12,7 @@ from coterie._util.files import sync_to_disk, write_atomic
 # Modules are hidden from Coterie alone: those of other packages look for Windows by themselves.
 HIDDEN = """
 import builtins, os, signal, sys
-import filelock, numba, pandas, platformdirs, psutil, pyarrow.parquet, rich.console, scipy.stats, sklearn, torch, typer
+import filelock, numba, pandas, platformdirs, pyarrow.parquet, rich.console, scipy.stats, sklearn, torch, typer
 MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 CALLS = {"fork", "getpgrp", "getuid", "geteuid", "killpg", "pread", "pwrite", "register_at_fork", "sched_getaffinity", "setsid", "sysconf"}
 real = builtins.__import__
