@@ -118,7 +118,8 @@ def main() -> None:
 
     def ask(side: str, model: str) -> float:
         process = sides[side]
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(f"{model}\n")
         process.stdin.flush()
         return float(process.stdout.readline())
