@@ -36,7 +36,7 @@ def serve(data_dir: str | None) -> None:
     import coterie as ct
 
     data = IMAGES if data_dir else SMALL
-    loaded = ct.load(data, data_dir=data_dir) if data_dir else ct.load(data)
+    loaded = ct.load(data, data_dir=Path(data_dir) if data_dir else None)
     for line in sys.stdin:
         methods, settings = STUDIES[line.strip()]
         begin = perf_counter()
