@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie._util.errors import UserError
+from coterie._util.locks import NOTE_START
 from coterie.deploy.flare.child_process import SIGNAL, WATCH, child_command
 from coterie.deploy.flare.processes import LOCK_FILE, LockHolder, ProcessLock, wait_until
 
@@ -46,7 +47,7 @@ def module(tmp_path: Path) -> Path:
     for name in ("nvflare", "private", "fed", "app"):
         package = package / name
         package.mkdir(parents=True)
-        (package / "__init__.py").touch()
+        (package / "__init__.py").write_text('__path__ = __import__("pkgutil").extend_path(__path__, __name__)')
     (package / "sleeping.py").write_text(SLEEPING)
     return tmp_path / "modules"
 
@@ -147,14 +148,14 @@ def test_a_note_of_before_a_restart_of_the_machine_holds_nothing(kit: Path) -> N
 @pytest.mark.parametrize("said", ["", "{", '{"process": 1}', "[]"])
 def test_a_note_that_says_nothing(kit: Path, said: str) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / LOCK_FILE).write_text(said)
+        (kit / LOCK_FILE).write_text(" " * NOTE_START + said)
         with pytest.raises(UserError, match="was left running by a process that was killed"):
             ProcessLock(kit, "The site a", patience=0.0)
 
 
 def test_a_kit_on_a_shared_disk_names_the_machine(kit: Path) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / LOCK_FILE).write_text(json.dumps(vars(LockHolder(7, 0.0, "elsewhere"))))
+        (kit / LOCK_FILE).write_text(" " * NOTE_START + json.dumps(vars(LockHolder(7, 0.0, "elsewhere"))))
         with pytest.raises(UserError, match="runs already, as process 7 on elsewhere: stop it there first"):
             ProcessLock(kit, "The site a")
 

@@ -12,8 +12,10 @@ from coterie._util.errors import UserError
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until a file, or the list of names in a folder, is on the disk. Windows cannot flush a folder, nor a file opened to read."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -24,7 +26,7 @@ def write_atomic(path: Path, text: str, mode: int = 0o666) -> None:
     """A file that is either the old or the new one after a crash; with mode 0o600, readable by its owner only."""
     draft = path.with_name(f".draft-{path.name}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
+    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

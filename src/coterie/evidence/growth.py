@@ -66,9 +66,9 @@ def grow(folder: Path, settings: Settings, data: Mapping[str, Any], rosters: Map
     draft = folder / f".draft{GROWTH_FOLDER}"
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "rosters").mkdir(parents=True)
-    (draft / "settings.json").write_text(format_json(settings.as_json()), encoding="utf-8")
+    (draft / "settings.json").write_text(format_json(settings.as_json()), encoding="utf-8", newline="\n")
     if "data.json" in head.files:
-        (draft / "data.json").write_text(format_json(data), encoding="utf-8")
+        (draft / "data.json").write_text(format_json(data), encoding="utf-8", newline="\n")
     for draw, roster in rosters.items():
         write_roster(get_roster_path(draft, draw), roster)
     made = {path.relative_to(draft).as_posix(): hash_file(path) for path in draft.rglob("*") if path.is_file()}

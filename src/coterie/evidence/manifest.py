@@ -103,7 +103,7 @@ class Manifest:
     study: str = ""  # the hash of what the study was then: it may have grown since it began; none before studies could
 
     def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(format_json(asdict(self)), encoding="utf-8")
+        (folder / MANIFEST).write_text(format_json(asdict(self)), encoding="utf-8", newline="\n")
 
     @property
     def keys(self) -> list[LaneKey]:

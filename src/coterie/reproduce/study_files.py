@@ -1,7 +1,6 @@
 """Study files of reproductions: what is run, what the paper says and the rule of the verdict, written before anything is run."""
 
 import re
-import sysconfig
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -203,7 +202,7 @@ MAX_NAME = 200  # bytes of a part's name, which is a folder's
 def read_reproduction(path: Path) -> Reproduction:
     """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
         ReproductionFile.model_validate(tree)
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
@@ -272,9 +271,9 @@ def _check_folder_name(path: Path, name: str) -> None:
 
 
 def find_study_folders(extra: Path | None = None) -> list[Path]:
-    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and what was installed."""
-    installed = Path(sysconfig.get_path("data")) / "share" / "coterie" / "studies"
-    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies", installed]
+    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and the installed package's."""
+    own = Path(__file__)
+    places = [extra] if extra is not None else [Path("studies"), own.parents[3] / "studies", own.parent / "studies"]
     return [place for place in places if place.is_dir()]
 
 

@@ -58,6 +58,8 @@ class ProcessExecutor(Executor):
     """So many processes, each begun when it is needed and again when it was lost; the study's arrays are in memory once."""
 
     def __init__(self, study: Any, size: int) -> None:
+        if os.name == "nt":
+            raise UserError("Worker processes run on Linux and macOS: on Windows, omit --workers, or use WSL.")
         self._size = size
         self._freight = write_shared_file(study)
         self._idle: list[_WorkerProcess] = []
