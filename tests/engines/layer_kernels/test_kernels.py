@@ -14,9 +14,9 @@ from coterie.core.arrays import Floats
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.layer_kernels import chain, layers
 from coterie.engines.world import World
-from engines.stacked.mixed_terms import KINDS, terms_of
-from engines.stacked.random_chains import CASES, module_of
-from engines.vectorised.vector_oracle import job_for, noise_world, oracle, route
+from engines.layer_kernels.mixed_terms import KINDS, terms_of
+from engines.layer_kernels.random_chains import CASES, module_of
+from engines.stacked.stacked_oracle import job_for, noise_world, oracle, route
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="there is no GPU here")

@@ -26,7 +26,7 @@ from coterie.engines.world import World
 from coterie.methods.ditto import OWN_MODEL, DittoRule
 from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
 from coterie.testing import worlds
-from engines.vectorised.vector_oracle import Smooth, job_for, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import Smooth, job_for, noise_world, oracle, route, worst
 
 SMALL = 40_000  # bytes: stacks of a few trainings
 

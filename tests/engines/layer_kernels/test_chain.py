@@ -10,9 +10,9 @@ from coterie.engines.layer_kernels.chain import read_chain
 from coterie.engines.layer_kernels.layers import ConvLayer, DenseLayer
 from coterie.engines.route_checks import check_stacked
 from coterie.models.catalogue import build_model
-from engines.stacked.mixed_terms import KINDS, terms_of
-from engines.stacked.random_chains import CASES, module_of
-from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
+from engines.layer_kernels.mixed_terms import KINDS, terms_of
+from engines.layer_kernels.random_chains import CASES, module_of
+from engines.stacked.stacked_oracle import CLASSES, job_for, noise_world, oracle, route, worst
 
 
 def test_mcmahans_network_is_a_chain() -> None:

@@ -14,7 +14,7 @@ from coterie.engines.stacked.state import Optimizer
 from coterie.engines.stacked.step import find_distinct_rows, find_lookup_table
 from coterie.engines.world import World
 from coterie.models.lstm import Recurrent
-from engines.vectorised.vector_oracle import job_for, noise_world, oracle, worst
+from engines.stacked.stacked_oracle import job_for, noise_world, oracle, worst
 
 WORDS, LONG = 11, 4
 SIZES = [5, 9, 1, 14, 3, 8]

@@ -16,7 +16,7 @@ from coterie.engines.stacked.route import train
 from coterie.engines.stacked.schedule import make_step_table_on_device
 from coterie.engines.stacked.state import Optimizer
 from coterie.engines.world import World
-from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
 without_haste = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 RAGGED = [9, 1, 4, 23, 2, 8]

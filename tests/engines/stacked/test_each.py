@@ -26,7 +26,7 @@ from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
 from engines.held.test_rows import held
-from engines.vectorised.test_gradients import DEVICES, convolutional, dense
+from engines.stacked.test_gradients import DEVICES, convolutional, dense
 
 
 @pytest.mark.parametrize("device", DEVICES)

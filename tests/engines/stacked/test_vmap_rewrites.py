@@ -16,7 +16,7 @@ from coterie.engines.routes import choose_route
 from coterie.engines.stacked.vmap_rewrites import VmapRewrites
 from coterie.engines.world import World
 from coterie.methods.moon import MOONRule
-from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import CLASSES, job_for, noise_world, oracle, route, worst
 
 WORDS, TOKENS = 5, 9
 
