@@ -22,7 +22,7 @@ MODEL = WORLD.model.initial(0)()
 
 
 def parts(share: Share, seed: int = 3) -> list[set[int]]:
-    work = Work(StampedAsk(Gradient(CLIENTS, MODEL, share=share), seed, 5), WORLD)
+    work = Work.bind(StampedAsk(Gradient(CLIENTS, MODEL, share=share), seed, 5), WORLD)
     return [set(own.tolist()) for own in work.parts()]
 
 

@@ -177,7 +177,7 @@ def test_models_that_are_only_looked_at_do_not_move() -> None:
 def test_the_route_of_a_rule_is_decided_by_its_numbers() -> None:
     world, device = noise_world(Smooth(), (6,), [9, 4, 6]), torch.device("cpu")
     for rule in RULES.values():
-        assert choose_route(world, Local(rule=rule), device).name == "vectorised", rule
+        assert choose_route(world, Local(rule=rule), device).name == "stacked", rule
     clipped = choose_route(world, Local(rule=Clipped()), device)
     assert clipped.name == "loop"
     assert "differ" in clipped.why

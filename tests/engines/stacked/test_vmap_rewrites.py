@@ -60,7 +60,7 @@ class Case:
     make: Callable[[], nn.Module]
     shape: tuple[int, ...] = (WORDS, 3)
     tokens: bool = False
-    route: str = "vectorised"  # on a CPU
+    route: str = "stacked"  # on a CPU
 
     def world(self, sizes: list[int], seed: int = 0) -> World:
         torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_the_engine_takes_the_fast_route_for_it(name: str) -> None:
 
 def test_recurrent_layers_are_stacked_in_local_rules_too() -> None:
     world = CASES["gru"].world([8, 5, 2])
-    assert choose_route(world, Local(rule=MOONRule(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "vectorised"
+    assert choose_route(world, Local(rule=MOONRule(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "stacked"
 
 
 def test_dropout_between_recurrent_layers_is_left_to_the_loop() -> None:
