@@ -26,7 +26,7 @@ from coterie.engines.world import World
 from coterie.methods.ditto import OWN_MODEL, DittoRule
 from coterie.methods.moon import PREVIOUS_MODEL, MOONRule
 from coterie.testing import worlds
-from engines.vectorised.vector_oracle import Smooth, job_for, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import Smooth, job_for, noise_world, oracle, route, worst
 
 SMALL = 40_000  # bytes: stacks of a few trainings
 
@@ -177,7 +177,7 @@ def test_models_that_are_only_looked_at_do_not_move() -> None:
 def test_the_route_of_a_rule_is_decided_by_its_numbers() -> None:
     world, device = noise_world(Smooth(), (6,), [9, 4, 6]), torch.device("cpu")
     for rule in RULES.values():
-        assert choose_route(world, Local(rule=rule), device).name == "vectorised", rule
+        assert choose_route(world, Local(rule=rule), device).name == "stacked", rule
     clipped = choose_route(world, Local(rule=Clipped()), device)
     assert clipped.name == "loop"
     assert "differ" in clipped.why

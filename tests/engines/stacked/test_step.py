@@ -8,13 +8,14 @@ import torch
 
 from coterie.core.arrays import Floats
 from coterie.engines.jobs import TrainingJob
+from coterie.engines.routes import choose_stacked_options
 from coterie.engines.stacked.cuda_graphs import CapturedSteps
-from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.stacked.route import StackedOptions, StackedTrainer
 from coterie.engines.stacked.state import Optimizer
 from coterie.engines.stacked.step import find_distinct_rows, find_lookup_table
 from coterie.engines.world import World
 from coterie.models.lstm import Recurrent
-from engines.vectorised.vector_oracle import job_for, noise_world, oracle, worst
+from engines.stacked.stacked_oracle import job_for, noise_world, oracle, worst
 
 WORDS, LONG = 11, 4
 SIZES = [5, 9, 1, 14, 3, 8]
@@ -28,7 +29,7 @@ def texts(model: str = f"lstm(3,1,2,vocabulary={WORDS},width=5)") -> World:
 
 
 def route(task: World, **settings: Any) -> StackedTrainer:
-    given: dict[str, Any] = {"memory": 1 << 30, "known": True, **settings}
+    given: dict[str, Any] = {"memory": 1 << 30, "options": StackedOptions(shares_tables=True), **settings}
     federation = task.federation
     return StackedTrainer(task.model.module(), task.loss, torch.as_tensor(federation.x), torch.as_tensor(federation.y), **given)
 
@@ -73,7 +74,7 @@ def test_a_stack_has_room_for_as_many_as_its_trained_numbers_allow() -> None:
     """Of Sent140's LSTM a client's frozen table is twenty times what it trains."""
     task, memory = texts("lstm(3,1,2,vocabulary=500,width=5)"), 100_000
     job = several(task, batch_size=np.full(6, 2))
-    assert len(route(task, known=False, memory=memory).chunks(job)) > 1
+    assert len(route(task, options=StackedOptions(), memory=memory).chunks(job)) > 1
     found = route(task, memory=memory)
     assert len(found.chunks(job, "sgd", found._concat_tables(job)[0])) == 1
 
@@ -94,8 +95,10 @@ def test_only_frozen_tables_that_a_module_reads_tokens_in_are_shared() -> None:
     assert table(frozen.model.module(), frozen).name == "embedding.table"
     assert isinstance(trained.model.module(), Recurrent)
     assert table(trained.model.module(), trained) is None
-    assert route(frozen, known=False).lookup is None
-    assert route(frozen, exact=True).lookup is None
+    assert route(frozen, options=StackedOptions()).lookup is None
+    for device, shares in [("cpu", False), ("cuda", True)]:
+        assert choose_stacked_options(frozen, torch.device(device)).shares_tables is shares
+        assert not choose_stacked_options(frozen, torch.device(device), exact=True).shares_tables
 
 
 def test_rows_are_told_apart_by_every_bit() -> None:

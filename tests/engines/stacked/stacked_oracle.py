@@ -1,4 +1,4 @@
-"""Random ragged jobs for the vectorised route, and the float64 loop that they are compared with."""
+"""Random ragged jobs for the stacked route, and the float64 loop that they are compared with."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from coterie.core.model import read_vector
 from coterie.data.federation import Federation, Parts
 from coterie.engines.client_training import ClientTraining, train_client
 from coterie.engines.jobs import TrainingJob
-from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.stacked.route import StackedOptions, StackedTrainer
 from coterie.engines.stacked.state import Optimizer
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -72,9 +72,14 @@ def job_for(world: World, **settings: Array | Any) -> TrainingJob:
     return TrainingJob(sizes=(), **arrays, **(ordinary | settings))
 
 
-def route(world: World, memory: int = ROOM, **options: Any) -> StackedTrainer:
+CHAINED = StackedOptions(backend="layer kernels", shares_tables=True)
+EXACT = StackedOptions(exact=True)
+PRODUCTS = StackedOptions(convolutions="products")
+
+
+def route(world: World, memory: int = ROOM, options: StackedOptions = StackedOptions(), **given: Any) -> StackedTrainer:  # noqa: B008
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
-    return StackedTrainer(world.model.module(), world.loss, x, y, memory=memory, **options)
+    return StackedTrainer(world.model.module(), world.loss, x, y, memory=memory, options=options, **given)
 
 
 def oracle(world: World, job: TrainingJob, optimizer: Optimizer = "sgd") -> tuple[Floats, Ints]:

@@ -10,9 +10,9 @@ from coterie.engines.layer_kernels.chain import read_chain
 from coterie.engines.layer_kernels.layers import ConvLayer, DenseLayer
 from coterie.engines.route_checks import check_stacked
 from coterie.models.catalogue import build_model
-from engines.stacked.mixed_terms import KINDS, terms_of
-from engines.stacked.random_chains import CASES, module_of
-from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
+from engines.layer_kernels.mixed_terms import KINDS, terms_of
+from engines.layer_kernels.random_chains import CASES, module_of
+from engines.stacked.stacked_oracle import CHAINED, CLASSES, job_for, noise_world, oracle, route, worst
 
 
 def test_mcmahans_network_is_a_chain() -> None:
@@ -86,10 +86,10 @@ def test_random_chains_agree_with_the_float64_loop(case: int, terms: dict[str, f
     module, shape = module_of(case)
     task = noise_world(module, shape, [5, 11, 1])
     job = job_for(task, lr=np.array([0.02, 0.01, 0.03]), **{name: np.full(3, value) for name, value in terms.items()})
-    chained = route(task, known=True, dtype=torch.float64)
+    chained = route(task, options=CHAINED, dtype=torch.float64)
     assert chained.chained is not None
     assert worst(chained.train(job), oracle(task, job)) < 1e-6
-    assert check_stacked(task, known=True) is None
+    assert check_stacked(task, options=CHAINED) is None
 
 
 @pytest.mark.parametrize("case", [0, 1, 4])
@@ -99,17 +99,17 @@ def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, 
     task = noise_world(module, shape, [5, 11, 1])
     job = job_for(task, lr=np.array([0.02, 0.01, 0.03]), **terms_of(kind, task))
     monkeypatch.setattr(chain, "update", None)  # nothing is left for a pass of its own
-    assert worst(route(task, known=True, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6
+    assert worst(route(task, options=CHAINED, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6
 
 
 def test_adam_and_another_loss_go_along() -> None:
     module, shape = module_of(0)
     task = noise_world(module, shape, [5, 9])
     job = job_for(task, lr=np.full(2, 0.002))
-    assert worst(route(task, known=True, dtype=torch.float64).train(job, "adam"), oracle(task, job, "adam")) < 1e-6
+    assert worst(route(task, options=CHAINED, dtype=torch.float64).train(job, "adam"), oracle(task, job, "adam")) < 1e-6
 
 
 def test_a_relu_at_the_end_counts() -> None:
     task = noise_world(nn.Sequential(nn.Flatten(), nn.Linear(6, CLASSES), nn.ReLU()), (6,), [5, 9])
     job = job_for(task)
-    assert worst(route(task, known=True, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6
+    assert worst(route(task, options=CHAINED, dtype=torch.float64).train(job), oracle(task, job)) < 1e-6

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from engines.vectorised.vector_oracle import CLASSES
+from engines.stacked.stacked_oracle import CLASSES
 
 CASES = range(6)
 

@@ -17,9 +17,9 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.client_training import compute_gradients
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import choose_conv_mode
+from coterie.engines.routes import choose_stacked_options
 from coterie.engines.stacked.inference import compute_stacked_gradients
-from coterie.engines.stacked.route import StackedTrainer
+from coterie.engines.stacked.route import StackedOptions, StackedTrainer
 from coterie.engines.workspace import Workspace
 from coterie.models.cnn import Architecture, Cnn
 from coterie.testing import play, worlds
@@ -49,7 +49,9 @@ def test_they_are_the_gradients_of_the_loop(device: str, make: Any, sizes: list[
     start, parts = draw.integers(0, k, len(sizes)), Parts.of([draw.integers(0, len(world.federation.x), size) for size in sizes])
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
     there = torch.device(device)
-    route = StackedTrainer(world.model.module(), world.loss, x, y, device=there, memory=memory, convolutions=choose_conv_mode(there))
+    route = StackedTrainer(
+        world.model.module(), world.loss, x, y, device=there, memory=memory, options=choose_stacked_options(world, there)
+    )
     found, losses = compute_stacked_gradients(route, torch.as_tensor(models, device=there), start, parts)
     space = Workspace(world, there, torch.float32)
     expected, mean_losses = compute_gradients(Gradient(np.arange(len(sizes)), models, start=start), space, parts)
@@ -75,7 +77,7 @@ def test_lanes_ask_together_and_each_has_its_own_answer(monkeypatch: pytest.Monk
         calls.append(len(samples))
         return whole(route, models, start, samples)
 
-    monkeypatch.setattr("coterie.engines.inference.stacked_gradients", counted)
+    monkeypatch.setattr("coterie.engines.inference.compute_stacked_gradients", counted)
     with BatchedEngine(world, holds=True) as holding, LoopEngine(world) as loop:
         holding.prepare(play.PLAN.local)
         found, expected = (engine.run([StampedAsk(ask, 7, 1) for ask in asks]) for engine in (holding, loop))
@@ -95,8 +97,8 @@ def test_a_cnn_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
     model, parts = world.model.initial(0)()[None], world.federation.train
-    for kind in ("grouped", "products"):
-        route = StackedTrainer(world.model.module(), world.loss, x, y, memory=1 << 30, convolutions=kind)
+    for options in (StackedOptions(), StackedOptions(convolutions="products")):
+        route = StackedTrainer(world.model.module(), world.loss, x, y, memory=1 << 30, options=options)
         found, _ = compute_stacked_gradients(route, torch.as_tensor(model), np.zeros(len(parts), np.int64), parts)
         space = Workspace(world, torch.device("cpu"), torch.float32)
         expected, _ = compute_gradients(Gradient(np.arange(len(parts)), model), space, parts)

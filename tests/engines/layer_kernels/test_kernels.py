@@ -14,9 +14,9 @@ from coterie.core.arrays import Floats
 from coterie.engines.jobs import TrainingJob
 from coterie.engines.layer_kernels import chain, layers
 from coterie.engines.world import World
-from engines.stacked.mixed_terms import KINDS, terms_of
-from engines.stacked.random_chains import CASES, module_of
-from engines.vectorised.vector_oracle import job_for, noise_world, oracle, route
+from engines.layer_kernels.mixed_terms import KINDS, terms_of
+from engines.layer_kernels.random_chains import CASES, module_of
+from engines.stacked.stacked_oracle import CHAINED, job_for, noise_world, oracle, route
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="there is no GPU here")
@@ -49,7 +49,7 @@ def test_agree_with_the_float64_loop(case: int, terms: dict[str, float]) -> None
     module, shape = module_of(case)
     task, n = noise_world(module, shape, SIZES), len(SIZES)
     job = job_for(task, lr=np.linspace(0.01, 0.03, n), **{name: np.full(n, value) for name, value in terms.items()})
-    chained, expected = route(task, known=True, device=DEVICE), oracle(task, job)[0]
+    chained, expected = route(task, options=CHAINED, device=DEVICE), oracle(task, job)[0]
     assert chained.chained is not None
     assert error(task, job, chained.train(job)[0], expected) < 1e-4
     assert error(task, job, chained.train(job)[0], expected) < 1e-4  # from captured steps
@@ -61,7 +61,7 @@ def test_terms_that_only_some_trainings_have_are_taken_with_the_step(case: int, 
     task, n = noise_world(module, shape, SIZES), len(SIZES)
     job = job_for(task, lr=np.linspace(0.01, 0.03, n), **terms_of(kind, task))
     monkeypatch.setattr(chain, "update", None)  # nothing is left for a pass of its own
-    chained, expected = route(task, known=True, device=DEVICE), oracle(task, job)[0]
+    chained, expected = route(task, options=CHAINED, device=DEVICE), oracle(task, job)[0]
     assert error(task, job, chained.train(job)[0], expected) < 1e-4
     assert error(task, job, chained.train(job)[0], expected) < 1e-4  # from captured steps
 
@@ -71,7 +71,7 @@ def test_trainings_without_a_term_go_as_they_would_alone() -> None:
     task, n = noise_world(module, shape, SIZES), len(SIZES)
     given = {"lr": np.linspace(0.01, 0.03, n)}
     beside, alone = job_for(task, **given, **terms_of("pulled", task)), job_for(task, **given)
-    chained = route(task, known=True, device=DEVICE)
+    chained = route(task, options=CHAINED, device=DEVICE)
     found, expected = chained.train(beside)[0], chained.train(alone)[0]
     plain = beside.mu == 0
     assert 0 < plain.sum() < n
@@ -86,14 +86,14 @@ def test_batches_of_all_sizes(batch: int, kind: str | None) -> None:
     task = noise_world("cnn", (12, 12), [100, 130, 70])
     terms = {} if kind is None else terms_of(kind, task)
     job = job_for(task, lr=np.full(3, 0.02), batch_size=np.full(3, batch), max_steps=np.full(3, 5), **terms)
-    assert error(task, job, route(task, known=True, device="cuda").train(job)[0], oracle(task, job)[0]) < 1e-4
+    assert error(task, job, route(task, options=CHAINED, device="cuda").train(job)[0], oracle(task, job)[0]) < 1e-4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter has no TF32")
 def test_tf32_keeps_about_three_digits() -> None:
     task = noise_world("cnn", (12, 12), SIZES)
     job = job_for(task, lr=np.full(len(SIZES), 0.02), max_steps=np.full(len(SIZES), 1))
-    found = route(task, known=True, device="cuda", precision="tf32").train(job)[0]
+    found = route(task, options=CHAINED, device="cuda", precision="tf32").train(job)[0]
     assert 1e-6 < error(task, job, found, oracle(task, job)[0]) < 5e-2
 
 
@@ -101,8 +101,8 @@ def test_tf32_keeps_about_three_digits() -> None:
 def test_a_bad_sample_spoils_its_own_client_only() -> None:
     task = noise_world("cnn", (12, 12), [7, 7, 7])
     job = job_for(task)
-    clean = route(task, known=True, device="cuda").train(job)[0]
+    clean = route(task, options=CHAINED, device="cuda").train(job)[0]
     task.federation.x[job.indices[job.offsets[1]]] = np.nan
-    spoilt = route(task, known=True, device="cuda").train(job)[0]
+    spoilt = route(task, options=CHAINED, device="cuda").train(job)[0]
     assert clean[[0, 2]].tobytes() == spoilt[[0, 2]].tobytes()
     assert np.isnan(spoilt[1]).mean() > 0.99

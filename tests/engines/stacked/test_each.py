@@ -19,14 +19,14 @@ from coterie.engines.batched import BatchedEngine
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import StampedAsk
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import choose_conv_mode
+from coterie.engines.routes import choose_stacked_options
 from coterie.engines.stacked.inference import StackedEachEvaluator
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
 from engines.held.test_rows import held
-from engines.vectorised.test_gradients import DEVICES, convolutional, dense
+from engines.stacked.test_gradients import DEVICES, convolutional, dense
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -40,7 +40,9 @@ def test_they_say_what_a_workspace_says(device: str, make: Any, sizes: list[int]
     models = (models + 0.1 * np.abs(draw.normal(size=models.shape))).astype(np.float32)
     samples = [draw.integers(0, len(world.federation.x), size) for size in sizes]
     x, y, there = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y), torch.device(device)
-    route = StackedTrainer(world.model.module(), world.loss, x, y, device=there, memory=memory, convolutions=choose_conv_mode(there))
+    route = StackedTrainer(
+        world.model.module(), world.loss, x, y, device=there, memory=memory, options=choose_stacked_options(world, there)
+    )
     each, given_models = StackedEachEvaluator(route, world.federation.task), held(models, device=device).as_array() if away else models
     chances, losses = each.predict(given_models, np.concatenate(samples), np.array(sizes))
     guesses, again = each.judge(given_models, np.concatenate(samples), np.array(sizes))
@@ -87,7 +89,7 @@ def test_models_that_serve_several_clients_or_nobody_and_clients_without_test_sa
     models, clients = np.stack([world.model.initial(i)() for i in range(20)]), np.arange(6)
     ask = Evaluate(Serving(clients, models, np.array([19, 3, 3, 7, 0, 11])))
     with BatchedEngine(world, holds=True) as engine, LoopEngine(world) as loop, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.routes.stacked_memory", lambda device, **kind: memory)
+        patch.setattr("coterie.engines.inference.get_stacked_memory", lambda device, **kind: memory)
         patch.setattr(StackedEachEvaluator, "many", 2)
         engine.prepare(play.PLAN.local)
         [found], [expected] = (each.run([StampedAsk(ask, 0, 1)]) for each in (engine, loop))

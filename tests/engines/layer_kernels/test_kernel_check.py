@@ -19,7 +19,7 @@ from coterie.engines.stacked.state import StepTerms
 from coterie.engines.world import World
 from coterie.testing import worlds
 
-STACKED = Path(coterie.__file__).parent / "engines" / "stacked"
+KERNELS = Path(coterie.__file__).parent / "engines" / "layer_kernels"
 
 
 def world() -> World:
@@ -32,7 +32,7 @@ def world() -> World:
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.why)
 def test_what_is_to_be_broken_stands_there_once(broken: tuple[str, ...]) -> None:
     file, sound, changed, _ = broken
-    assert (STACKED / f"{file}.py").read_text(encoding="utf-8").count(sound) == 1
+    assert (KERNELS / f"{file}.py").read_text(encoding="utf-8").count(sound) == 1
     assert changed != sound
 
 

@@ -16,7 +16,7 @@ from coterie.engines.routes import choose_route
 from coterie.engines.stacked.vmap_rewrites import VmapRewrites
 from coterie.engines.world import World
 from coterie.methods.moon import MOONRule
-from engines.vectorised.vector_oracle import CLASSES, job_for, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import CLASSES, job_for, noise_world, oracle, route, worst
 
 WORDS, TOKENS = 5, 9
 
@@ -60,7 +60,7 @@ class Case:
     make: Callable[[], nn.Module]
     shape: tuple[int, ...] = (WORDS, 3)
     tokens: bool = False
-    route: str = "vectorised"  # on a CPU
+    route: str = "stacked"  # on a CPU
 
     def world(self, sizes: list[int], seed: int = 0) -> World:
         torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_the_engine_takes_the_fast_route_for_it(name: str) -> None:
 
 def test_recurrent_layers_are_stacked_in_local_rules_too() -> None:
     world = CASES["gru"].world([8, 5, 2])
-    assert choose_route(world, Local(rule=MOONRule(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "vectorised"
+    assert choose_route(world, Local(rule=MOONRule(mu=1.0, temperature=0.5)), torch.device("cpu")).name == "stacked"
 
 
 def test_dropout_between_recurrent_layers_is_left_to_the_loop() -> None:

@@ -44,9 +44,9 @@ def world_of(norm: str = "batch") -> World:
 
 def both(world: World, ask: Train, **options: Any) -> tuple[Any, Any]:
     """What the loop trains, and what this route does, in float64."""
-    work = Work(StampedAsk(ask, seed=1, round_=2), world)
+    work = Work.bind(StampedAsk(ask, seed=1, round_=2), world)
     with LoopEngine(world, dtype=torch.float64, microbatch=options.get("microbatch")) as loop:
-        [expected] = loop.run([work.stamped])
+        [expected] = loop.run([work])
     x, y = torch.as_tensor(world.federation.x), torch.as_tensor(world.federation.y)
     route = CapturedTrainer(world.model.module(), world.loss, x, y, dtype=torch.float64, **options)
     return expected, route.train(merge_asks([work], [ask], ()), ask.local)
@@ -103,6 +103,6 @@ def test_the_trial_lets_known_parts_pass_and_dropout_not() -> None:
 def test_large_models_and_augmented_images_are_not_stacked() -> None:
     large = worlds.make_custom_world(images(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 22_000), nn.Linear(22_000, 3)), "large")
     route = choose_route(large, Local(), torch.device("cpu"))
-    assert (route.name, route.why) == ("loop", "a large model fills the device by itself")
+    assert (route.name, route.why) == ("loop", "a large model fills the device")
     flat = World.of(images(), "mlp(8)")
     assert choose_route(flat, Local(augment="flip"), torch.device("cpu")).name == "loop"

@@ -12,11 +12,11 @@ from coterie.engines.jobs import TrainingJob
 from coterie.engines.route_checks import check_stacked
 from coterie.engines.stacked import schedule as vector_plan
 from coterie.engines.stacked.cuda_graphs import LEVELS, CapturedSteps, choose_eviction, round_capacity, round_level
-from coterie.engines.stacked.route import train
+from coterie.engines.stacked.route import StackedOptions
 from coterie.engines.stacked.schedule import make_step_table_on_device
 from coterie.engines.stacked.state import Optimizer
 from coterie.engines.world import World
-from engines.vectorised.vector_oracle import CLASSES, ROOM, Smooth, job_for, jobs, noise_world, oracle, route, worst
+from engines.stacked.stacked_oracle import CLASSES, EXACT, PRODUCTS, Smooth, job_for, jobs, noise_world, oracle, route, worst
 
 without_haste = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 RAGGED = [9, 1, 4, 23, 2, 8]
@@ -75,8 +75,7 @@ def test_chunking_changes_nothing_that_matters(optimizer: Optimizer) -> None:
 def test_the_same_job_gives_the_same_bits() -> None:
     task = noise_world("mlp(9)", (6,), RAGGED)
     job = job_for(task)
-    again = train(job, task.model.module(), task.loss, torch.as_tensor(job.x), torch.as_tensor(job.y), memory=ROOM)
-    assert again[0].tobytes() == route(task).train(job)[0].tobytes()
+    assert route(task).train(job)[0].tobytes() == route(task).train(job)[0].tobytes()
 
 
 def test_an_empty_job_and_trainings_without_steps_return_their_starts() -> None:
@@ -131,7 +130,7 @@ def normed() -> nn.Sequential:
 def test_batch_norm_is_exact_with_exact_batches(optimizer: Optimizer) -> None:
     task = noise_world(normed()[1:], (5,), [10, 4, 6, 3, 14])  # a bias before the norm has no gradient but rounding
     job = job_for(task, momentum=np.full(5, 0.5), lr=np.full(5, 0.02))
-    assert worst(route(task, exact=True).train(job, optimizer), oracle(task, job, optimizer)) < 1e-5
+    assert worst(route(task, options=EXACT).train(job, optimizer), oracle(task, job, optimizer)) < 1e-5
 
 
 def test_convolutions_may_be_products() -> None:
@@ -139,10 +138,10 @@ def test_convolutions_may_be_products() -> None:
         nn.Sequential(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(0, 1)), nn.Flatten(), nn.Linear(72, CLASSES)), (2, 9, 5), RAGGED
     )
     job = job_for(task)
-    assert worst(route(task, convolutions="products").train(job), oracle(task, job)) < 1e-5
-    assert check_stacked(noise_world("cnn", (8, 8), [9, 9]), convolutions="products") is None
+    assert worst(route(task, options=PRODUCTS).train(job), oracle(task, job)) < 1e-5
+    assert check_stacked(noise_world("cnn", (8, 8), [9, 9]), options=PRODUCTS) is None
     dilated = nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2, padding="same", groups=2), nn.Flatten(), nn.Linear(90, CLASSES))
-    assert check_stacked(noise_world(dilated, (2, 9, 5), [9]), convolutions="products") is None
+    assert check_stacked(noise_world(dilated, (2, 9, 5), [9]), options=PRODUCTS) is None
 
 
 @pytest.mark.parametrize("model", [Smooth(), Partly(), "mclr", "mlp(8, 8)"])
@@ -160,7 +159,7 @@ def test_the_trial_recognises_what_cannot_be_stacked() -> None:
     assert "random" in str(check_stacked(dropout))
     batch_norm = noise_world(normed(), (6,), [9, 9])
     assert "differ from the loop's" in str(check_stacked(batch_norm))
-    assert check_stacked(batch_norm, exact=True) is None
+    assert check_stacked(batch_norm, options=EXACT) is None
 
     class Undecided(nn.Module):
         def __init__(self) -> None:
@@ -220,7 +219,7 @@ def test_a_gpu_agrees_with_the_float64_loop(model: str, shape: tuple[int, ...], 
     job = job_for(task, epochs=np.full(10, 5), lr=np.full(10, 0.02 if optimizer == "sgd" else 0.002), mu=np.full(10, 0.1))
     # Adam divides by the size of the gradient: where that is nearly nought, float32 decides which way a weight goes.
     dtype, tolerance = (torch.float32, 1e-4) if optimizer == "sgd" else (torch.float64, 1e-6)
-    gpu, expected = route(task, device="cuda", convolutions=convolutions, dtype=dtype), oracle(task, job, optimizer)
+    gpu, expected = route(task, device="cuda", options=StackedOptions(convolutions=convolutions), dtype=dtype), oracle(task, job, optimizer)
     assert worst(gpu.train(job, optimizer), expected) < tolerance
     assert worst(gpu.train(job, optimizer), expected) < tolerance  # from the captured steps of the first time
 
