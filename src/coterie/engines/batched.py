@@ -141,7 +141,7 @@ class BatchedEngine(LocalEngine):
         """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
         if not self.holds or vectors.device.type != self.device.type:
             return fetch_tensor(vectors)
-        return DeviceVectors.trained(vectors, send_rows(job.models, vectors.device), job.start).as_array()
+        return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
 
     def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""

@@ -35,7 +35,7 @@ def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> 
     start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
     own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
     found, losses = compute_stacked_gradients(route, models, start, own)
-    vectors, ends = DeviceVectors.measured(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
+    vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
     spans = [slice(begin, end) for begin, end in pairwise(ends)]
     return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]
 
@@ -110,7 +110,7 @@ class InferenceRunner:
             case Gradient() if self.holds:
                 parts = work.parts()
                 there, losses = compute_gradients(ask, self.loop.space(work.world), parts)
-                return Gradients(ask.clients, DeviceVectors.measured(there).as_array(), parts.sizes[ask.clients], losses)
+                return Gradients(ask.clients, DeviceVectors.from_gradients(there).as_array(), parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
     def _make_each_evaluator(self, world: World, kept: WorldCache, spread: MapFunction) -> EachEvaluator | None:

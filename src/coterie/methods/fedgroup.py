@@ -22,7 +22,7 @@ from coterie.core.rng import make_generator, make_key
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
 from coterie.core.sketches import Sketch
-from coterie.core.vectors import subtract_row
+from coterie.core.vectors import as_vectors
 from coterie.grouping.clustering import compute_silhouette, find_nearest
 from coterie.grouping.controls import apply_control, assign_newcomers
 from coterie.grouping.kmeans import compute_inertia, kmeans, renumber_labels
@@ -111,7 +111,7 @@ class ColdStart(SketchingMixin[FedGroupState], GroupedMethod[FedGroupState], Gro
         models = ctx.mix(means if self.start_from == "pretrained" else unmoved, pretrained, w0)
         groups = state.everybody(ctx)
         groups[pretrained.clients] = labels
-        moved = subtract_row(pretrained.vectors, w0) if sketch is None else pretrained.vectors
+        moved = as_vectors(pretrained.vectors).subtract(w0) if sketch is None else pretrained.vectors
         directions = mix(means, moved, np.zeros((1, moved.shape[1]), np.float32))  # line 8: the mean update
         return FedGroupState(models, groups, state.initial, directions)
 

@@ -89,7 +89,7 @@ def test_who_keeps_a_few_rows_does_not_keep_the_whole_stack_alive() -> None:
     for span, count in ((slice(0, 2), 2), (slice(0, 9), 9)):
         own = ClientTable.empty(9, np.zeros(3, np.float32)).put(np.arange(count), DeviceVectors(stack[span], np.ones(count)).as_array())
         assert isinstance(own.rows, DeviceVectors)
-        assert own.rows._tensor.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
+        assert own.rows.values.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
         assert_array_equal(own.rows, stack[span])
 
 
@@ -192,4 +192,4 @@ def test_models_that_are_held_are_trained_from_where_they_are(fetches: list[int]
         )
         assert fetches == []
     assert np.asarray(found.vectors).tobytes() == np.asarray(expected.vectors).tobytes()
-    assert_array_equal(found.vectors.moved, expected.vectors.moved)
+    assert_array_equal(found.vectors.update_norms, expected.vectors.update_norms)
