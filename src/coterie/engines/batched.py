@@ -21,7 +21,7 @@ from coterie.core.local import Local
 from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, raise_device_errors, use_precision
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import TorchEvaluator
 from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import gpu_route as fused_gpu

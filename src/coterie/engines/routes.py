@@ -12,7 +12,7 @@ from coterie.core.local import Local
 from coterie.engines.captured import CapturedTrainer
 from coterie.engines.device import Precision, as_tensor, get_stacked_memory
 from coterie.engines.evaluation.batch import EvalSets
-from coterie.engines.evaluation.dense_torch import make_dense_evaluator
+from coterie.engines.evaluation.dense import make_dense_evaluator
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import gpu_route as fused_gpu
 from coterie.engines.layer_kernels.chain import read_chain

@@ -20,7 +20,7 @@ from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import TorchEvaluator
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.catalogue import build
@@ -166,13 +166,13 @@ def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, t
 def test_the_losses_of_all_models_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """IFCA asked a GPU for one model at a time, and fetched what left the network."""
     calls: list[int] = []
-    before = TorchEvaluator.judge_many
+    before = TorchEvaluator.classify
 
-    def judge_many(self: TorchEvaluator, models: Any, samples: Ints | None) -> Any:
+    def classify(self: TorchEvaluator, models: Any, samples: Ints | None, spread: Any = map) -> Any:
         calls.append(len(models))
         return before(self, models, samples)
 
-    monkeypatch.setattr(TorchEvaluator, "judge_many", judge_many)
+    monkeypatch.setattr(TorchEvaluator, "classify", classify)
     monkeypatch.setattr(TorchEvaluator, "outputs", lambda *given: pytest.fail("outputs were fetched"))
     models = np.random.default_rng(0).normal(size=(4, WORLD.model.layout.size)).astype(np.float32)
     with BatchedEngine(WORLD, holds=True, threads=1) as engine:
