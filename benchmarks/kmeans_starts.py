@@ -25,7 +25,7 @@ def main() -> None:
     world = World.of(images.paper(), "mclr")
     with BatchedEngine(world) as engine:
         for cohort, epochs, lanes in ((20, 20, 1), (20, 20, 10), (20, 1, 1), (100, 20, 1)):
-            plan = Workload("", world, PAPER.but(epochs=epochs), cohort, 1).plan
+            plan = Workload("", world, PAPER.replace(epochs=epochs), cohort, 1).plan
             runs = make_lanes([("fedsim", build("fedsim"))], list(range(lanes)), world.problem, plan)
             drive(runs, engine, 2, unwatched)
             seconds: dict[bool, list[float]] = {True: [], False: []}

@@ -135,7 +135,7 @@ def describe_difference(world: World, start: Floats, expected: Floats, found: Fl
 
 
 # Short and slow: batch norm over two samples makes deep networks so sensitive that rounding would grow to a difference
-CALM_LOCAL = CHECK_LOCAL.but(epochs=1, lr=1e-3)
+CALM_LOCAL = CHECK_LOCAL.replace(epochs=1, lr=1e-3)
 
 
 def check_captured(world: World, device: torch.device | str, local: Local = CALM_LOCAL) -> str | None:

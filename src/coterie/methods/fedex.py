@@ -114,7 +114,7 @@ class ExpertClusters(GroupedMethod[FedExState], GroupNumberMixin, ABC):
     def _warm_up(self, clients: Ids, state: FedExState, ctx: Context) -> Round[Trained]:
         """Training from w_0; with the plan's own number of epochs it is a round of FedAvg like any other."""
         usual = self.warmup == ctx.local.epochs and state.centres is None
-        local = ctx.local.but(epochs=self.warmup)
+        local = ctx.local.replace(epochs=self.warmup)
         return (yield from Train(clients, state.origin, local, purpose="train" if usual else "pretrain"))
 
     def _compute_cosines(self, vectors: Floats, state: FedExState, ctx: Context) -> Doubles:

@@ -165,7 +165,7 @@ class WarmStart(SketchingMixin[FeSEMState], GroupedMethod[FeSEMState], GroupNumb
         return (yield from super().serve(state, clients, ctx))
 
     def _warmup_local(self, local: Local) -> Local:
-        return local if self.warmup is None else local.but(epochs=self.warmup)
+        return local if self.warmup is None else local.replace(epochs=self.warmup)
 
     def distances(self, vectors: Floats, centres: Floats, ctx: Context) -> Doubles:
         """(n, K) what the E-step compares; FeSEM-MA has its own."""
@@ -218,7 +218,7 @@ class FeSEM(WarmStart):
         if not self.lam:
             return ctx.local, None
         sizes = ctx.roster.sizes
-        return ctx.local.but(mu=2 * self.lam), 2 * self.lam * sizes.mean() / sizes[clients] if self.literal else None
+        return ctx.local.replace(mu=2 * self.lam), 2 * self.lam * sizes.mean() / sizes[clients] if self.literal else None
 
     def _e_step(self, apart: Doubles, own: Ids) -> Ids:
         """Eq. 8: the nearest centre; the own one where another is only as near, and always under a control."""
