@@ -8,7 +8,7 @@ float32 holds token numbers up to 2^24 exactly.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -77,18 +77,6 @@ class InitialModels(Protocol):
     """A keyed factory of initial models: ``init(i)`` is the i-th of this seed (IFCA and PNI need several)."""
 
     def __call__(self, i: int = 0) -> Floats: ...
-
-
-@dataclass(frozen=True)
-class NeuronLayer:
-    """A dense or convolutional layer: the weights (out, in, ...), and all that has one number for each of its neurons."""
-
-    weight: Slice
-    own: list[Slice] = field(default_factory=list)  # (out,) each: the bias, and a batch norm's scale, shift and statistics
-
-    @property
-    def neurons(self) -> int:
-        return self.weight.shape[0]
 
 
 MAX_TOKEN = 1 << 24

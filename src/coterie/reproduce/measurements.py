@@ -119,7 +119,7 @@ def measure_ternary(federation: Federation, settings: Settings) -> list[Measurem
     assert isinstance(method.groups, int)
     world, found = World.of(federation, settings.model), []
     layout = world.model.layout
-    local = settings.plan.local.but(epochs=method.pretrain)
+    local = settings.plan.local.replace(epochs=method.pretrain)
     directions = method.groups if method.directions == "groups" else method.directions
     with make_engine(world) as engine:
         for seed in settings.seeds:

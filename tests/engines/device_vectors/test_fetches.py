@@ -76,7 +76,7 @@ class Leaving:
     def __init__(self) -> None:
         self.models, self.others = 0, 0
 
-    def cache_path(self, tensor: torch.Tensor) -> Any:
+    def fetch_models(self, tensor: torch.Tensor) -> Any:
         self.models += tensor.numel()
         return tensor.numpy()
 
@@ -89,8 +89,7 @@ class Leaving:
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
     found = Leaving()
     monkeypatch.setattr(device_vectors, "FEW", 0)
-    monkeypatch.setattr(device_vectors, "fetch_tensor", found.cache_path)
-    monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
+    monkeypatch.setattr(device_vectors, "fetch_tensor", found.fetch_models)
     monkeypatch.setattr(device_vectors, "fetch_small", found.read_off)
     monkeypatch.setattr(DeviceVectors, "fetch", lambda self: pytest.fail("replies were fetched"))
     return found
@@ -150,7 +149,7 @@ def test_a_dense_network_is_judged_as_arrays(monkeypatch: pytest.MonkeyPatch) ->
     there, model = worlds.make_world(), worlds.make_world().model.initial(0)()
     models = np.stack([model, model + 1, model - 1]).astype(np.float32)
     clients, which = np.arange(3), np.array([2, 0, 1])
-    asks = [Evaluate(Serving(clients, held, which)) for held in (models, DeviceVectors.measured(torch.as_tensor(models)).as_array())]
+    asks = [Evaluate(Serving(clients, held, which)) for held in (models, DeviceVectors.from_gradients(torch.as_tensor(models)).as_array())]
     with BatchedEngine(there, holds=True) as engine, LoopEngine(there) as loop:
         for run in (engine.run, loop.run):
             plain, found = run([StampedAsk(ask, 0, 1) for ask in asks])

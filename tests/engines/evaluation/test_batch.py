@@ -15,10 +15,9 @@ from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import StampedAsk
 from coterie.engines.evaluation import batch
-from coterie.engines.evaluation import dense_numpy as dense_module
+from coterie.engines.evaluation import dense as dense_module
 from coterie.engines.evaluation.batch import EvalSets
-from coterie.engines.evaluation.dense_numpy import NumpyEvaluator
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import NumpyEvaluator, TorchEvaluator
 from coterie.engines.evaluation.evaluate import evaluate, find_only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine
@@ -39,8 +38,8 @@ def test_many_models_are_judged_as_each_of_them_and_as_probabilities_have_it(siz
     dense = NumpyEvaluator(world.federation, get_layer_sizes(world))
     rows = np.random.default_rng(seed).permutation(len(world.federation.x))
     models = models_of(world, count, seed)
-    for one, (guess, losses) in zip(models, dense.judge(list(models), rows), strict=True):
-        [(alone, losses_alone)] = dense.judge([one], rows)
+    for one, (guess, losses) in zip(models, dense.classify(list(models), rows), strict=True):
+        [(alone, losses_alone)] = dense.classify([one], rows)
         assert_array_equal(guess, alone)
         assert losses.tobytes() == losses_alone.tobytes()
         chances, expected = dense.predict(one, rows)
@@ -62,8 +61,8 @@ def test_models_on_a_device_are_judged_together_as_each_of_them(
     dense, models = TorchEvaluator(world.federation, get_layer_sizes(world), torch.device(device)), models_of(world, 5)
     models[3, 0] = np.nan
     for rows in (np.random.default_rng(0).permutation(len(world.federation.x)), np.array([4]), None):
-        for (guess, losses), one in zip(dense.judge_many(list(models), rows), models, strict=True):
-            alone, losses_alone = dense.judge(one, rows)
+        for (guess, losses), one in zip(dense.classify(list(models), rows), models, strict=True):
+            [(alone, losses_alone)] = dense.classify([one], rows)
             assert_array_equal(guess, alone)
             assert losses.tobytes() == losses_alone.tobytes()
             chances, expected = dense.predict(one, rows)
@@ -79,7 +78,7 @@ def test_a_model_that_ran_away_says_the_first_class(spoilt: float) -> None:
     model[-1] = spoilt  # the last class's bias
     rows = np.arange(9)
     with np.errstate(invalid="ignore"):
-        [(guess, losses)], (chances, _) = dense.judge([model], rows), dense.predict(model, rows)
+        [(guess, losses)], (chances, _) = dense.classify([model], rows), dense.predict(model, rows)
     assert_array_equal(guess, chances.argmax(1))
     assert np.isnan(losses).all()
 

@@ -20,7 +20,7 @@ from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import TorchEvaluator
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.methods.catalogue import build
@@ -89,7 +89,7 @@ def test_who_keeps_a_few_rows_does_not_keep_the_whole_stack_alive() -> None:
     for span, count in ((slice(0, 2), 2), (slice(0, 9), 9)):
         own = ClientTable.empty(9, np.zeros(3, np.float32)).put(np.arange(count), DeviceVectors(stack[span], np.ones(count)).as_array())
         assert isinstance(own.rows, DeviceVectors)
-        assert own.rows._tensor.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
+        assert own.rows.values.untyped_storage().nbytes() == (24 if count == 2 else 120)  # nearly all of it need not be copied
         assert_array_equal(own.rows, stack[span])
 
 
@@ -166,13 +166,13 @@ def test_own_models_and_losses_are_judged_in_tensors_as_one_by_one(model: str, t
 def test_the_losses_of_all_models_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """IFCA asked a GPU for one model at a time, and fetched what left the network."""
     calls: list[int] = []
-    before = TorchEvaluator.judge_many
+    before = TorchEvaluator.classify
 
-    def judge_many(self: TorchEvaluator, models: Any, samples: Ints | None) -> Any:
+    def classify(self: TorchEvaluator, models: Any, samples: Ints | None, spread: Any = map) -> Any:
         calls.append(len(models))
         return before(self, models, samples)
 
-    monkeypatch.setattr(TorchEvaluator, "judge_many", judge_many)
+    monkeypatch.setattr(TorchEvaluator, "classify", classify)
     monkeypatch.setattr(TorchEvaluator, "outputs", lambda *given: pytest.fail("outputs were fetched"))
     models = np.random.default_rng(0).normal(size=(4, WORLD.model.layout.size)).astype(np.float32)
     with BatchedEngine(WORLD, holds=True, threads=1) as engine:
@@ -192,4 +192,4 @@ def test_models_that_are_held_are_trained_from_where_they_are(fetches: list[int]
         )
         assert fetches == []
     assert np.asarray(found.vectors).tobytes() == np.asarray(expected.vectors).tobytes()
-    assert_array_equal(found.vectors.moved, expected.vectors.moved)
+    assert_array_equal(found.vectors.update_norms, expected.vectors.update_norms)

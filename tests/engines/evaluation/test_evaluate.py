@@ -10,9 +10,9 @@ from sklearn.metrics import confusion_matrix, log_loss, roc_auc_score
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.engines.engine import StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import TorchEvaluator
+from coterie.engines.evaluation.evaluate import argmax_classes, compute_auroc
 from coterie.engines.evaluation.evaluate import evaluate as evaluated
-from coterie.engines.evaluation.tallies import argmax_classes, compute_auroc
 from coterie.engines.routes import get_layer_sizes
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
@@ -163,7 +163,7 @@ def test_likeliest_classes_give_the_counts_that_probabilities_give(model: str) -
         TorchEvaluator(world.federation, get_layer_sizes(world), torch.device("cpu")),
     )
     expected = evaluated(ask, world.federation, space.predict, parts)
-    for judge in (space.judge, dense.judge):
+    for judge in (space.judge, lambda model, rows: dense.classify([model], rows)[0]):
         found = evaluated(ask, world.federation, _never, parts, judge)
         for name in ("hits", "predicted", "actual"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

@@ -19,11 +19,12 @@ from coterie.core.local import Local
 from coterie.core.mixing import MixedTensor, Mixing, mix
 from coterie.core.replies import Limits, accept, compute_update_norms
 from coterie.core.states import flatten
+from coterie.core.vectors import as_vectors
 from coterie.engines import device_vectors
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import StampedAsk
-from coterie.grouping.similarity import compute_dot_products, compute_gram, compute_mean, compute_norms
+from coterie.grouping.similarity import compute_dot_products, compute_gram, compute_norms
 from coterie.methods.catalogue import build, methods, wrappers
 from coterie.testing import play, worlds
 
@@ -35,7 +36,7 @@ def held(vectors: Floats, models: Floats | None = None, start: Any = None, devic
     models = np.zeros((1, vectors.shape[1]), np.float32) if models is None else models
     start = np.zeros(len(vectors), np.int64) if start is None else start
     tensor = torch.as_tensor(vectors, device=device)
-    return DeviceVectors(tensor, DeviceVectors.trained(tensor, models, start).moved)
+    return DeviceVectors(tensor, DeviceVectors.from_training(tensor, models, start).update_norms)
 
 
 def some(n: int, d: int, seed: int = 0) -> Floats:
@@ -70,9 +71,9 @@ def test_clients_are_added_in_the_order_of_their_numbers_not_of_their_arrival(de
 def test_how_far_rows_moved_is_the_same_whoever_is_measured_beside_them(device: str) -> None:
     vectors, models, start = some(7, 9001), some(2, 9001, 1), np.array([0, 1, 1, 0, 0, 1, 0])
     found = held(vectors, models, start, device)
-    assert_allclose(found.moved, np.linalg.norm(vectors.astype(np.float64) - models[start], axis=1), rtol=1e-14)
+    assert_allclose(found.update_norms, np.linalg.norm(vectors.astype(np.float64) - models[start], axis=1), rtol=1e-14)
     for i in range(7):
-        assert held(vectors[i : i + 1], models, start[i : i + 1], device).moved[0] == found.moved[i]
+        assert held(vectors[i : i + 1], models, start[i : i + 1], device).update_norms[0] == found.update_norms[i]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -89,7 +90,7 @@ def test_products_of_rows_are_those_of_arrays(device: str) -> None:
                 (compute_norms(far, given_origin), compute_norms(near, given_origin)),
             ):
                 assert_allclose(found, expected, rtol=1e-12, atol=1e-8)
-        assert_allclose(compute_mean(far), compute_mean(near), rtol=1e-14, atol=1e-16)
+        assert_allclose(as_vectors(far).mean_row(), as_vectors(near).mean_row(), rtol=1e-14, atol=1e-16)
         assert far._fetched is None  # type: ignore[attr-defined]
     assert there._fetched is None
 
@@ -170,11 +171,11 @@ def test_to_numpy_it_is_an_array() -> None:
 
 def test_few_numbers_come_at_once_and_are_cut_with_the_rows() -> None:
     vectors = some(5, 4)
-    whole = DeviceVectors.trained(torch.as_tensor(vectors), np.zeros((1, 4), np.float32), np.zeros(5, np.int64))
+    whole = DeviceVectors.from_training(torch.as_tensor(vectors), np.zeros((1, 4), np.float32), np.zeros(5, np.int64))
     for chosen in (slice(1, 4), np.array([4, 2])):
         part = whole[chosen]
-        assert_array_equal(part.at_hand, vectors[chosen])
-        assert_array_equal(part.moved, whole.moved[chosen])
+        assert_array_equal(part.host_copy, vectors[chosen])
+        assert_array_equal(part.update_norms, whole.update_norms[chosen])
     mixing = Mixing.average(np.arange(5), np.arange(1, 6))
     assert mix(mixing, whole.as_array(), vectors[:1]).tobytes() == mix(mixing, vectors, vectors[:1]).tobytes()
     assert_array_equal(compute_gram(whole.as_array()), compute_gram(vectors))
@@ -228,10 +229,10 @@ def test_the_batched_engine_leaves_models_where_they_are_and_a_study_has_the_sam
         assert isinstance(gradients.vectors, DeviceVectors)
         assert np.asarray(gradients.vectors).tobytes() == expected.vectors.tobytes()
         assert gradients.losses.tobytes() == expected.losses.tobytes()
-        assert_allclose(gradients.vectors.moved, np.linalg.norm(expected.vectors, axis=1), rtol=1e-6)
+        assert_allclose(gradients.vectors.update_norms, np.linalg.norm(expected.vectors, axis=1), rtol=1e-6)
         [reply] = holding.run([StampedAsk(Train(np.arange(4), world.model.initial(0)(), play.PLAN.local), 0, 1)])
         assert isinstance(reply.vectors, DeviceVectors)
-        assert (reply.vectors.at_hand is None) == (few == 0)
+        assert (reply.vectors.host_copy is None) == (few == 0)
         for spec in ("fedavg", "fedprox", "local", "fedgroup(groups=2)"):
             histories = [play.play(build(spec), engine=engine, world=world) for engine in (plain, holding)]
             assert histories[0].data == histories[1].data

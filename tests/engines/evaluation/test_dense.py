@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coterie.core.asks import Evaluate
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.data.federation import Federation, Parts
-from coterie.engines.evaluation.dense_numpy import NumpyEachEvaluator, NumpyEvaluator, compute_losses
+from coterie.engines.evaluation.dense import NumpyEachEvaluator, NumpyEvaluator
 from coterie.engines.evaluation.evaluate import evaluate, group_by_model, iterate_blocks, iterate_stacks
 
 
@@ -46,15 +46,15 @@ def test_together_are_the_bits_of_each_alone(
         rows[0] = COMBINED
     weights = np.full((len(sizes), len(models)), 1 / len(models))
     ask = Evaluate(Serving(np.arange(len(sizes)), models, rows, Mixture(weights)), answers=True)
-    for judge in (None, lambda model, rows: dense.judge([model], rows)[0]):
+    for judge in (None, lambda model, rows: dense.classify([model], rows)[0]):
         one, many = (evaluate(ask, own, dense.predict, own.test, judge, each) for each in (None, NumpyEachEvaluator(dense)))
         for name in ("hits", "predicted", "actual", "loss", "auroc", "answers"):
             np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
 
 
 def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.SMALL", 16 * 30)  # blocks of sixteen rows
-    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", 64)
+    monkeypatch.setattr("coterie.engines.evaluation.dense.SMALL", 16 * 30)  # blocks of sixteen rows
+    monkeypatch.setattr("coterie.engines.evaluation.dense.CHUNK", 64)
     own = federation([70, 0, 1, 4, 17], 3, 10)
     dense, models = NumpyEvaluator(own, (3, 10)), np.random.default_rng(1).standard_normal((5, 40)).astype(np.float32)
     chances, losses = NumpyEachEvaluator(dense).predict(models, own.test.indices, own.test.sizes)
@@ -62,20 +62,20 @@ def test_a_part_longer_than_a_piece_is_cut_as_ever(monkeypatch: pytest.MonkeyPat
     assert dense.block == 16
     for client in (0, 2, 3, 4):
         span = slice(own.test.offsets[client], own.test.offsets[client + 1])
-        alone = *dense.predict(models[client], own.test[client]), *dense.judge([models[client]], own.test[client])[0]
+        alone = *dense.predict(models[client], own.test[client]), *dense.classify([models[client]], own.test[client])[0]
         for together, by_itself in zip((chances, losses, guesses, judged), alone, strict=True):
             np.testing.assert_array_equal(together[span], by_itself)
 
 
 def test_losses_of_many_samples_take_memory_for_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", 64)
+    monkeypatch.setattr("coterie.engines.evaluation.dense.CHUNK", 64)
     own = federation([40_000], 3, 4)
     dense, models = NumpyEvaluator(own, (3, 4)), np.random.default_rng(1).standard_normal((2, 16)).astype(np.float32)
     pieces = len(dense.pieces(40_000))
     assert pieces > 10
     tracemalloc.start()
     try:
-        compute_losses(dense, models, own.test.indices)
+        dense.losses(models, own.test.indices)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -120,8 +120,8 @@ def test_losses_alone_are_the_bits_of_those_beside_probabilities(samples: int, c
     d = sum((a + 1) * b for a, b in pairwise(layers))
     dense, models = NumpyEvaluator(own, layers), np.random.default_rng(2).standard_normal((3, d)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.evaluation.dense_numpy.CHUNK", chunk)
-        patch.setattr("coterie.engines.evaluation.dense_numpy.SMALL", 16 * 6 * classes)
-        patch.setattr("coterie.engines.evaluation.dense_numpy.LARGE", 1 if chunk > 4 else 1 << 29)  # read piece by piece, or not
+        patch.setattr("coterie.engines.evaluation.dense.CHUNK", chunk)
+        patch.setattr("coterie.engines.evaluation.dense.SMALL", 16 * 6 * classes)
+        patch.setattr("coterie.engines.evaluation.dense.LARGE", 1 if chunk > 4 else 1 << 29)  # read piece by piece, or not
         beside = np.stack([dense.predict(model, own.test.indices)[1] for model in models])
-        np.testing.assert_array_equal(compute_losses(dense, models, own.test.indices), beside)
+        np.testing.assert_array_equal(dense.losses(models, own.test.indices), beside)
