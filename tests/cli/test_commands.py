@@ -188,7 +188,7 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
 def test_asynchronous_rounds_tell_their_time_and_refuse_in_a_sentence(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    out, slow = str(tmp_path / "study"), ["--speeds", "slowed(factor=4)", "--asynchronous", "3", "--concurrency", "6"]
+    out, slow = str(tmp_path / "study"), ["--speeds", "slowed(factor=4)", "--buffer-size", "3", "--concurrency", "6"]
     code, stdout, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, *slow, "--out", out)
     assert code == 0, stderr
     assert "Simulated time to" in stdout
@@ -197,7 +197,7 @@ def test_asynchronous_rounds_tell_their_time_and_refuse_in_a_sentence(
     assert "Simulated time to" in again
     code, _, stderr = coterie(capfd, monkeypatch, "run", "fedsim", *QUICK, *slow)
     assert code == 2
-    assert stderr.startswith("coterie: The method 'fedsim' cannot be run with asynchronous=3: asynchronous rounds are for methods")
+    assert stderr.startswith("coterie: The method 'fedsim' cannot be run with buffer_size=3: asynchronous rounds are for methods")
     code, _, stderr = coterie(capfd, monkeypatch, "run", "fedavg", *QUICK, "--speeds", "lognormal(sigma=-1)")
     assert code == 2
     assert "sigma=-1" in stderr

@@ -29,7 +29,9 @@ Ray = Annotated[str | None, typer.Option(help="A Ray cluster that carries out wa
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name', or on a Ray cluster."),
+    typer.Option(
+        "--trust-code", help="Run code that the file or folder names: a model or method 'package.module:name', or on a Ray cluster."
+    ),
 ]
 Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb; once for each.")]
 Metric = Annotated[

@@ -304,9 +304,7 @@ def check_trust(specs: Iterable[str], where: str, trust: bool, kind: str = "mode
     """Refuse, before anything is imported, the first model (or method) that is code which `where` names, unless it is trusted."""
     for spec in specs:
         if not trust and is_external_code(spec):
-            raise UntrustedCodeError(
-                f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, say so with --trust."
-            )
+            raise UntrustedCodeError(f"{where} needs code that is not Coterie's, the {kind} {spec!r}: if you trust it, add --trust-code.")
 
 
 def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> None:
@@ -318,6 +316,6 @@ def check_cluster(addresses: Iterable[str | None], where: str, trust: bool) -> N
     for address in addresses:
         if not trust and address not in (None, "auto"):
             raise UntrustedCodeError(
-                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, say so with --trust, "
+                f"{where} sends the study to the Ray cluster {address!r}, which may run code here: if you trust it, add --trust-code, "
                 "or name a cluster with --ray."
             )
