@@ -80,8 +80,8 @@ def test_a_lane_that_did_not_reach_the_end_is_told_as_a_problem(capfd: pytest.Ca
         (["run", "fedavgg"], "Unknown method 'fedavgg': did you mean 'fedavg'"),
         (["run", "fedavg+finetun"], "Unknown wrapper 'finetun': did you mean 'finetune'"),
         (["run", "fedprox(nu=1)"], "has no setting 'nu': did you mean 'mu'"),
-        (["run", "fedprox(mu=big)"], "mu='big' should be a number"),
-        (["run", "fedavg(weighting=sizes)"], "weighting='sizes' is not known"),
+        (["run", "fedprox(mu=big)"], "cannot use mu='big': give a number"),
+        (["run", "fedavg(weighting=sizes)"], "cannot use weighting='sizes'"),
         (["run", "fedprox(mu=1"], "Cannot read"),
         (["run", "fedavg", "--data", "digit/rotated"], "digits"),
         (["run", "fedavg", "--data", "digits/rotatd"], "rotated"),
@@ -178,7 +178,7 @@ def test_plan_says_what_a_study_would_take_and_runs_none(
     assert "8 clients, 3 of them evaluated, 650 parameters, 6 rounds, 4 lanes" in " ".join(stderr.split())
     assert not (tmp_path / "out").exists()
 
-    monkeypatch.setattr("coterie.run.waves.host_memory", lambda: 1000)
+    monkeypatch.setattr("coterie.run.waves.get_host_memory", lambda: 1000)
     code, _, stderr = coterie(capfd, monkeypatch, "plan", str(file))
     assert code == 2
     assert "One seed of this study holds 41.6 kB" in stderr
