@@ -15,7 +15,7 @@ from coterie.testing import worlds
 
 
 def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
-    plan: dict[str, Any] = {"rounds": 3, "asynchronous": 2, "speeds": "lognormal(1.0)"}
+    plan: dict[str, Any] = {"rounds": 3, "buffer_size": 2, "speeds": "lognormal(1.0)"}
     records = read_records(ct.study(["fedavg", "simprox"], data=worlds.make_federation(), seeds=range(2), **plan).evidence)
     subject = FederationView(compute_findings(records))
     (figure,) = draw_time_curves(subject)

@@ -34,7 +34,7 @@ SHORT_HASH = 12  # characters of a hash that people read and type
 KINDS_OF_ORDER = ("study", "inspect")
 
 
-ORDERED_ASKS = ("Train", "Gradient", "Losses", "Error", "Evaluate")  # a sketch counts as the ask that it is made of
+ORDERED_ASKS = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # a sketch counts as the ask that it is made of
 
 
 class OrderError(ValueError):

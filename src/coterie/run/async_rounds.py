@@ -33,10 +33,8 @@ ASYNC_RULE = "asynchronous rounds are for methods whose round is one training of
 def check_async_methods(plan: Plan, labels: Sequence[str], methods: Sequence[Method[Any]]) -> None:
     """Refuse, at start-up, methods that cannot have asynchronous rounds."""
     for label, method in zip(labels, methods, strict=True):
-        if plan.asynchronous is not None and not method.trains_once:
-            raise UserError(
-                f"The method {label!r} cannot be run with asynchronous={plan.asynchronous}: {ASYNC_RULE}; leave one of them away."
-            )
+        if plan.buffer_size is not None and not method.trains_once:
+            raise UserError(f"The method {label!r} cannot be run with buffer_size={plan.buffer_size}: {ASYNC_RULE}; omit one of them.")
 
 
 def check_speeds(plan: Plan, problems: Iterable[Problem]) -> None:
@@ -102,7 +100,7 @@ class SimulatedClock:
 
     def send(self, ask: Ask[Any], left: Ask[Any], round_: int) -> Ask[Any]:
         """What goes out of a question of which the world leaves `left`; all but trainings and gradients take no time."""
-        if self.plan.asynchronous is None:
+        if self.plan.buffer_size is None:
             if isinstance(ask, (Train, Gradient)) and isinstance(left, (Train, Gradient)):
                 course = schedule_round(self.pending.clock, (), self._candidates(ask, left, round_), round_, inf, inf)
                 self.pending = self.pending.at(course.clock)
@@ -111,7 +109,7 @@ class SimulatedClock:
         assert isinstance(ask, Train)
         assert isinstance(left, Train)
         candidates = self._candidates(ask, left, round_)
-        course = schedule_round(self.pending.clock, self._at_work(), candidates, round_, self.plan.asynchronous, self.room)
+        course = schedule_round(self.pending.clock, self._at_work(), candidates, round_, self.plan.buffer_size, self.room)
         asked = np.array(course.asked, dtype=np.int64)
         self.sent = SentAsk(ask.take(np.isin(ask.clients, asked)), round_, course)
         return left.take(np.isin(left.clients, asked))
@@ -174,8 +172,8 @@ class RealClock:
     """What `SimulatedClock` is in a simulation."""
 
     def __init__(self, plan: Plan, problem: Problem, seed: int) -> None:
-        assert plan.asynchronous is not None
-        self.plan, self.problem, self.seed, self.wanted = plan, problem, seed, plan.asynchronous
+        assert plan.buffer_size is not None
+        self.plan, self.problem, self.seed, self.wanted = plan, problem, seed, plan.buffer_size
         self.room = plan.concurrency or plan.cohort_size(len(problem.roster))
         self.pending = PendingReplies.empty(np.zeros(0), problem.layout.size)
         self._began = monotonic()
@@ -223,5 +221,5 @@ class RealClock:
 def make_clock(plan: Plan, problem: Problem, seed: int, *, real: bool) -> SimulatedClock | RealClock | None:
     """The clock of a lane; None where time is not of interest."""
     if real:
-        return None if plan.asynchronous is None else RealClock(plan, problem, seed)
-    return None if plan.speeds is None and plan.asynchronous is None else SimulatedClock(plan, problem, seed)
+        return None if plan.buffer_size is None else RealClock(plan, problem, seed)
+    return None if plan.speeds is None and plan.buffer_size is None else SimulatedClock(plan, problem, seed)

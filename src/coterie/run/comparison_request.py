@@ -115,7 +115,7 @@ class ComparisonInputs:
         federations = (said,) if isinstance(said, (str, Federation)) else tuple(said)
         if not federations:
             raise UserError("A comparison needs data: give --data, once for each federation.")
-        of_file = named.seeds if named is not None and file is not None and "seeds" in file.said else None
+        of_file = named.seeds if named is not None and file is not None and "seeds" in file.given else None
         return cls(
             federations,
             model if model is not None else named.model if named is not None else "mclr",
@@ -127,16 +127,13 @@ class ComparisonInputs:
 
 def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "FileStudy | None":
     """The study file that stands in place of methods, if one does. One with a grid is several studies."""
-    from coterie.run.study_file import FileStudy, read_study_file
+    from coterie.run.study_file import FileStudy, find_study_path, read_study_file
 
     if isinstance(methods, FileStudy):
         return methods
     words = [methods] if isinstance(methods, (str, Path)) else methods if isinstance(methods, Sequence) else []
-    if not any(str(each).endswith(".toml") for each in words if isinstance(each, (str, Path))):
-        return None
-    if len(words) > 1:
-        raise UserError("Give either methods or one study file, not both.")
-    return get_only_study(read_study_file(Path(words[0]), trust=trust, other_ray=other_ray), str(words[0]))
+    path = find_study_path(words)
+    return None if path is None else get_only_study(read_study_file(path, trust=trust, other_ray=other_ray), str(path))
 
 
 def get_only_study(studies: "Sequence[FileStudy]", where: str) -> "FileStudy":

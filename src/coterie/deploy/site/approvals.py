@@ -175,7 +175,7 @@ def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-CHARGED = ("Train", "Gradient", "Losses", "Error", "Evaluate")  # under clip+noise every answer is a release
+CHARGED = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")  # under clip+noise every answer is a release
 
 
 def estimate_epsilon(

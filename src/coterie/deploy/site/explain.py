@@ -67,7 +67,7 @@ def describe_disclosure(name: AskName, policy: Policy, numbers: str) -> Iterator
             yield "An honest-but-curious server may tell which model suits the client."
             if not noised:
                 yield f"A curious server that makes models up may ask {policy.models_per_run:,} yes-or-no questions a run about the data."
-        case "Error":
+        case "AskErrors":
             yield f"Leaves: how wrong every model sent is on the client's training part{how}{count}."
             yield "An honest-but-curious server learns as from Losses."
         case "Evaluate":

@@ -117,10 +117,10 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
     return spec in names or all(part in names for part in parts)
 
 
-AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedTrain", "SketchedGradient"]
+AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
 
 
-ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
+ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")
 
 
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
@@ -190,7 +190,7 @@ class Policy(PolicyTable):
     maximum_epochs: Annotated[int, Field(ge=1)] = 1000  # of one ask
     maximum_steps: Annotated[int, Field(ge=1)] = 100_000  # of one client, in one ask
     asks_per_run: Annotated[int, Field(ge=0)] = 100_000
-    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, Error, Evaluate
+    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, AskErrors, Evaluate
     models_in_all: Annotated[int, Field(ge=0)] = 500_000  # the same over all runs on a client's data
     minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer is silent
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
@@ -352,7 +352,7 @@ DEFAULT_POLICY = """\
 
 # The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
 # Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
-asks = ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.
@@ -370,8 +370,8 @@ maximum_rounds = 1000
 maximum_epochs = 1000
 maximum_steps = 100000
 
-# How often one run may ask, and on how many different models a client is evaluated (Losses, Error, Evaluate): in one run, and in all runs
-# on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
+# How often one run may ask, and on how many different models a client is evaluated (Losses, AskErrors, Evaluate): in one run, and in all
+# runs on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
 asks_per_run = 100000
 models_per_run = 50000
 models_in_all = 500000
