@@ -16,7 +16,8 @@ from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
 from coterie.evidence.manifest import read_study_head
 from coterie.evidence.settings import Settings
-from coterie.evidence.verify import find_studies, verify
+from coterie.evidence.manifest import find_studies
+from coterie.evidence.verify import verify
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_only import LocalOnly
 from coterie.run.callbacks import Callback

@@ -26,7 +26,7 @@ def show(
     from coterie.cli.tables import print_comparison
     from coterie.evidence.manifest import REQUEST
     from coterie.evidence.reader import Evidence
-    from coterie.evidence.verify import find_studies
+    from coterie.evidence.manifest import find_studies
     from coterie.run.result import Result
 
     console = PlainConsole(stderr=as_json)

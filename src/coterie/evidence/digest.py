@@ -15,26 +15,24 @@ import pyarrow.compute as pc
 from coterie._util.errors import UserError
 from coterie._util.files import hash_text
 from coterie._util.json_io import format_json, to_json_line
-from coterie.evidence.manifest import find_broken_seals
+from coterie.evidence.manifest import find_broken_seals, find_studies
 from coterie.evidence.reader import Evidence
 from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES
-from coterie.evidence.verify import find_studies
 
-COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose whole numbers `counts` covers
+COUNT_TABLES = ("clients", "central", "groups", "clusters")  # the tables whose integers `counts` covers
 
 
 def digest(evidence: Evidence, *, counts: bool = False) -> str:
     """SHA-256 over the settings that are not defaults and every table except the timings.
 
-    Losses depend, in their last bits, on the width of the processor's vector units and on the kernels of its linear algebra. With `counts`,
-    only whole numbers are covered: right answers and predictions by class, groups, and the roster.
+    Rows are sorted by draw, method, seed and round, and columns by name; empty columns are omitted. So the digest depends neither on
+    waves and segments, nor on the order in which a study grew, nor on a column that a later version adds. The answers to single samples
+    and what is kept for growing are omitted.
 
-    The answers to single samples are left out: their counts are covered, and where they were not kept the findings are the same. What is
-    kept for a study that may grow is, too.
-
-    Rows are taken by draw, method, seed and round, so that it does not matter how lanes were spread over waves and segments, or in which
-    order a study grew. Columns are taken by name, and those that hold nothing are left out, so that one that a later version adds changes
-    nothing. Files are hashed by content, so neither does the version of the library that wrote them.
+    Args:
+        evidence: The study.
+        counts: Whether to cover integers only: right answers and predictions by class, groups, and the roster. Losses differ in their
+            last bits between processors.
     """
     total = hashlib.sha256(to_json_line(evidence.settings.identity()).encode())
     for name in TABLES:
@@ -78,7 +76,7 @@ def _sort_rows(table: pa.Table) -> np.ndarray:
 
 
 def _is_empty(column: pa.Array) -> bool:
-    """Whether a column says nothing in any row: null, or no number."""
+    """Whether all values of a column are null or nan."""
     known = pc.is_valid(column)
     if pa.types.is_floating(column.type):
         known = pc.and_kleene(known, pc.invert(pc.is_nan(column)))
@@ -86,13 +84,13 @@ def _is_empty(column: pa.Array) -> bool:
 
 
 def compute_digests(folder: Path, *, counts: bool = False) -> dict[str, str]:
-    """By path in the folder, the digest of each study; the study that a folder is itself has the path '.'."""
-    if wrong := find_broken_seals(folder):
-        name, told = next(iter(wrong.items()))
-        raise UserError(f"{folder} is not whole: {folder / name} {told}; 'coterie verify {folder}' says what is still good.")
+    """By path in the folder, the digest of each study; a folder that is itself a study has the path '.'."""
+    if broken := find_broken_seals(folder):
+        name, wrong = next(iter(broken.items()))
+        raise UserError(f"{folder} is not whole: {folder / name} {wrong}; 'coterie verify {folder}' says what is still good.")
     return {path.relative_to(folder).as_posix(): digest(Evidence.open(path), counts=counts) for path in find_studies(folder)}
 
 
 def combine_digests(digests: Mapping[str, str]) -> str:
-    """One hash for several studies, of their places and their digests."""
+    """One hash for several studies, of their paths and digests."""
     return hash_text(format_json(dict(digests)))

@@ -27,42 +27,40 @@ from coterie.evidence.records import SUMMARY_COLUMNS, LaneKey
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import ANSWERS, EXTRA
 
-GROWTH_FOLDER = ".growing"  # what a study is about to be, complete: whoever goes on with it puts it in place first
-
-
+GROWTH_FOLDER = ".growing"  # the files of the grown study, complete: a resumed run moves them into place first
 GROWABLE = ("methods", "seeds", "draws")
 
 
 def find_obstacles(stored: Settings, wanted: Settings) -> list[str]:
-    """In what a study differs from another than by being a part of it, by name; nothing where it can grow into that."""
-    told = [name for name in stored.differences(wanted) if name not in GROWABLE and not name.startswith("plan.")]
-    told += [sentence for name in GROWABLE for sentence in list_removed(name, getattr(stored, name), getattr(wanted, name))]
-    return told + find_plan_obstacles(stored.plan, wanted.plan)
+    """The settings that keep a study from growing into another, by name."""
+    found = [name for name in stored.differences(wanted) if name not in GROWABLE and not name.startswith("plan.")]
+    found += [sentence for name in GROWABLE for sentence in list_removed(name, getattr(stored, name), getattr(wanted, name))]
+    return found + find_plan_obstacles(stored.plan, wanted.plan)
 
 
 def list_removed(name: str, stored: Iterable[object], wanted: Collection[object]) -> list[str]:
-    """Which of what there is would not be there any more, in words; nothing if all would."""
+    """The items that would be removed, in words; nothing if none would."""
     missing = [str(item) for item in stored if item not in wanted]
     return [f"{name}, without {', '.join(missing)}"] if missing else []
 
 
 def find_plan_obstacles(stored: Plan, wanted: Plan) -> list[str]:
-    """In what plans differ, by name, other than by more rounds."""
-    told = [
+    """The differences of two plans other than more rounds, by name."""
+    found = [
         f"plan.{f.name}" for f in fields(Plan) if f.name not in ("rounds", "local") and getattr(stored, f.name) != getattr(wanted, f.name)
     ]
-    told += [f"plan.local.{f.name}" for f in fields(Local) if getattr(stored.local, f.name) != getattr(wanted.local, f.name)]
+    found += [f"plan.local.{f.name}" for f in fields(Local) if getattr(stored.local, f.name) != getattr(wanted.local, f.name)]
     if wanted.rounds < stored.rounds:
-        told.append(f"plan.rounds, fewer than {stored.rounds}")
+        found.append(f"plan.rounds, fewer than {stored.rounds}")
     elif wanted.rounds > stored.rounds and stored.schedule == "cosine":
-        told.append("plan.rounds: along a cosine every round's rate depends on their number")
-    return told
+        found.append("plan.rounds: along a cosine every round's rate depends on their number")
+    return found
 
 
 def grow(folder: Path, settings: Settings, data: Mapping[str, Any], rosters: Mapping[int, pa.Table]) -> None:
-    """Let the study in a folder be one of these settings. After a kill it is either the old or the new one, once somebody goes on."""
+    """Replace the settings of the study in a folder. After a kill, a resumed run finds either the old or the new study."""
     head = read_study_head(folder)
-    assert head is not None  # folders without one are refused
+    assert head is not None  # it has been repaired
     draft = folder / f".draft{GROWTH_FOLDER}"
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "rosters").mkdir(parents=True)
@@ -71,11 +69,10 @@ def grow(folder: Path, settings: Settings, data: Mapping[str, Any], rosters: Map
         (draft / "data.json").write_text(format_json(data), encoding="utf-8")
     for draw, roster in rosters.items():
         write_roster(get_roster_path(draft, draw), roster)
-    made = {path.relative_to(draft).as_posix(): hash_file(path) for path in draft.rglob("*") if path.is_file()}
-    files = {**head.files, **made}
-    start, there = compute_origin(files), list_segments(folder)
-    follows = {**head.follows, there[0].name: start} if there else {}
-    replace(head, files=files, last=head.last if there else start, follows=follows).write(draft)
+    files = {**head.files, **{path.relative_to(draft).as_posix(): hash_file(path) for path in draft.rglob("*") if path.is_file()}}
+    start, segments = compute_origin(files), list_segments(folder)
+    follows = {**head.follows, segments[0].name: start} if segments else {}
+    replace(head, files=files, last=head.last if segments else start, follows=follows).write(draft)
     for path in (*draft.rglob("*"), draft):
         sync_to_disk(path)
     draft.rename(folder / GROWTH_FOLDER)
@@ -84,7 +81,7 @@ def grow(folder: Path, settings: Settings, data: Mapping[str, Any], rosters: Map
 
 
 def finish_growing(folder: Path) -> None:
-    """Put in place what a study was about to be when it was interrupted; its head comes last."""
+    """Move the files of an interrupted growth into place; the head comes last."""
     ready = folder / GROWTH_FOLDER
     if not ready.is_dir():
         return
@@ -97,20 +94,20 @@ def finish_growing(folder: Path) -> None:
     sync_to_disk(folder)
 
 
-LaneRound = tuple[LaneKey, int]  # a lane, and a round
+LaneRound = tuple[LaneKey, int]
 
 
 @dataclass(frozen=True)
 class LastEvaluation:
-    """What a last round's evaluation left beside its rows."""
+    """The absences and notes of a last round's evaluation."""
 
-    absent: int  # of the round, with those
-    extra: int  # absences that came of it: the last of the round's
+    absent: int  # all absences of the round
+    extra: int  # those of the evaluation: the last ones of the round
     notes: tuple[str, ...]
 
 
 def find_last_evaluations(rounds: pa.RecordBatch, plan: Plan) -> dict[LaneRound, LastEvaluation]:
-    """By lane and round that is no longer the last, what its evaluation left; from the table of rounds as it was written."""
+    """By lane and round that is no longer the last, the absences and notes of its evaluation; from the table of rounds as written."""
     if EXTRA not in rounds.schema.names:
         return {}
     rows = rounds.filter(pa.array(_is_unplanned(rounds, plan))).to_pylist()
@@ -118,8 +115,8 @@ def find_last_evaluations(rounds: pa.RecordBatch, plan: Plan) -> dict[LaneRound,
     return {_get_lane_round(row): LastEvaluation(row["absent"], tree["absences"], tuple(tree["notes"])) for row, tree in trees}
 
 
-def drop_unplanned(name: str, batch: pa.RecordBatch, plan: Plan, told: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
-    """A piece of a table without what rounds left that were the last once. Absences are for `PlannedAbsences`."""
+def drop_unplanned(name: str, batch: pa.RecordBatch, plan: Plan, last: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
+    """A batch of a table without the evaluations of rounds that were once the last. For absences, see `PlannedAbsences`."""
     if name == "clients" and ANSWERS in batch.schema.names:
         batch = _drop_answers(batch, plan)
     if plan.evaluate_every == 1:
@@ -130,18 +127,20 @@ def drop_unplanned(name: str, batch: pa.RecordBatch, plan: Plan, told: Mapping[L
     if name in ("clients", "central"):
         return batch.filter(pa.array(~once))
     if name == "rounds":
-        return _clear_rounds(batch, once, told)
+        return _clear_rounds(batch, once, last)
     if name == "notes":
-        dropped = [gone and row["name"] in _list_extra_notes(told, row) for gone, row in zip(once, batch.to_pylist(), strict=True)]
+        nothing = LastEvaluation(0, 0, ())
+        rows = zip(once, batch.to_pylist(), strict=True)
+        dropped = [gone and row["name"] in last.get(_get_lane_round(row), nothing).notes for gone, row in rows]
         return batch.filter(pa.array(~np.array(dropped, dtype=np.bool_)))
     return batch
 
 
 class PlannedAbsences:
-    """The same for absences, of which a round's last are left out: pieces come in the order in which they were written."""
+    """The same for absences, of which the last ones of a round are dropped: batches come in the order in which they were written."""
 
-    def __init__(self, plan: Plan, told: Mapping[LaneRound, LastEvaluation]) -> None:
-        self.plan, self.told = plan, told
+    def __init__(self, plan: Plan, last: Mapping[LaneRound, LastEvaluation]) -> None:
+        self.plan, self.last = plan, last
         self.seen: Counter[LaneRound] = Counter()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -150,8 +149,8 @@ class PlannedAbsences:
         keys = batch.select(["draw", "method", "seed", "round"]).to_pylist() if once.any() else []
         for row in np.flatnonzero(once) if keys else ():
             place = _get_lane_round(keys[row])
-            if (told := self.told.get(place)) is not None:
-                kept[row] = self.seen[place] < told.absent - told.extra
+            if (evaluation := self.last.get(place)) is not None:
+                kept[row] = self.seen[place] < evaluation.absent - evaluation.extra
                 self.seen[place] += 1
         return batch if kept.all() else batch.filter(pa.array(kept))
 
@@ -171,27 +170,20 @@ def _drop_answers(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     return batch.set_column(at, ANSWERS, pa.array(kept, batch.column(at).type))
 
 
-def _clear_rounds(batch: pa.RecordBatch, once: Bools, told: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
+def _clear_rounds(batch: pa.RecordBatch, once: Bools, last: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
     changed: dict[str, Array] = {}
     names = batch.schema.names
     for name in ("validation", "everybody", *SUMMARY_COLUMNS):
         if name in names:
             changed[name] = np.where(once, np.nan, batch.column(name).to_numpy(zero_copy_only=False))
     if "absent" in names:
-        keys = batch.select(["draw", "method", "seed", "round"]).to_pylist()
-        extra = [
-            told[_get_lane_round(row)].extra if gone and _get_lane_round(row) in told else 0 for gone, row in zip(once, keys, strict=True)
-        ]
+        keys = map(_get_lane_round, batch.select(["draw", "method", "seed", "round"]).to_pylist())
+        extra = [last[key].extra if gone and key in last else 0 for gone, key in zip(once, keys, strict=True)]
         changed["absent"] = batch.column("absent").to_numpy(zero_copy_only=False) - np.array(extra, dtype=np.int32)
     for name, values in changed.items():
         at = names.index(name)
         batch = batch.set_column(at, name, pa.array(values, batch.column(at).type))
     return batch
-
-
-def _list_extra_notes(told: Mapping[LaneRound, LastEvaluation], row: Mapping[str, Any]) -> tuple[str, ...]:
-    found = told.get(_get_lane_round(row))
-    return () if found is None else found.notes
 
 
 def _get_lane_round(row: Mapping[str, Any]) -> LaneRound:

@@ -11,8 +11,7 @@ from coterie.grouping.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
 MAX_SEEDS = 100_000
-FORMAT = 3  # of the evidence on disk
-UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
+FORMAT = 1  # of the evidence on disk
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,10 @@ class Settings:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
-        """The settings that `as_json` wrote. A setting that this version does not know is refused; one that it has since got is at its
-        default, which is how the study was run."""
+        """The settings that `as_json` wrote; an unknown setting is refused."""
         if not isinstance(tree, Mapping):
             raise UserError(f"The study's settings are a value of type {type(tree).__name__}, not an object: restore them from a copy.")
-        if tree.get("format") not in (UNCHAINED, FORMAT):
+        if tree.get("format") != FORMAT:
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )
