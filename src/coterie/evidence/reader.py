@@ -17,11 +17,23 @@ from coterie._util.json_io import read_json
 from coterie.core.arrays import Array, Ints
 from coterie.core.tasks import TaskName
 from coterie.evidence.folder import FolderSource, TableSource, get_roster_path, read_roster
-from coterie.evidence.growth import LaneRound, LastEvaluation, PlannedAbsences, drop_unplanned, find_last_evaluations
 from coterie.evidence.manifest import check_integrity, is_study
 from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN, find_implausible, get_class_names
+from coterie.evidence.tables import (
+    ANSWERS,
+    EXTRA,
+    KEYS,
+    TABLES,
+    UNSEEN,
+    LaneRound,
+    LastEvaluation,
+    PlannedAbsences,
+    drop_unplanned,
+    find_implausible,
+    find_last_evaluations,
+    get_class_names,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from coterie._util.json_io import format_json, read_json, write_json
 from coterie._util.locks import FolderLock
 from coterie.evidence.checkpoint import CheckpointRetention
 from coterie.evidence.folder import create_folder, get_roster_path, list_segments, read_roster, write_roster
-from coterie.evidence.manifest import MANIFEST, Link, StudyHead, describe_rewrite, make_manifest, read_study_head
+from coterie.evidence.manifest import HEAD, MANIFEST, Link, StudyHead, compute_origin, describe_rewrite, make_manifest, read_study_head
 from coterie.evidence.records import LaneProgress
 from coterie.evidence.settings import Settings
 
@@ -93,7 +93,10 @@ class Writer:
             draft.mkdir()
             for name, table in tables.items():
                 write_table(table, draft / f"{name}.parquet")
-            entries = [{**lane.key._asdict(), "first": lane.first, "last": lane.end.round_, "status": lane.end.status, "reason": lane.end.reason} for lane in lanes]
+            entries = [
+                {**lane.key._asdict(), "first": lane.first, "last": lane.end.round_, "status": lane.end.status, "reason": lane.end.reason}
+                for lane in lanes
+            ]
             (draft / "lanes.json").write_text(format_json(entries), encoding="utf-8")  # all are flushed together, below
             checkpoint = self._kept.draft(self._next, lanes)
             checkpoint.write(draft)
@@ -132,3 +135,43 @@ def write_table(table: pa.Table, file: Path | IO[bytes]) -> None:
     Only the few methods get a dictionary: repeated numbers are found by the compression as well, in less time.
     """
     pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
+
+
+GROWTH_FOLDER = ".growing"  # the files of the grown study, complete: a resumed run moves them into place first
+
+
+def grow(folder: Path, settings: Settings, data: Mapping[str, Any], rosters: Mapping[int, pa.Table]) -> None:
+    """Replace the settings of the study in a folder. After a kill, a resumed run finds either the old or the new study."""
+    head = read_study_head(folder)
+    assert head is not None  # it has been repaired
+    draft = folder / f".draft{GROWTH_FOLDER}"
+    shutil.rmtree(draft, ignore_errors=True)
+    (draft / "rosters").mkdir(parents=True)
+    (draft / "settings.json").write_text(format_json(settings.as_json()), encoding="utf-8")
+    if "data.json" in head.files:
+        (draft / "data.json").write_text(format_json(data), encoding="utf-8")
+    for draw, roster in rosters.items():
+        write_roster(get_roster_path(draft, draw), roster)
+    files = {**head.files, **{path.relative_to(draft).as_posix(): hash_file(path) for path in draft.rglob("*") if path.is_file()}}
+    start, segments = compute_origin(files), list_segments(folder)
+    follows = {**head.follows, segments[0].name: start} if segments else {}
+    replace(head, files=files, last=head.last if segments else start, follows=follows).write(draft)
+    for path in (*draft.rglob("*"), draft):
+        sync_to_disk(path)
+    draft.rename(folder / GROWTH_FOLDER)
+    sync_to_disk(folder)
+    finish_growing(folder)
+
+
+def finish_growing(folder: Path) -> None:
+    """Move the files of an interrupted growth into place; the head comes last."""
+    ready = folder / GROWTH_FOLDER
+    if not ready.is_dir():
+        return
+    names = [path.relative_to(ready) for path in ready.rglob("*") if path.is_file()]
+    for name in sorted(names, key=lambda name: (name.name == HEAD, name)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (ready / name).replace(folder / name)
+        sync_to_disk((folder / name).parent)
+    shutil.rmtree(ready)
+    sync_to_disk(folder)

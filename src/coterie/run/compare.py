@@ -28,18 +28,17 @@ from coterie.data.checks import check_before_use
 from coterie.data.client_scenarios import add_unseen
 from coterie.data.federation import Federation
 from coterie.evidence.folder import create_folder
-from coterie.evidence.growth import list_removed
 from coterie.evidence.manifest import REQUEST as NAME
 from coterie.evidence.manifest import SEALS, repair_request, replace_sealed, seal, write_sealed
 from coterie.evidence.reader import Evidence
-from coterie.evidence.settings import Settings
+from coterie.evidence.settings import Settings, list_removed
 from coterie.grouping.controls import Assign, bin_by_size
 from coterie.methods.catalogue import get_spec
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
-from coterie.run.callbacks import Callback
+from coterie.run.callbacks import Callback, make_watchers
 from coterie.run.comparison_request import (
     ComparisonInputs,
     ComparisonRequest,
@@ -50,7 +49,6 @@ from coterie.run.comparison_request import (
     make_design,
 )
 from coterie.run.execution import Execution, make_plan
-from coterie.run.progress import make_watchers
 from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
 from coterie.run.tuning import (

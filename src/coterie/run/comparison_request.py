@@ -15,7 +15,7 @@ from coterie.core.method import Method
 from coterie.core.plan import Plan
 from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
-from coterie.evidence.growth import find_plan_obstacles, list_removed
+from coterie.evidence.settings import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod

@@ -14,12 +14,11 @@ from coterie.data.content import find_differences, hash_contents
 from coterie.engines.loss import cross_entropy
 from coterie.engines.world import World
 from coterie.evidence.folder import get_roster_path, is_free, read_roster
-from coterie.evidence.growth import find_obstacles, finish_growing, grow
 from coterie.evidence.manifest import is_study, repair_routes, repair_study
 from coterie.evidence.records import LaneKey
 from coterie.evidence.restore import RestoredLane, restore
-from coterie.evidence.settings import Settings
-from coterie.evidence.writer import Writer
+from coterie.evidence.settings import Settings, find_obstacles
+from coterie.evidence.writer import Writer, finish_growing, grow
 from coterie.run.environment import describe_environment, find_changes
 from coterie.run.execution import Execution
 
