@@ -17,9 +17,9 @@ from coterie.deploy.messages import AskBatch, MessageError, ReplyBatch, from_mes
 from coterie.deploy.server.engine import FederatedEngine
 from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
-from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import TABLES
+from coterie.evidence.verify import digest
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from deploy.in_process import InProcess

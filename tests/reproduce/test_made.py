@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.provenance import Provenance, collect_provenance, describe_provenance, format_ranges
 from coterie.reproduce.rejudge import ReproductionResult

@@ -43,7 +43,7 @@ def reproduce(
     """Run a paper's table or figure again, with controls, and say what came of its claims. A run that was stopped goes on."""
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.reproduce import find_study, read_reproduction
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar
 
     console = PlainConsole(stderr=as_json)
     if list_ or name is None:

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues, RoundsBetter
 from coterie.run.environment import describe_environment
