@@ -30,7 +30,8 @@ def test_a_parts_evidence_says_how_it_was_made(carried: tuple[ReproductionResult
     told = json.loads((out / "fixed" / "rounds" / "environment.json").read_text())
     assert fixed.commit == (told["commit"] or "")
     assert fixed.versions["numpy"] == told["packages"]["numpy"]
-    assert (fixed.device, fixed.seeds, fixed.draws) == ("cpu", "0-5", "0")
+    used = json.loads((out / "fixed" / "rounds" / "execution.json").read_text())
+    assert (fixed.device, fixed.seeds, fixed.draws) == (used["device"], "0-5", "0")
     both = [digest(Evidence.open(out / "fixed" / name)) for name in ("rounds", "last")]
     assert fixed.digest not in both  # of several studies it is one of their own
     assert len(fixed.digest) == 64
