@@ -20,47 +20,22 @@ from coterie.data.schema import Schema
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Severity = Literal["severe", "warning", "note"]
-
-
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-
-
 MAX_NAMED_CLIENTS, MAX_NAMED_ROWS, MAX_SHOWN_FINDINGS = (
     5,
     20,
     5,
 )  # clients that a sentence names, rows that a finding lists, findings before a run
-
-
 TINY, SMALL = 10, 20  # rows of a client: fewer are tiny; from which on a column that does not vary at a client is worth a note
-
-
 FLATTENED, FAR = 100.0, 10.0  # by how much a few values enlarge a column's deviation: severe, warning
-
-
 FEW_ROWS = 0.001  # the share of rows that are a few
-
-
 LEAK, STRONG = 0.995, 0.98  # balanced accuracy of one column alone, on rows held out: severe, warning
-
-
 FEW_VALUES, MAX_CHECKED_ROWS = 64, 20_000  # different values up to which each suggests a class; rows looked at
-
-
 LARGEST = 0.95  # share of the largest class from which on a warning is due
-
-
 RARE = 10  # training rows of a class
-
-
 MAX_SINGLE_CLIENTS = 20  # clients up to which each is looked at by itself
-
-
 IDENTIFIERS = ("id", "index", "nr", "no", "number", "row", "key", "uuid", "name", "patient", "subject", "record", "case", "mrn")
-
-
 MAX_BYTES, BLOCK_BYTES = 1 << 30, 1 << 26  # of features up to which equal rows are looked for; read together
 
 
@@ -541,8 +516,6 @@ def _format_list(words: Sequence[str], what: str, *, begin: bool = False) -> str
 
 
 SCALE_FACTOR = 100.0
-
-
 SCALE_ROWS = 10_000  # rows
 
 

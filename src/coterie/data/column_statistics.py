@@ -45,8 +45,6 @@ def compute_deviation(total_squares: Doubles, counts: Doubles) -> Doubles:
 
 
 STEPS = 32  # bits of a float32: after so many halvings one number is left
-
-
 FEW = 100  # different numbers up to which a column is one of codes, whose most frequent one means something
 
 

@@ -13,8 +13,6 @@ from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
 
 HASH_BLOCK = 1 << 24  # bytes that a thread hashes at a time
-
-
 MAX_HASHED = 1 << 31  # bytes of one array that are read: of a larger one, evenly spaced blocks
 
 
@@ -78,8 +76,6 @@ def _join_words(words: "Sequence[str] | map[str]") -> str:
 
 # everything: new samples; partition: the samples are dealt out among clients anew; split: every client's samples into its parts
 Redrawn = Literal["everything", "partition", "split"]
-
-
 FIXED_STEPS = ("natural", "arrivals")  # steps of a spec after which a client holds what its name says
 
 

@@ -25,14 +25,8 @@ from coterie.data.readers.packages import Package
 from coterie.data.table import Table, check_table, samples_from_table
 
 HASH_LENGTH = 64  # letters of a hash
-
-
 STAT_FIELDS = ("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")
-
-
 SETTLE_NS = 2_000_000_000  # nanoseconds
-
-
 Finish = Callable[[Table], Table]  # makes the features: the table that comes out has them as its values
 
 

@@ -72,11 +72,7 @@ class Parts:
 
 
 INPUTS = "inputs"  # in the provenance of samples that have several
-
-
 SITES = "sites"  # in the provenance of clients whose sites are known: the site of each, by its id
-
-
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
 
 

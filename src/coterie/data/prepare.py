@@ -27,16 +27,9 @@ from coterie.data.federation import Federation, draw_unseen_clients
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Scale = Literal["none", "standard", "robust"]
-
-
 Impute = Literal["none", "mean", "median", "most_frequent"]
-
-
 Categories = Literal["none", "onehot"]
-
-
 StatisticsOf = Literal["federated", "client"]
 
 
@@ -81,8 +74,6 @@ class PrepOptions:
 
 
 ALL_CLIENTS = ""  # whose statistics federated ones are
-
-
 BOUND = 10.0  # interquartile ranges from the median beyond which scale=robust clips: further out a value is damage, and would rule training
 
 
@@ -216,8 +207,6 @@ def scale_targets(targets: Array, task: Task) -> Floats:
 
 
 PENDING = "to prepare"  # in the provenance of samples: columns and wishes
-
-
 DONE = "preparation"  # in that of a federation: what was fitted
 
 

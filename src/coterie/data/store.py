@@ -28,8 +28,6 @@ from coterie.data.readers.files import get_cache_folder
 from coterie.data.table import BLOCK_ROWS, Table
 
 ABOUT = "about.json"
-
-
 WHITE = 255
 
 
@@ -165,8 +163,6 @@ def _map_array(path: Path) -> Array:
 
 
 IN_MEMORY = 1 << 30  # bytes of features up to which they are held
-
-
 GENERATOR_VERSION = 1  # of what is drawn: another one is drawn anew
 
 

@@ -23,13 +23,8 @@ from coterie.data.tokens import hash_tokenizer, load_tokenizer, tokenise_texts
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Features = Literal["bag", "tokens"]
-
-
 PADDING, UNKNOWN = 0, 1
-
-
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 

@@ -21,7 +21,6 @@ from coterie.data.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -76,11 +75,7 @@ def hash_tokenizer(where: str) -> str:
 
 
 CLASSES = ("next token",)  # what a federation of texts has in place of classes
-
-
 BLOCK_TOKENS, BLOCK_COLUMN = "tokens_a_block", "text_column"  # in the provenance of texts: to predict in a block; where a table has them
-
-
 Blocks = npt.NDArray[np.int32]
 
 

@@ -16,11 +16,7 @@ from coterie.reproduce.study_files import PaperCurves, Reproduction
 from coterie.reproduce.values import Line, PartValues
 
 MAX_POINTS = 30  # of a curve: more do not show
-
-
 KEYS = ["part", "method", "seed"]
-
-
 MEAN, PAPER = "mean", "paper"  # in place of a seed: the mean of all where single ones were not kept, and the paper's own
 
 

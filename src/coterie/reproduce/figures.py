@@ -20,8 +20,6 @@ from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
 FIRST_COLOURS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "vermillion", "purple", "sky", "black"))
-
-
 SOURCE_DASHES = {"ours": [1, 0], "the paper's": [6, 4]}  # dashes
 
 
@@ -153,8 +151,6 @@ def _points_ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
 
 
 DRAWN_ROUNDS = 3  # drawn of each seed: the first, the last and the one in the middle
-
-
 REFERENCE_LINES = {"FedAvg by samples": OKABE_ITO["vermillion"], "FedAvg, uniform": OKABE_ITO["black"]}
 
 

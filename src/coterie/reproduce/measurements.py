@@ -56,8 +56,6 @@ def measure_round_times(federation: Federation, settings: Settings) -> list[Meas
 
 
 COMPARED_CLIENTS = 40  # clients, drawn by seed: all pairs of a thousand would take hours
-
-
 CLUSTERS = 10  # of Figure 4
 
 

@@ -53,8 +53,6 @@ PAPER_WORDS = PageWords(
     as_there=", as in the paper",
     diamond=", ◆ the paper",
 )
-
-
 OWN_WORDS = PageWords(
     says="claim",
     numbers=("claimed", "found (95 % interval)", "over", "p", "outcome"),
@@ -111,11 +109,7 @@ def _number_format(result: ClaimResult) -> str:
 
 
 OVER_CLIENTS = ("macro", "f1", "f1_macro", "worst", "ari", "gathered", "overlap")
-
-
 SCORE_COLUMNS = ("final", "last10", "mean", "max", "median", *OVER_CLIENTS, "rounds_to", "discrepancy", "discrepancy_variance")
-
-
 SCORE_TITLES = {
     "last10": "last 10",
     "f1": "F1",
@@ -125,8 +119,6 @@ SCORE_TITLES = {
     "by_samples": "by samples",
     "discrepancy_variance": "its variance",
 }
-
-
 ON_DEMAND = (
     "discrepancy",
     "discrepancy_variance",
@@ -136,8 +128,6 @@ ON_DEMAND = (
     "by_samples",
     "server_ms",
 )  # where the paper has them
-
-
 MEASURED_SCORES = (
     "literal",
     "normalised",
@@ -150,8 +140,6 @@ MEASURED_SCORES = (
     "by_samples",
     "server_ms",
 )
-
-
 TWO_DIGIT_SCORES = ("ari", "r2", "literal", "normalised", "similarity", "silhouette", "round_ratio", "flatness", "by_samples")
 
 
@@ -202,17 +190,9 @@ WEIGHTS_NOTE = (
     "*Flatness* is the largest over the smallest weight, mean over rounds; *by samples* is how a weight grows with a client's samples, "
     "both relative to their means: 1 is FedAvg by samples, 0 uniform weights, and below 0 small clients count for more."
 )
-
-
 ACCURACY_NOTE = "Accuracies are in percent, differences in points"
-
-
 LIKELIHOOD_NOTE = "Scores are the mean log-likelihood of a token in hundredths of a nat (a model that is always sure and right has 0)"
-
-
 TAIL_ROUNDS = 10  # rounds of the score last10
-
-
 CENTRAL_NOTE = (
     "Claims are about models on the server's own test set, whose curves were not kept: the figure has those of clients' own test parts."
 )

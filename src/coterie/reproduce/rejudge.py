@@ -59,14 +59,8 @@ def reproduce(
 
 
 SCORE_KEYS = ["part", "method", "seed"]
-
-
 NOT_ASKED = "not asked for"  # what was kept once of a part that the command had left out
-
-
 ALL_EARLY = "all its runs ended early"
-
-
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
 
 

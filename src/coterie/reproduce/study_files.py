@@ -46,20 +46,12 @@ class Protocol(BaseModel):
 
 
 FIELDS = {name: name.replace("_", " ") for name in Protocol.model_fields if name != "unsaid"}
-
-
 ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
-
-
 MIN_REPETITIONS = 5  # seeds or draws; with fewer Student's t is all trust in a shape: nothing is decided
-
-
 SHOWN_RULE = (
     "*Shown* is what has a one-sided p below 0.05 after Holm's correction over the claims of the study, for and against each of them, over "
     "every source of error that is known: draws of the data where there are several, else seeds; and test clients"
 )
-
-
 RULES: dict[ClaimKind, str] = {  # `whose`: the paper's, or what was claimed without one
     "difference": "one method minus the other is shown to be on {whose} side of 0 (sign 0: within the stated margin of 0, by two "
     "one-sided tests); the size is not judged",

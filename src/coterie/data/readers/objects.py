@@ -27,13 +27,8 @@ from coterie.data.text import TextFeatures
 if TYPE_CHECKING:
     import pandas as pd
 
-
 LABEL = "label"
-
-
 Columns = str | Sequence[str]  # of which an input is made
-
-
 Wanted = Columns | Mapping[str, Columns] | None
 
 

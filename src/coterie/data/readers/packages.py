@@ -119,8 +119,6 @@ def _iterate_ar_parts(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 FOLDER = "packages"  # below a data folder
-
-
 SHOWN_DIGITS = 12  # letters of a hash in a sentence
 
 
