@@ -11,8 +11,8 @@ from coterie.cli.app import app
 from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.provenance import Provenance, collect_provenance, describe_provenance, format_ranges
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import Provenance, collect_provenance, describe_provenance, format_ranges
 
 SMALL = Path(__file__).parent / "small.toml"
 

@@ -31,6 +31,11 @@ ABOUT = "about.json"
 WHITE = 255
 
 
+def mark_pixels(table: Table) -> Table:
+    """A table of bytes as pixels: `save_samples` scales them to [0, 1]."""
+    return replace(table, facts={**table.facts, "divided_by": WHITE})
+
+
 @contextmanager
 def write_folder_atomically(final: Path) -> Iterator[Path]:
     """A folder to write to that takes its place under its final name only when all went well."""

@@ -263,11 +263,16 @@ def _check_folder_name(path: Path, name: str) -> None:
         )
 
 
-def find_study_folders(extra: Path | None = None) -> list[Path]:
-    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and what was installed."""
+def find_own_folders() -> list[Path]:
+    """The folders of Coterie's own studies: that of the source tree, and what was installed."""
     installed = Path(sysconfig.get_path("data")) / "share" / "coterie" / "studies"
-    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies", installed]
-    return [place for place in places if place.is_dir()]
+    return [place for place in (Path(__file__).parents[3] / "studies", installed) if place.is_dir()]
+
+
+def find_study_folders(extra: Path | None = None) -> list[Path]:
+    """Where studies are looked for: the folder given, else `studies` here and Coterie's own."""
+    given = Path("studies") if extra is None else extra
+    return [*([given] if given.is_dir() else []), *(find_own_folders() if extra is None else [])]
 
 
 def list_studies(extra: Path | None = None) -> dict[str, Path]:

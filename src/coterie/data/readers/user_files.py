@@ -19,7 +19,7 @@ from coterie.data.readers.files import find_path, read_npz
 from coterie.data.readers.hub import Hub
 from coterie.data.readers.images import SUFFIXES, decode_image, stack_images
 from coterie.data.readers.leaf import find_leaf_files, read_leaf
-from coterie.data.sources.mnist import mark_pixels
+from coterie.data.store import mark_pixels
 from coterie.data.table import PARTS, Table, check_mapped_table, check_table, encode_names, make_class_names, samples_from_table
 from coterie.data.text import Features, TextFeatures
 

@@ -17,8 +17,7 @@ from coterie.data.federation import INPUTS, Samples
 from coterie.data.partitions import check_count
 from coterie.data.readers.files import read_bytes, read_text
 from coterie.data.readers.images import decode_image, read_tar_images, resize_images, stack_images
-from coterie.data.sources.mnist import mark_pixels
-from coterie.data.store import WHITE
+from coterie.data.store import WHITE, mark_pixels
 from coterie.data.table import PARTS, Table, encode_names
 from coterie.data.text import count_words
 from coterie.data.tokens import hash_tokenizer, tokenise_texts
