@@ -61,7 +61,7 @@ def test_mnist_is_fetched_once_and_then_found(tmp_path: Path, cache: Path, monke
     mnist_on_the_hub(tmp_path / "mnist")
     known = local(images.MNIST, tmp_path / "mnist", counts={"train": 20, "test": 10})
     monkeypatch.setitem(DATA_SETS, "mnist", known)
-    monkeypatch.setattr(mnist, "MNIST", known)
+    monkeypatch.setattr(images, "MNIST", known)
     with pytest.raises(UserError, match="run 'coterie data get mnist'"):
         load("mnist/iid(clients=2)")
     assert fetch("mnist") == cache / "fetched" / "mnist"

@@ -188,7 +188,7 @@ class Federation:
     def inputs(self) -> Inputs | None:
         """What a row of `x` holds, where samples have several inputs."""
         told = self.provenance.get(INPUTS)
-        return None if told is None else Inputs.read(told)
+        return None if told is None else Inputs.from_dict(told)
 
     @cached_property
     def sites(self) -> tuple[str, ...] | None:

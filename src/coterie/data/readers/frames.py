@@ -27,9 +27,9 @@ from coterie.data.readers.table_files import (
     locate_row,
     to_words,
 )
-from coterie.data.readers.user_files import load_user_files, parse_split
+from coterie.data.readers.user_files import load_user_files
 from coterie.data.schema import SCHEMA, Schema, make_text_schema
-from coterie.data.table import Table, encode_names
+from coterie.data.table import Table, encode_names, parse_split
 from coterie.data.text import TEXT_COLUMN, Features, TextColumn, TextFeatures
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _load_table(
     said |= {"clients": found.clients} if roles.by_file else {}
     said |= {name: value for name, value in (asdict(stated) | asdict(dialect)).items() if value not in ((), ".")}
     named = {role: name for role, name in asdict(roles).items() if role != "site" or name is not None}
-    return load_user_files(kind, where, found.files, read, **named, **wording.settings(), wishes=wishes.told(), **said)
+    return load_user_files(kind, where, found.files, read, **named, **wording.settings(), wishes=wishes.to_dict(), **said)
 
 
 class _ReadTable(NamedTuple):
@@ -279,7 +279,7 @@ def add_text_features(table: Table, roles: ColumnRoles, wording: TextFeatures) -
         return table
     made = TextColumn(roles.text, wording).table(table)
     schema = make_text_schema(roles.text, made.facts[TEXT_COLUMN], roles.labels, table.classes, table.task)
-    return replace(made, facts={**made.facts, SCHEMA: schema.told()})
+    return replace(made, facts={**made.facts, SCHEMA: schema.to_dict()})
 
 
 def make_table(
@@ -315,7 +315,7 @@ def make_table(
         owners=owners,
         owner_names=names,
         stated=bool(stated.classes),
-        facts=({} if rows is None else {ROWS: rows.told()})
+        facts=({} if rows is None else {ROWS: rows.to_list()})
         | ({} if roles.site is None else {SITES: _collect_client_sites(frame, roles, where)}),
     )
     if roles.text is not None:
@@ -329,7 +329,7 @@ def make_table(
         raise UserError(f"{where} has no column left to learn from beside {', '.join(roles.columns)}.")
     columns = Columns.of(rest, where, onehot=wishes.categories == "onehot", stated=said, rows=rows)
     schema = Schema.from_table(columns, roles.labels, labels.classes, labels.task, wishes, missing)
-    facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.told()}
+    facts: dict[str, Any] = {**table.facts, "features": list(columns.features), SCHEMA: schema.to_dict()}
     encoded = columns.encode(rest, where, rows)
     if wishes.impute == "none" and np.isnan(encoded).any():
         row, place = np.argwhere(np.isnan(encoded))[0]

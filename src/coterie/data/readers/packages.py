@@ -138,7 +138,7 @@ class Package:
         return f"{FOLDER}/{self.file}"
 
     @property
-    def told(self) -> str:
+    def provenance(self) -> str:
         """For provenance."""
         return f"{self.name} {self.version} of {'PyPI' if self.client == 'pip' else 'Debian'}, SHA-256 {self.sha256}"
 

@@ -125,7 +125,7 @@ def crisismmd(
         wide = words.shape[1]
         columns = {"text": [0, wide], "image": [wide, wide + images[0].size], "image_shape": list(images.shape[1:])}
         inputs = Inputs((words.shape[1:], images.shape[1:]), (tokenizer is not None, False), ("text", "image"))
-        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.told()})
+        return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.to_dict()})
 
     told = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
     return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **told)

@@ -242,7 +242,7 @@ def banking77_tokens(
     assert table.part is not None
     owners, names = _assign_questions(table, table.part, clients, topics, _data_seed), make_client_ids(clients)
     blocks = samples_from_table(
-        "banking77_tokens", make_block_table(table.texts, owners, table.part, names, tokenizer, length), BANKING77.told
+        "banking77_tokens", make_block_table(table.texts, owners, table.part, names, tokenizer, length), BANKING77.provenance
     )
     assert blocks.owners is not None
     if len(blocks.owner_names) < clients:
