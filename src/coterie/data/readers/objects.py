@@ -4,7 +4,7 @@ Data set objects are recognised by their methods, so neither torch nor `datasets
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,10 @@ from coterie.data.client_scenarios import move_unseen_last
 from coterie.data.federation import INPUTS, Federation, Samples
 from coterie.data.labels import encode_memory_labels
 from coterie.data.partitions import natural
-from coterie.data.prepare import PrepOptions
-from coterie.data.readers.frames import ColumnRoles, StatedSchema, add_text_features, make_table, mark_missing
+from coterie.data.readers.frames import TableOptions, make_table, mark_missing
 from coterie.data.readers.table_files import to_words
 from coterie.data.readers.user_files import USER_PROVENANCE
 from coterie.data.table import PARTS, Table, check_table, encode_names, has_several_inputs, pack_samples, parse_split, samples_from_table
-from coterie.data.text import TextFeatures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,43 +103,24 @@ def federation_from_frame(
     *,
     label: Sequence[str] | str,
     client: str,
-    text: str | None = None,
-    split: str | None = None,
     name: str = "frame",
-    scale: str = "none",
-    impute: str = "none",
-    categories: str = "none",
-    drop: Sequence[str] | str = (),
-    statistics: str = "federated",
-    features: str = "bag",
-    width: int = 1024,
-    vocabulary: int = 4096,
-    length: int = 32,
-    tokenizer: str | None = None,
-    task: str = "auto",
-    columns: Mapping[str, Any] | Sequence[str] | str = (),
-    classes: Sequence[str] | str = (),
-    missing: Sequence[Any] | str | float = (),
     groups: str | Mapping[str, Any] | None = None,
-    site: str | None = None,
-    **parts: Any,
+    **settings: Any,
 ) -> Federation:
-    """The clients of a data frame; its settings are those of the spec ``csv(...)``.
+    """The clients of a data frame; settings are those of the spec ``csv(...)`` and of the partition ``natural``.
 
     `groups` are the clients' known groups, for the control with the true groups: a column, which is not learned from, or a dictionary.
     """
+    where = f"The frame {name!r}"
     if isinstance(groups, str):
-        column, groups = groups, _read_group_column(frame, client, groups, f"The frame {name!r}")
+        column, groups = groups, _read_group_column(frame, client, groups, where)
         frame = frame.drop(columns=[column])
-    wishes = PrepOptions(scale=scale, impute=impute, categories=categories, drop=to_words(drop), statistics=statistics)
-    wording = TextFeatures(features, width, vocabulary, length, tokenizer=tokenizer)
-    wishes.check(f"The frame {name!r}")
-    wording.check(f"The frame {name!r}")
-    roles = ColumnRoles(label if isinstance(label, str) else tuple(label), client, text, split, site)
-    marks = to_words(missing)
-    whole = mark_missing(frame.reset_index(drop=True), marks)
-    table = make_table(whole, f"The frame {name!r}", roles, wishes, task, StatedSchema.of(columns, classes), missing=marks)
-    return _federation_from_table(add_text_features(table, roles, wording), name, "a data frame", {**parts, "groups": groups})
+    known = {each.name for each in fields(TableOptions)} - {"sep", "encoding", "decimal"}
+    own, parts = ({key: value for key, value in settings.items() if (key in known) is chosen} for chosen in (True, False))
+    options = TableOptions(label=label if isinstance(label, str) else tuple(label), client=client, **own)
+    options.check(where)
+    whole = mark_missing(frame.reset_index(drop=True), to_words(options.missing))
+    return _federation_from_table(make_table(whole, where, options), name, "a data frame", {**parts, "groups": groups})
 
 
 def federation_from_arrays(

@@ -15,17 +15,15 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Doubles
 from coterie.data.dataset import DataSet, get_facts, make_data_set
 from coterie.data.federation import Samples
-from coterie.data.prepare import PrepOptions
-from coterie.data.readers.frames import ColumnRoles, make_table
+from coterie.data.readers.frames import TableOptions, make_table
 from coterie.data.readers.packages import Package, load_pickle, read_r_frame
 from coterie.data.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROLES = ColumnRoles(label="label", client="client")
 # By the training parts of all clients together: their own would take away what sets clients apart.
-OPTIONS = PrepOptions(scale="standard", impute="mean", categories="onehot")
+OPTIONS = TableOptions(label="label", client="client", scale="standard", impute="mean", categories="onehot")
 
 
 def make_packaged_set(name: str, tidy: Callable[[Sequence[bytes], str], "pd.DataFrame"]) -> DataSet:
@@ -35,7 +33,7 @@ def make_packaged_set(name: str, tidy: Callable[[Sequence[bytes], str], "pd.Data
 
     def read(root: Path) -> Table:
         where = str(root / package.path)
-        return make_table(tidy(package.members(root, members), where), where, ROLES, OPTIONS)
+        return make_table(tidy(package.members(root, members), where), where, OPTIONS)
 
     return make_data_set(name, read, files=(package.path,), package=package)
 
