@@ -25,7 +25,7 @@ class BuildWithStudies(build_py):
 
     def _list_copies(self) -> list[tuple[Path, Path]]:
         place = Path(self.build_lib) / "coterie" / "reproduce" / "studies"
-        return [(study, place / study.name) for study in sorted(STUDIES.glob("*.toml"))]
+        return [(study, place / study.name) for study in [*sorted(STUDIES.glob("*.toml")), STUDIES / "measurements.py"]]
 
 
 setup(cmdclass={"build_py": BuildWithStudies})

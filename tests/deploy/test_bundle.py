@@ -270,7 +270,7 @@ def told(**changes: Any) -> Callable[[Path], None]:
 
 def prepared_as(name: str, mean: Sequence[float] = (0.0,)) -> dict[str, Any]:
     scalings = {"": {"mean": list(mean), "deviation": [1.0]}}
-    return {"columns": [{"name": name, "words": None}], "wishes": PrepOptions(scale="standard").told(), "scalings": scalings}
+    return {"columns": [{"name": name, "words": None}], "wishes": PrepOptions(scale="standard").to_dict(), "scalings": scalings}
 
 
 def worded_as(**changes: Any) -> dict[str, Any]:

@@ -51,8 +51,7 @@ def reproduce(
         return
     stop_on_terminate()
     study = read_reproduction(find_study(name, studies))
-    from coterie.reproduce.page import write_page
-    from coterie.reproduce.page_text import choose_words, make_claim_cells
+    from coterie.reproduce.page import choose_words, make_claim_cells, write_page
     from coterie.reproduce.rejudge import merge_kept_parts, rejudge
     from coterie.reproduce.rejudge import reproduce as carry_out
 

@@ -162,14 +162,8 @@ def list_weight_methods(claims: Iterable[Claim]) -> list[str]:
 
 
 Key = tuple[str, str]  # row and score
-
-
 Line = tuple[Ints, Doubles]  # rounds, and accuracies in percent
-
-
 NOTED_SCORES = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
-
-
 LAST_ROUND_SCORES = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 

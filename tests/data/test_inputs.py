@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coterie._util.errors import UserError
-from coterie.core.layout import MAX_TOKEN, Inputs, has_several_inputs
+from coterie.core.layout import Inputs
+from coterie.data.table import MAX_TOKEN, has_several_inputs, infer_inputs, pack_inputs
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple), min_size=1, max_size=4)
 
@@ -20,10 +21,10 @@ def test_what_is_packed_can_be_unpacked(data: st.DataObject, shapes: list[tuple[
         values = st.integers(0, MAX_TOKEN) if kind is np.int64 else st.floats(-1e6, 1e6, width=32)
         arrays.append(data.draw(hnp.arrays(kind, (rows, *shape), elements=values)))
     given_ = {f"input {i}": array for i, array in enumerate(arrays)} if named else tuple(arrays)
-    inputs = Inputs.of(given_, "here")
-    packed = inputs.pack(given_, "here")
+    inputs = infer_inputs(given_, "here")
+    packed = pack_inputs(inputs, given_, "here")
     assert packed.shape == (rows, inputs.width)
-    assert Inputs.read(inputs.told()) == inputs
+    assert Inputs.from_dict(inputs.to_dict()) == inputs
     again = inputs.unpack(packed)
     found = list(again.values()) if isinstance(again, dict) else list(again)
     for one, two in zip(arrays, found, strict=True):
@@ -32,8 +33,8 @@ def test_what_is_packed_can_be_unpacked(data: st.DataObject, shapes: list[tuple[
 
 
 def test_names_are_taken_in_their_own_order() -> None:
-    inputs = Inputs.of({"a": np.zeros((2, 1)), "b": np.ones((2, 2))}, "here")
-    assert inputs.pack({"b": np.ones((2, 2)), "a": np.zeros((2, 1))}, "here").tolist() == [[0, 1, 1]] * 2
+    inputs = infer_inputs({"a": np.zeros((2, 1)), "b": np.ones((2, 2))}, "here")
+    assert pack_inputs(inputs, {"b": np.ones((2, 2)), "a": np.zeros((2, 1))}, "here").tolist() == [[0, 1, 1]] * 2
     assert inputs.shape == {"a": (1,), "b": (2,)}
 
 
@@ -48,17 +49,17 @@ def test_names_are_taken_in_their_own_order() -> None:
 )
 def test_what_cannot_be_is_refused(given_: tuple[np.ndarray, ...], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        Inputs.of(given_, "here").pack(given_, "here")
+        pack_inputs(infer_inputs(given_, "here"), given_, "here")
 
 
 def test_other_inputs_than_the_models_are_refused() -> None:
-    inputs = Inputs.of({"a": np.zeros((2, 1)), "b": np.zeros((2, 2))}, "here")
+    inputs = infer_inputs({"a": np.zeros((2, 1)), "b": np.zeros((2, 2))}, "here")
     with pytest.raises(UserError, match="a dictionary of a, b"):
-        inputs.pack({"a": np.zeros((2, 1))}, "here")
+        pack_inputs(inputs, {"a": np.zeros((2, 1))}, "here")
     with pytest.raises(UserError, match="a dictionary of a, b"):
-        inputs.pack((np.zeros((2, 1)), np.zeros((2, 2))), "here")
+        pack_inputs(inputs, (np.zeros((2, 1)), np.zeros((2, 2))), "here")
     with pytest.raises(UserError, match=r"b: \(3,\)"):
-        inputs.pack({"a": np.zeros((2, 1)), "b": np.zeros((2, 3))}, "here")
+        pack_inputs(inputs, {"a": np.zeros((2, 1)), "b": np.zeros((2, 3))}, "here")
 
 
 def test_a_list_of_rows_is_one_input() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from coterie.reproduce import find_study, read_reproduction
 from study_scripts import script
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 rates = script("fedex_rate")
 
 

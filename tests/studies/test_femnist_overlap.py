@@ -7,7 +7,7 @@ import pytest
 
 from study_scripts import script
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 study = script("femnist_overlap")

@@ -1,7 +1,9 @@
-"""What some figures of the papers show without a training run: heterogeneity indices, maps of clients, times of rounds."""
+"""Numbers of the papers' figures that no training run gives.
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+A study file's ``measure = "NAME"`` is the function ``measure_NAME``.
+"""
+
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -11,33 +13,27 @@ from coterie.core.asks import Gradient, Train
 from coterie.core.rng import make_generator, make_key
 from coterie.data.federation import Federation
 from coterie.engines.batched import make_engine
-from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
 from coterie.grouping.clustering import compute_silhouette
-from coterie.grouping.heterogeneity import ask_pni, compute_kolmogorov_smirnov
+from coterie.grouping.heterogeneity import compute_kolmogorov_smirnov
 from coterie.grouping.kmeans import kmeans
 from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram, compute_ternary_cosines
 from coterie.methods.catalogue import build
 from coterie.methods.fedgroup import FedGroup
+from coterie.reproduce.run import Measurement
 from coterie.run.driver import run_script
 from coterie.run.study import Study
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """A row's score."""
-
-    row: str
-    score: str
-    seed: int
-    value: float
+COMPARED_CLIENTS = 40  # clients, drawn by seed: all pairs of a thousand would take hours
+CLUSTERS = 10  # of FedSim's Figure 4
 
 
-def measure_round_times(federation: Federation, settings: Settings) -> list[Measurement]:
-    """Milliseconds a round by method (`round_ms`) and as a multiple of the first method's (`round_ratio`); by turns, once for each seed.
+def measure_times(federation: Federation, settings: Settings) -> list[Measurement]:
+    """FedSim's Table 3: milliseconds a round by method (`round_ms`) and as a multiple of the first method's (`round_ratio`).
 
-    A first turn, which compiles, is not counted. Evaluation after the last round is, as it would be in a deployment.
+    Methods run in turn, once for each seed. A first turn, which compiles, is not counted. Evaluation after the last round is, as it would
+    be in a deployment.
     """
     plan = replace(settings.plan, evaluate_every=settings.plan.rounds)
     found = []
@@ -45,9 +41,9 @@ def measure_round_times(federation: Federation, settings: Settings) -> list[Meas
         took = {}
         for method in settings.methods:
             one = Study.prepare(replace(settings, methods=(method,), seeds=(seed,), plan=plan), federation=federation)
-            began = perf_counter()
+            start = perf_counter()
             one.run()
-            took[method] = 1000 * (perf_counter() - began) / plan.rounds
+            took[method] = 1000 * (perf_counter() - start) / plan.rounds
         if turn:
             base = took[settings.methods[0]]
             found += [Measurement(method, "round_ms", seed, ms) for method, ms in took.items()]
@@ -55,14 +51,8 @@ def measure_round_times(federation: Federation, settings: Settings) -> list[Meas
     return found
 
 
-COMPARED_CLIENTS = 40  # clients, drawn by seed: all pairs of a thousand would take hours
-
-
-CLUSTERS = 10  # of Figure 4
-
-
 def measure_features(federation: Federation, settings: Settings) -> list[Measurement]:
-    """Figure 1: one minus the Kolmogorov-Smirnov statistic of every pair of some clients, the mean over pairs and features.
+    """FedSim's Figure 1: one minus the Kolmogorov-Smirnov statistic of every pair of some clients, the mean over pairs and features.
 
     `pairs` is of all pairs; where true groups are known, `alike` and `apart` are of pairs of one group and of two.
     """
@@ -81,31 +71,20 @@ def measure_features(federation: Federation, settings: Settings) -> list[Measure
     return found
 
 
-def measure_gradient_map(federation: Federation, settings: Settings) -> list[Measurement]:
-    """Figure 4: all clients' gradients at an initial model on their two principal components, and ten clusters of them.
+def measure_map(federation: Federation, settings: Settings) -> list[Measurement]:
+    """FedSim's Figure 4: all clients' gradients at an initial model on their two principal components, and ten clusters of them.
 
-    `compute_silhouette` says how dense and how far apart those are, from -1 to 1: the figure itself has no number.
+    The silhouette measures how dense and how far apart those are, from -1 to 1: the figure itself has no number.
     """
     world, found = World.of(federation, settings.model), []
-    layout, everybody = world.model.layout, np.arange(len(federation), dtype=np.int64)
+    layout, clients = world.model.layout, np.arange(len(federation), dtype=np.int64)
     with make_engine(world) as engine:
         for seed in settings.seeds:
             origin = world.model.initial(seed)(0)[None]
-            told = run_script(iter(Gradient(everybody, origin)), engine, seed=seed)
-            places = compute_coordinates(compute_gram(layout.comparable(told.vectors)))[:, :2]
+            replies = run_script(iter(Gradient(clients, origin)), engine, seed=seed)
+            places = compute_coordinates(compute_gram(layout.comparable(replies.vectors)))[:, :2]
             labels = kmeans(places, min(CLUSTERS, len(places) - 1), make_generator(make_key(seed, "map figure")))
             found.append(Measurement("clusters", "silhouette", seed, compute_silhouette(places, labels)))
-    return found
-
-
-def measure_pni(federation: Federation, settings: Settings) -> list[Measurement]:
-    """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
-    world = World.of(federation, settings.model)
-    clients, found = world.problem.roster.clients, []
-    with LoopEngine(world) as engine:
-        for seed in settings.seeds:
-            index = run_script(ask_pni(clients, world.model.initial(seed)), engine, seed=seed)
-            found += [Measurement("pni", "literal", seed, index.literal), Measurement("pni", "normalised", seed, index.normalised)]
     return found
 
 
@@ -134,12 +113,3 @@ def measure_ternary(federation: Federation, settings: Settings) -> list[Measurem
             full = pdist((1.0 - compute_cosines(compute_gram(updates, start))) / 2.0)
             found.append(Measurement("distances", "r2", seed, float(np.corrcoef(full, short)[0, 1] ** 2)))
     return found
-
-
-MEASURES: dict[str, Callable[[Federation, Settings], list[Measurement]]] = {
-    "pni": measure_pni,
-    "ternary": measure_ternary,
-    "features": measure_features,
-    "map": measure_gradient_map,
-    "times": measure_round_times,
-}

@@ -10,7 +10,7 @@ from scipy import stats
 from coterie.data.catalogue import DATA_SETS
 from study_scripts import script
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "natural.md").read_text(encoding="utf-8")
 
 
