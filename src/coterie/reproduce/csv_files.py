@@ -8,7 +8,7 @@ import pandas as pd
 
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_csv, unescape_csv
-from coterie.analysis.aggregation_weights import RoundWeights
+from coterie.analysis.groups import RoundWeights
 from coterie.core.arrays import Ints
 from coterie.data.readers.files import list_data_folders
 from coterie.reproduce.run import PartRun
