@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.analysis.aggregation_weights import RoundWeights, fit_sample_slope
+from coterie.analysis.groups import RoundWeights, fit_sample_slope
 from coterie.reproduce.figures import draw_weights
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import add_weights, format_weights

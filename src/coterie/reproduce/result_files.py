@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from coterie._util.errors import UserError
 from coterie._util.formatting import format_csv, unescape_csv
 from coterie._util.json_io import read_json_object
-from coterie.analysis.aggregation_weights import RoundWeights
+from coterie.analysis.groups import RoundWeights
 from coterie.core.arrays import Ints
 from coterie.data.readers.files import list_data_folders
 from coterie.evidence.reader import Evidence
