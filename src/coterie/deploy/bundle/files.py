@@ -21,6 +21,7 @@ from coterie._util.errors import UserError, find_duplicate
 from coterie._util.files import sync_to_disk, write_atomic
 from coterie._util.formatting import format_bytes
 from coterie._util.json_io import format_json
+from coterie._util.locks import lock_file
 from coterie.core import states
 from coterie.core.arrays import Array
 from coterie.core.layout import MAX_AXES, MAX_AXIS_SIZE, Inputs
@@ -311,18 +312,19 @@ def write_delivery(delivery: Delivery, world: World, folder: Path) -> Path:
     )
     out = folder / delivery.run / make_folder_name(delivery.method)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for left in (*out.parent.glob(f"{DRAFT}*"), *out.parent.glob(f"{OLD}*")):  # of a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    draft = Path(mkdtemp(prefix=DRAFT, dir=out.parent))
-    try:
-        if wrong := find_contradiction(bundle):  # what could not be used must not take the place of what can
-            raise UserError(wrong)
-        write_bundle(bundle, draft)
-        _replace_folder(draft, out)
-    except UserError as error:
-        raise MessageError(f"a delivery that makes no bundle ({error})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with lock_file(out.parent):  # jobs of one site run in processes of their own
+        for left in (*out.parent.glob(f"{DRAFT}*"), *out.parent.glob(f"{OLD}*")):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        draft = Path(mkdtemp(prefix=DRAFT, dir=out.parent))
+        try:
+            if wrong := find_contradiction(bundle):  # what could not be used must not take the place of what can
+                raise UserError(wrong)
+            write_bundle(bundle, draft)
+            _replace_folder(draft, out)
+        except UserError as error:
+            raise MessageError(f"a delivery that makes no bundle ({error})") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return out
 
 
