@@ -30,7 +30,7 @@ from coterie.data.checks import check_data as check_data
 from coterie.data.federation import Federation as Federation
 from coterie.data.federation import Parts as Parts
 from coterie.data.federation import Samples as Samples
-from coterie.data.own import from_torch as from_torch
+from coterie.data.readers.user_files import from_torch as from_torch
 from coterie.deploy.bundle.bundle import Bundle as Bundle
 from coterie.deploy.bundle.files import read_bundle as read_bundle
 from coterie.evidence import Evidence as Evidence
