@@ -49,7 +49,7 @@ def plan(
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
         expected = forecast(study, entry.execution)
         with study.engine(entry.execution) as engine:
-            chosen: Mapping[str, "Route"] = getattr(engine, "chosen", {})
+            chosen: Mapping[str, Route] = getattr(engine, "chosen", {})
         routes = {kind: {"route": route.name, "backend": route.backend, "why": route.why} for kind, route in chosen.items()}
         found.append({"study": entry.name or None, **expected.as_json(), "routes": routes})
         console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {_describe_size(expected)}", sep="")
