@@ -56,7 +56,7 @@ def table(world: World, device: str) -> dict[str, dict[int, list[float]]]:
 
 def asks(world: World, steps: int) -> list[StampedAsk]:
     """So many steps of a few clients from each of the starts."""
-    local = PAPER.but(epochs=20, max_steps=steps)
+    local = PAPER.replace(epochs=20, max_steps=steps)
     return [StampedAsk(Train(np.arange(CLIENTS), world.model.initial(seed)(), local), seed, 1) for seed in range(STARTS)]
 
 

@@ -138,7 +138,7 @@ def cnn(images: Images, pythons: Pythons) -> None:
     hundred steps in float32 it ends elsewhere than the others, which all call the same kernels. Tests hold it to the loop in float64."""
     federation = images.divided("shards(clients=100)")
     workload = Workload(
-        "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round", World.of(federation, "cnn"), PAPER.but(epochs=1), cohort=4, rounds=1
+        "MNIST shards, McMahan's CNN, cohort 4, E=1, B=10, 1 round", World.of(federation, "cnn"), PAPER.replace(epochs=1), cohort=4, rounds=1
     )
     times = compare(workload, {"plain", "loaders"}, pythons, NEARLY)
     judge(times, {"plain": 0.95})
@@ -148,7 +148,7 @@ def flute(images: Images, pythons: Pythons) -> None:
     workload = Workload(
         "LR-MNIST of FLUTE's comparison, 1000 clients, cohort 10, E=1, B=10, 100 rounds",
         World.of(images.paper(), "mclr"),
-        PAPER.but(epochs=1),
+        PAPER.replace(epochs=1),
         cohort=10,
         rounds=100,
     )

@@ -62,7 +62,7 @@ def test_with_an_exact_policy_answers_are_the_engines(tmp_path: Path) -> None:
     for mine, engines in zip(replies, LoopEngine(make_world()).run(everything()), strict=True):
         assert same(mine, engines)
     entries = log(tmp_path)
-    assert [e["ask"] for e in entries] == ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+    assert [e["ask"] for e in entries] == ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
     first, trained = entries[0], cast(Any, replies[0])
     assert (first["run"], first["round"], first["seed"], first["purpose"], first["denied"]) == ("r1", 1, 0, "train", None)
     assert first["clients"] == list(make_world().federation.ids)

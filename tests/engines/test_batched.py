@@ -84,10 +84,10 @@ def test_lanes_of_different_methods_agree_with_the_oracle(
     plain = Train(everybody, models, local, start=rng.integers(0, 2, n))
     asks = stamped(
         plain,
-        Train(some, models[:1], local.but(mu=0.0, epochs=1)),
+        Train(some, models[:1], local.replace(mu=0.0, epochs=1)),
         replace(plain, anchors=rng.normal(size=(n, d)).astype(np.float32), mus=rng.random(n)),
         replace(plain, linear=0.1 * rng.normal(size=(n, d)).astype(np.float32), epochs=rng.integers(0, 4, n)),
-        replace(plain, local=local.but(max_steps=3), purpose="pretrain"),
+        replace(plain, local=local.replace(max_steps=3), purpose="pretrain"),
     )
     with BatchedEngine(world) as engine, oracle(world) as reference:
         for found, expected in zip(engine.run(asks), reference.run(asks), strict=True):

@@ -18,7 +18,7 @@ from coterie.engines.jobs import ConcatRows, RowBlock, find_nonzero_rows, send_r
 from coterie.engines.loop import LoopEngine
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.testing import play, worlds
-from engines.held.test_rows import held, some
+from engines.device_vectors.test_rows import held, some
 
 CPU = torch.device("cpu")
 

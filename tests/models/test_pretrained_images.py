@@ -100,7 +100,7 @@ def pairs(folder: Path, file: Path, settings: str) -> World:
     rows = np.hstack([plain.x.reshape(len(plain.x), -1), tokens])
     shape = Inputs(((3, 8, 8), (5,)), (False, True))
     spec = f"fusion(text={folder},image='efficientnet_lite0(weights={file})',{settings})"
-    return World.of(plain.with_(x=rows, provenance={INPUTS: shape.told()}), spec)
+    return World.of(plain.with_(x=rows, provenance={INPUTS: shape.to_dict()}), spec)
 
 
 @pytest.mark.parametrize(("settings", "route"), [("train=head,head=4", "fused: numba"), ("train=lora,rank=2", "loop: autograd")])

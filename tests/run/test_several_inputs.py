@@ -84,7 +84,9 @@ def test_a_study_from_arrays_to_a_prediction(model: Any, tmp_path: Path) -> None
         again = read_bundle(tmp_path / "bundle", trust=True)
         assert (again.predict_proba({name: values[:5] for name, values in x.items()}) == shares).all()
         np.savez(tmp_path / "rows.npz", **{name: values[:5] for name, values in x.items()})
-        told = CliRunner().invoke(app, ["predict", str(tmp_path / "bundle"), "--data", str(tmp_path / "rows.npz"), "--trust", "--json"])
+        told = CliRunner().invoke(
+            app, ["predict", str(tmp_path / "bundle"), "--data", str(tmp_path / "rows.npz"), "--trust-code", "--json"]
+        )
         assert told.exit_code == 0, told.output
         assert '"rows": 5' in told.output
     with pytest.raises(UserError, match="a dictionary of words, numbers"):

@@ -21,7 +21,7 @@ from coterie.core.local import Local
 from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, raise_device_errors, use_precision
 from coterie.engines.device_vectors import DeviceVectors
 from coterie.engines.engine import Engine, StampedAsk
-from coterie.engines.evaluation.dense_torch import TorchEvaluator
+from coterie.engines.evaluation.dense import TorchEvaluator
 from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import gpu_route as fused_gpu
@@ -135,7 +135,7 @@ class BatchedEngine(LocalEngine):
         """Trained models as replies have them: where they are, or fetched. Those that did not fit a GPU are on the host already."""
         if not self.holds or vectors.device.type != self.device.type:
             return fetch_tensor(vectors)
-        return DeviceVectors.trained(vectors, send_rows(job.models, vectors.device), job.start).as_array()
+        return DeviceVectors.from_training(vectors, send_rows(job.models, vectors.device), job.start).as_array()
 
     def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""

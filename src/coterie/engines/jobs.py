@@ -147,7 +147,7 @@ def find_nonzero_rows(table: Floats) -> Bools:
 def _find_nonzero_rows(part: RowBlock) -> Bools:
     if part.table is None:
         return np.zeros(part.count, dtype=np.bool_)
-    found = np.any(part.table, axis=1) if (away := on_device(part.table)) is None else away.lengths(None) > 0
+    found = np.any(part.table, axis=1) if (away := on_device(part.table)) is None else away.norms() > 0
     return np.asarray(found if part.order is None else found[part.order])
 
 

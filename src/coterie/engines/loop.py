@@ -18,8 +18,7 @@ from coterie.core.model import read_vector, use_torch_seed
 from coterie.data.federation import Parts
 from coterie.engines.client_training import ClientTraining, compute_gradients, train_client
 from coterie.engines.device import Precision, fetch_tensor, limit_torch_threads, use_precision
-from coterie.engines.evaluation.evaluate import compute_squared_errors, evaluate
-from coterie.engines.evaluation.tallies import clip_losses
+from coterie.engines.evaluation.evaluate import clip_losses, compute_squared_errors, evaluate
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World

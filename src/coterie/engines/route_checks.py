@@ -27,7 +27,7 @@ CHECK_SIZES = (8, 5, 2)
 
 CHECK_LOCAL = Local(epochs=2, batch_size=3, lr=0.1)
 # Short and slow: batch norm over two samples makes deep networks so sensitive that rounding would grow to a difference
-CALM_LOCAL = CHECK_LOCAL.but(epochs=1, lr=1e-3)
+CALM_LOCAL = CHECK_LOCAL.replace(epochs=1, lr=1e-3)
 
 TOLERANCE = 1e-4  # of how far a part of the model has moved
 

@@ -105,7 +105,7 @@ class Case:
         return check_captured(self.world, self.device)
 
     def check_rule(self) -> str | None:
-        own = CHECK_LOCAL.but(rule=self.local.rule, optimizer=self.local.optimizer, momentum=self.local.momentum)
+        own = CHECK_LOCAL.replace(rule=self.local.rule, optimizer=self.local.optimizer, momentum=self.local.momentum)
         return check_stacked(self.world, self.device, local=own)
 
     def check_padded(self) -> str | None:

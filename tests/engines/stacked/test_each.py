@@ -25,7 +25,7 @@ from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.workspace import Workspace
 from coterie.methods.catalogue import build
 from coterie.testing import play, worlds
-from engines.held.test_rows import held
+from engines.device_vectors.test_rows import held
 from engines.stacked.test_gradients import DEVICES, convolutional, dense
 
 

@@ -168,7 +168,7 @@ def test_models_that_are_only_looked_at_do_not_move() -> None:
     local = Local(batch_size=12, lr=0.1, rule=MOONRule(mu=0.0, temperature=1.0))
     extra = {PREVIOUS_MODEL: job.models[job.start] + 1}
     seen, _, _ = by_loop(world, RuleJob(job, local.rule, local, extra))  # type: ignore[arg-type]
-    twice, _, _ = by_loop(world, RuleJob(job, Plain(), local.but(rule=Plain()), {}))
+    twice, _, _ = by_loop(world, RuleJob(job, Plain(), local.replace(rule=Plain()), {}))
     weights = [s for s in world.model.layout.slices if s.kind == "weight"]
     for s in weights:
         np.testing.assert_allclose(seen[:, s.begin : s.end], twice[:, s.begin : s.end], atol=1e-6)
