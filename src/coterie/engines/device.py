@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,12 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Floats
 
 MOST_PINNED = 1 << 30  # bytes
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed, for kernels on a GPU."""
+    return find_spec("triton") is not None
 
 
 def as_tensor(array: Array, device: torch.device | None = None) -> Tensor:
