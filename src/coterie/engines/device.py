@@ -93,14 +93,8 @@ def use_precision(precision: Precision) -> Iterator[None]:
 
 
 GIB = 1 << 30
-
-
 ON_CPU = 2.0  # GiB
-
-
 STACKED = {"cpu": 32 << 20, "cuda": 8 << 30}  # bytes: on a CPU what its caches hold
-
-
 SHARE = 4  # of a GPU's memory at most the fourth part is stacked, and of what is free at most the fourth part kept in one table
 
 
@@ -155,11 +149,7 @@ def get_host_memory(path: Path = Path("/proc/meminfo")) -> int:
 
 
 GPUS = ("CUDA", "CUBLAS_", "CUDNN_", "MPS backend")  # one of them is in whatever torch, Triton and the vendors' libraries say of a GPU
-
-
 FULL = ("out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED", "cublasCreate(handle)")
-
-
 # After these everything on the device fails. Others, a kernel's wrong grid for instance, are the fault of what was asked for
 BROKEN = (
     "illegal memory access",
@@ -172,8 +162,6 @@ BROKEN = (
     "uncorrectable ECC",
     "context is destroyed",
 )
-
-
 OUT_OF_RANGE = "device-side assert"  # of torch's own kernels: an index
 
 

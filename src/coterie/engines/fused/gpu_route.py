@@ -68,8 +68,6 @@ def _packed_layers(sizes: tuple[int, ...], models: torch.Tensor) -> list[torch.T
 
 
 LONGEST_STREAM = 1 << 25  # samples in a piece of the work: about 2 GiB while they are sorted
-
-
 LONGEST_TURN = 1 << 20  # samples of one training in a piece: about a second of a softmax regression
 
 
@@ -154,14 +152,8 @@ def _to_device(array: Array, device: torch.device) -> torch.Tensor:
 
 
 ON_CHIP = 1 << 14  # numbers in a tile that, with its velocity, a multiprocessor's registers hold
-
-
 WIDEST = 512  # outputs of a layer of a network
-
-
 BETWEEN = 1 << 15  # numbers in a layer between hidden ones, which a program reads as one tile
-
-
 WARPS = 8
 
 

@@ -27,8 +27,6 @@ def load_kernels(x: Tensor, layer: str) -> Any:
 
 
 StackedWeights = Mapping[str, Tensor]  # (k, size) by name: the weights of k trainings, each layer's in the layout that it likes
-
-
 NO_TERMS = StepTerms()
 
 

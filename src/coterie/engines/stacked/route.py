@@ -63,8 +63,6 @@ def _measure_saved_bytes(stepper: StackedStepper, dtype: torch.dtype, samples: i
 
 
 TABLES = 4  # of the memory at most the fourth part is tables that tokens are read in
-
-
 KEPT = 2  # stacks whose captured steps are kept for the next round: chunks of one round are alike, rounds too
 
 

@@ -23,14 +23,8 @@ from coterie.engines.loss import Loss
 from coterie.engines.stacked.vmap_rewrites import ConvAsProducts, VmapRewrites, has_rewritten_layers
 
 Optimizer = Literal["sgd", "adam"]
-
-
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch.optim.Adam's
-
-
 RowChoice = slice | Tensor
-
-
 Shared = dict[str, Tensor]  # parts of the model that all the trainings have in common, by name
 
 

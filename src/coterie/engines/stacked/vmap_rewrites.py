@@ -21,8 +21,6 @@ from torch.overrides import TorchFunctionMode
 from coterie.engines.device import has_triton
 
 Memory = tuple[Tensor, ...]  # what a cell carries from word to word, its output first: (h,), of an LSTM (h, c)
-
-
 Cell = Callable[[Tensor, Tensor, Memory], Memory]  # of what the input and what the memory say to the gates
 
 
@@ -47,8 +45,6 @@ def _relu(x: Tensor, h: Tensor, memory: Memory) -> Memory:
 
 
 LAYERS: dict[Any, Cell] = {torch.lstm: _lstm, torch.gru: _gru, torch.rnn_tanh: _tanh, torch.rnn_relu: _relu}
-
-
 CELLS: dict[Any, Cell] = {torch.lstm_cell: _lstm, torch.gru_cell: _gru, torch.rnn_tanh_cell: _tanh, torch.rnn_relu_cell: _relu}
 
 
