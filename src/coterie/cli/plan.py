@@ -1,6 +1,7 @@
 """`coterie plan`: what a study would take, before it is run."""
 
 import json
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from coterie.run.execution import Execution
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from coterie.engines.routes import Route
     from coterie.run.forecast import Forecast
 
 
@@ -46,7 +48,10 @@ def plan(
         made = [build(spec, trust=True) for spec in entry.settings.methods]  # typed by the user, or in a file that is trusted
         study = Study.prepare(entry.settings, data_dir=data_dir, methods=made)
         expected = forecast(study, entry.execution)
-        found.append({"study": entry.name or None, **expected.as_json()})
+        with study.engine(entry.execution) as engine:
+            chosen: Mapping[str, Route] = getattr(engine, "chosen", {})
+        routes = {kind: {"route": route.name, "backend": route.backend, "why": route.why} for kind, route in chosen.items()}
+        found.append({"study": entry.name or None, **expected.as_json(), "routes": routes})
         console.print(make_bold(entry.settings.data), f", {entry.settings.model}, {_describe_size(expected)}", sep="")
         console.print(_make_forecast_table(expected))
         console.print(
@@ -55,6 +60,9 @@ def plan(
             "clustering after its warm-up) is not in it.",
             soft_wrap=True,
         )
+        for kind, route in chosen.items():
+            console.print(f"\nRoute of {kind}: {route} (row {route.row}), since {route.why}.", soft_wrap=True)
+        console.print(_make_route_table({route.row for route in chosen.values()}))
     if as_json:
         print(json.dumps({"studies": found}))
 
@@ -82,4 +90,18 @@ def _make_forecast_table(expected: "Forecast") -> "Table":
             format_bytes(each.disk),
         )
         table.add_row(each.method, *cells)
+    return table
+
+
+def _make_route_table(chosen: Collection[int | None]) -> "Table":
+    """The routing table, with a mark at the rows that apply."""
+    from rich.table import Table
+
+    from coterie.engines.routes import TABLE
+
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for name in ("", "row", "trainings", "route", "backend"):
+        table.add_column(name)
+    for number, row in enumerate(TABLE, start=1):
+        table.add_row(">" if number in chosen else "", str(number), row.condition, row.route, row.backend)
     return table

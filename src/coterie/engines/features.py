@@ -25,8 +25,6 @@ from coterie.engines.world import World
 from coterie.models.layers import FrozenBody
 
 SMALL_SAMPLE = 1 << 10  # numbers: through an image goes each weight of a convolution many times
-
-
 PIECE = 1 << 14  # samples hashed at a time: they may be mapped from a file larger than memory
 
 
