@@ -30,7 +30,7 @@ from coterie.data.checks import check_data as check_data
 from coterie.data.federation import Federation as Federation
 from coterie.data.federation import Parts as Parts
 from coterie.data.federation import Samples as Samples
-from coterie.data.own import from_torch as from_torch
+from coterie.data.readers.user_files import from_torch as from_torch
 from coterie.deploy.bundle.bundle import Bundle as Bundle
 from coterie.deploy.bundle.files import read_bundle as read_bundle
 from coterie.evidence import Evidence as Evidence
@@ -68,9 +68,9 @@ from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
 from coterie.methods.simagg import SimAgg as SimAgg
 from coterie.methods.simprox import SimProx as SimProx
 from coterie.run.callbacks import Callback as Callback
+from coterie.run.callbacks import ProgressBar as ProgressBar
 from coterie.run.compare import compare as compare
 from coterie.run.execution import Execution as Execution
-from coterie.run.progress import ProgressBar as ProgressBar
 from coterie.run.result import NothingFinishedError as NothingFinishedError
 from coterie.run.result import Result as Result
 from coterie.run.study import Study as Study

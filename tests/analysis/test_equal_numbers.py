@@ -42,7 +42,7 @@ class Runaway(FedAvg):
     """FedAvg that learns at an absurd rate from round 5 on, in one seed."""
 
     def round(self, state: Models, ctx: Context) -> Round[Models]:
-        wild = Context(**{**vars(ctx), "plan": Plan(cohort=ctx.plan.cohort, local=ctx.plan.local.but(lr=1e38))})
+        wild = Context(**{**vars(ctx), "plan": Plan(cohort=ctx.plan.cohort, local=ctx.plan.local.replace(lr=1e38))})
         return super().round(state, wild if ctx.seed == 1 and ctx.round_ >= 5 else ctx)
 
 

@@ -18,8 +18,8 @@ from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
 from coterie.evidence.restore import restore
+from coterie.run.async_rounds import PendingReplies
 from coterie.run.execution import Execution
-from coterie.run.pending_replies import PendingReplies
 from coterie.run.study import study
 
 DATA = "digits/rotated(clients=8,groups=4)"

@@ -152,7 +152,7 @@ def test_a_full_gpu_is_told_without_commands_that_a_site_does_not_have(tmp_path:
     def full(self: LoopEngine, works: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")
 
-    monkeypatch.setattr(LoopEngine, "carry_out", full)
+    monkeypatch.setattr(LoopEngine, "execute", full)
     (reply,) = worker(tmp_path).answer(asks(TRAIN))
     assert reply == Denial("The site could not answer: The GPU has too little memory for this model and batch.", "failure")
     assert log(tmp_path)[-1]["error"] == "The GPU has too little memory for this model and batch."

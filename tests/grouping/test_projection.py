@@ -7,11 +7,12 @@ from coterie.core.asks import Gradients
 from coterie.core.method import Context, Round
 from coterie.core.plan import Plan
 from coterie.core.rng import make_generator
+from coterie.core.vectors import BLOCK
 from coterie.data.catalogue import load
 from coterie.engines.batched import make_engine
 from coterie.engines.world import World
 from coterie.grouping import similarity
-from coterie.grouping.similarity import BLOCK, RandomProjection, compute_distances, compute_gram, project_randomly
+from coterie.grouping.similarity import RandomProjection, compute_distances, compute_gram, project_randomly
 from coterie.grouping.structure_views import SKETCH, WIDE, Probes, probe
 from coterie.run.driver import run_script
 

@@ -34,7 +34,7 @@ def test_of_many_points_the_same_groups_are_found_and_the_same_are_left_out(monk
     points[far] += 12 * np.sign(draw.standard_normal((40, 3)))
     exact, odd = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
     monkeypatch.setattr("coterie.grouping.kmeans.MANY", 100)
-    monkeypatch.setattr("coterie.grouping.kmeans.STARTED_ON", 300)
+    monkeypatch.setattr("coterie.grouping.kmeans.START_SAMPLE", 300)
     found, left = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
     near = np.setdiff1d(np.arange(900), far)
     assert adjusted_rand_score(found[near], truth[near]) == 1.0 == adjusted_rand_score(found, exact)

@@ -31,6 +31,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SWITCHES:
         monkeypatch.setattr(f"coterie.{name}.MANY", 10)
     monkeypatch.setattr("coterie.methods.fesem.MANY", 10)
+    monkeypatch.setattr("coterie.core.vectors.MANY_ROWS", 10)
 
 
 def noted(result: ct.Result, method: str, name: str = "landmarks") -> list[int]:

@@ -120,7 +120,7 @@ def test_everybodys_own_model_is_judged_on_its_own_blocks(
     assert np.abs(others.loss - expected.loss).mean() > 1e-2
 
 
-SETTINGS = {"train=lora,rank=2": "vectorised", "train=head": "vectorised", "train=all": "loop"}
+SETTINGS = {"train=lora,rank=2": "stacked: adapters", "train=head": "stacked: vmap", "train=all": "loop: autograd"}
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

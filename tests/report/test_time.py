@@ -8,7 +8,7 @@ import pytest
 import coterie as ct
 from coterie.analysis.findings import compute_findings
 from coterie.analysis.record_reader import read_records
-from coterie.report.charts.costs import draw_time_curves
+from coterie.report.charts.accuracy import draw_time_curves
 from coterie.report.federation_tables import build_cost_table
 from coterie.report.federation_view import FederationView
 from coterie.testing import worlds

@@ -20,14 +20,14 @@ from coterie.core.plan import Plan
 from coterie.core.states import Models
 from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.world import World
-from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
+from coterie.evidence.verify import digest
 from coterie.methods.averaging import average_replies
 from coterie.methods.catalogue import build, methods
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.one_model import OneModelMethod
+from coterie.run.async_rounds import PendingReplies, compute_staleness_weights, rebase_updates
 from coterie.run.execution import Execution
-from coterie.run.pending_replies import PendingReplies, compute_staleness_weights, rebase_updates
 from coterie.run.study import Study, study
 from coterie.testing import worlds
 from coterie.testing.play import History, get_loop_engine, play

@@ -163,7 +163,7 @@ def test_a_diverging_lane_is_recorded_and_the_others_keep_their_bits() -> None:
 
 
 def test_a_real_explosion() -> None:
-    local = PLAN.local.but(lr=3e38, epochs=20)
+    local = PLAN.local.replace(lr=3e38, epochs=20)
     _, lanes = go([("a", FedAvg())], rounds=3, local=local, cohort=None)
     assert lanes[0].status == DIVERGED
 

@@ -20,8 +20,8 @@ from coterie.cli.tables import print_result
 from coterie.core.asks import Evaluated
 from coterie.core.roster import Roster, select_evaluated
 from coterie.core.tasks import CLASSIFICATION
-from coterie.evidence.digest import digest
 from coterie.evidence.records import DECILES, SUMMARY_COLUMNS, summarize_population
+from coterie.evidence.verify import digest
 from coterie.report import write_report
 
 DATA = "synthetic(0,0,clients=12)"

@@ -257,7 +257,7 @@ class KillsAWorker(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         if not self.killed:
-            own = [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
+            own = [child for child in psutil.Process().children() if "coterie.run.workers.processes" in child.cmdline()]
             self.killed = own[-1].pid
             os.kill(self.killed, signal.SIGKILL)
 
@@ -270,7 +270,7 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
     assert watcher.killed
     assert not psutil.pid_exists(watcher.killed)
     assert any(f"the process {watcher.killed} ended (-9)" in sentence for sentence in told.notices)
-    assert not [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if "coterie.run.workers.processes" in child.cmdline()]
 
 
 def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() -> None:

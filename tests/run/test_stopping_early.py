@@ -13,9 +13,9 @@ import coterie as ct
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.scores import find_scope
 from coterie.cli.app import app
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.records import STOPPED, LaneKey
+from coterie.evidence.verify import digest
 from coterie.run.lanes import EarlyStopping
 
 DATA = "synthetic(0,0,clients=6,validation=0.3)"

@@ -52,7 +52,7 @@ POLL_SECONDS = 0.3
 def follow_run(federation: "FederationFolder", run: "RunFolder", console: "PlainConsole", seen: int = 0) -> str:
     """Print the journal of a run until it has ended; its last status. A job that ends to admit a site is followed by the next."""
     from coterie.deploy.server.runs import END_STATES, read_journal
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar
 
     bar, notices = ProgressBar(console), _WaitingNotices(federation, run, console)
     try:

@@ -74,8 +74,7 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_result
     from coterie.methods.catalogue import build
-    from coterie.run.callbacks import make_tracker
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar, make_tracker
     from coterie.run.result import describe_failures, has_no_finished_run
     from coterie.run.study import Study
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None:
     """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is intact, 1 if anything is damaged."""
     from coterie.cli.console import PlainConsole
-    from coterie.evidence.manifest import find_broken_seals
-    from coterie.evidence.verify import find_studies
+    from coterie.evidence.manifest import find_broken_seals, find_studies
     from coterie.evidence.verify import verify as verify_study
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
@@ -36,16 +35,13 @@ def verify(folder: options.StudyFolder, as_json: options.AsJson = False) -> None
 
 def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
-    if not found.checkable:
-        state = "its files can be read" if found.whole else "some of its files cannot be read"
-        console.print(f"{found.folder}: without manifests (an earlier version wrote it): not checkable; {state}.", style="yellow")
-    elif found.whole:
+    if found.whole:
         console.print(f"{found.folder} is whole: {held}, as they were written.")
     else:
         console.print(f"{found.folder} is damaged. Still as they were written: {held}.", style="yellow")
     for sentence in found.damaged:
         console.print(f"- {sentence}")
-    if found.damaged and found.checkable:
+    if found.damaged:
         console.print(
             "Damaged rounds are run again by the command that made the study, with --resume; damaged files are moved, not deleted."
         )
@@ -61,7 +57,7 @@ def digest(
 
     Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
-    from coterie.evidence.digest import combine_digests, compute_digests
+    from coterie.evidence.verify import combine_digests, compute_digests
 
     found = compute_digests(folder, counts=counts)
     if list(found) == ["."]:

@@ -121,7 +121,7 @@ class Context:
     def local(self) -> Local:
         """Local training in this round, the learning rate decayed."""
         factor = self.plan.rate_factor(self.round_)
-        return self.plan.local if factor == 1.0 else self.plan.local.but(lr=self.plan.local.lr * factor)
+        return self.plan.local if factor == 1.0 else self.plan.local.replace(lr=self.plan.local.lr * factor)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """A generator for one named purpose of this round."""

@@ -79,7 +79,7 @@ class Plan:
         if self.schedule == "cosine" and self.decay != 1:
             raise UserError("A study cannot use decay with schedule=cosine, which sets how the rate falls: omit one of them.")
         if self.local.rule is not None:
-            raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.but(rule=...).")
+            raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.replace(rule=...).")
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Plan":

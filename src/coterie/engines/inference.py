@@ -1,26 +1,32 @@
-"""Asks that train nothing: losses, errors, gradients and evaluations, those of many lanes together where that is faster."""
+"""Asks that train nothing: losses, errors, gradients and evaluations, those of many lanes together where that is faster.
+
+`WorldCache` keeps, for each world, the routes chosen and the objects that train and evaluate its models.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from coterie._util.threads import map_with_helpers, use_one_thread
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Gradients, Losses
 from coterie.data.federation import Parts
+from coterie.engines.captured import CapturedTrainer
 from coterie.engines.client_training import compute_gradients
+from coterie.engines.device import Precision, as_tensor, get_stacked_memory
 from coterie.engines.device_vectors import DeviceVectors
-from coterie.engines.evaluation.batch import BatchEvaluator, evaluate_together
-from coterie.engines.evaluation.dense_numpy import MapFunction, NumpyEvaluator
-from coterie.engines.evaluation.dense_torch import TorchEvaluator, make_each_evaluator, make_loss_function
+from coterie.engines.evaluation.batch import BatchEvaluator, EvalSets, evaluate_together
+from coterie.engines.evaluation.dense import MapFunction, NumpyEvaluator, make_dense_evaluator
 from coterie.engines.evaluation.evaluate import Classify, EachEvaluator, compute_errors, compute_loss_table, evaluate
 from coterie.engines.jobs import ConcatRows, RowBlock
 from coterie.engines.local_engine import Work, fetch_models
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import WorldCache
+from coterie.engines.routes import Route, choose_stacked_options, get_layer_sizes
 from coterie.engines.stacked.inference import StackedEachEvaluator, compute_stacked_gradients
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
@@ -35,9 +41,47 @@ def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> 
     start = np.concatenate([ask.start + first for ask, first in zip(asks, firsts, strict=False)])
     own = Parts.of([parts[client] for ask, parts in zip(asks, held, strict=True) for client in ask.clients])
     found, losses = compute_stacked_gradients(route, models, start, own)
-    vectors, ends = DeviceVectors.measured(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
+    vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
     spans = [slice(begin, end) for begin, end in pairwise(ends)]
     return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]
+
+
+class WorldCache:
+    """What is kept of one world. A dense network has its layer sizes and data from the start; everything else is made at first use."""
+
+    def __init__(
+        self, world: World, device: torch.device, threads: int, precision: Precision, microbatch: int | None, *, holds: bool
+    ) -> None:
+        self.world, self.device, self.precision, self.microbatch = world, device, precision, microbatch
+        self.sizes = get_layer_sizes(world)
+        self.dense = make_dense_evaluator(world.federation, self.sizes, device, threads, holds=holds)
+        self.panels = EvalSets(world.federation)
+        self.routes: dict[str, Route] = {}
+        self._stacked: dict[bool, StackedTrainer] = {}  # by whether batches have exact sizes
+
+    @property
+    def has_stacked_route(self) -> bool:
+        """Whether trainings of this world are stacked in padded batches: then gradients can be."""
+        padded = (route.name == "stacked" and not route.is_exact for route in self.routes.values())
+        return self.dense is None and any(padded)
+
+    @cached_property
+    def captured_trainer(self) -> CapturedTrainer:
+        """Trains large models client by client."""
+        options: dict[str, Any] = {"device": self.device, "precision": self.precision, "microbatch": self.microbatch}
+        return CapturedTrainer(self.world.model.module(), self.world.loss, *self._tensors(), **options)
+
+    def get_stacked_trainer(self, *, exact: bool = False) -> StackedTrainer:
+        """Trains and evaluates stacks of models."""
+        if exact not in self._stacked:
+            module, options = self.world.model.module(), choose_stacked_options(self.world, self.device, exact=exact)
+            memory = get_stacked_memory(self.device, one_body=options.backend == "adapters")
+            given: dict[str, Any] = {"device": self.device, "memory": memory, "options": options, "precision": self.precision}
+            self._stacked[exact] = StackedTrainer(module, self.world.loss, *self._tensors(), **given)
+        return self._stacked[exact]
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return as_tensor(self.world.federation.x), as_tensor(self.world.federation.y)
 
 
 class InferenceRunner:
@@ -79,10 +123,8 @@ class InferenceRunner:
     def _make_batch_evaluator(self, world: World, spread: MapFunction) -> BatchEvaluator | None:
         """What judges models on the same samples; None where probabilities are needed to tell."""
         kept = self.resident(world)
-        if isinstance(kept.dense, NumpyEvaluator):
-            return BatchEvaluator(partial(kept.dense.judge, spread=spread), kept.panels)
-        if isinstance(kept.dense, TorchEvaluator):
-            return BatchEvaluator(kept.dense.judge_many, kept.panels)
+        if kept.dense is not None:
+            return BatchEvaluator(partial(kept.dense.classify, spread=spread), kept.panels)
         return None if self.loop.device.type == "cpu" else BatchEvaluator(self.loop.space(world).judge_many, kept.panels)
 
     def _spread(self, work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterable[Any]:
@@ -98,7 +140,8 @@ class InferenceRunner:
                 judge = self._judge(work.world, kept, spread)
                 return evaluate(ask, federation, predict, work.judged(), judge, self._make_each_evaluator(work.world, kept, spread))
             case Losses():
-                shorter = make_loss_function(kept.dense, spread) if kept.dense is not None else self.loop.space(work.world).losses_many
+                dense = kept.dense
+                shorter = partial(dense.losses, spread=spread) if dense is not None else self.loop.space(work.world).losses_many
                 return compute_loss_table(ask, work.parts(ask.part), predict, shorter)
             case AskErrors():
                 return compute_errors(ask, work.parts(), federation.y, predict, federation.task)
@@ -110,20 +153,18 @@ class InferenceRunner:
             case Gradient() if self.holds:
                 parts = work.parts()
                 there, losses = compute_gradients(ask, self.loop.space(work.world), parts)
-                return Gradients(ask.clients, DeviceVectors.measured(there).as_array(), parts.sizes[ask.clients], losses)
+                return Gradients(ask.clients, DeviceVectors.from_gradients(there).as_array(), parts.sizes[ask.clients], losses)
         return self.loop.answer(work)
 
     def _make_each_evaluator(self, world: World, kept: WorldCache, spread: MapFunction) -> EachEvaluator | None:
         """What judges many models, each on samples of its own; None where they are judged one after the other."""
         if kept.dense is not None:
-            return make_each_evaluator(kept.dense, spread)
+            return kept.dense.each(spread)
         return StackedEachEvaluator(kept.get_stacked_trainer(), world.federation.task) if self.holds and kept.has_stacked_route else None
 
     def _judge(self, world: World, kept: WorldCache, spread: MapFunction) -> Classify | None:
         """The likeliest classes, where they can be had without the probabilities: on a GPU they are found there."""
         dense = kept.dense
-        if isinstance(dense, NumpyEvaluator):
-            return lambda model, rows: dense.judge([model], rows, spread)[0]
-        if isinstance(dense, TorchEvaluator):
-            return dense.judge
+        if dense is not None:
+            return lambda model, rows: dense.classify([model], rows, spread)[0]
         return None if self.loop.device.type == "cpu" else self.loop.space(world).judge

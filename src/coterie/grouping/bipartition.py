@@ -11,8 +11,9 @@ import numpy as np
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Bools, Doubles, Floats
 from coterie.core.method import Context
+from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.clustering import Linkage, assign_to_landmarks, bipartition
-from coterie.grouping.landmarks import MANY, PIECE, compute_short_points, count_affordable_landmarks, prepare_rows, sample_landmarks
+from coterie.grouping.landmarks import MANY, compute_short_points, count_affordable_landmarks, sample_landmarks
 from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms, note_landmarks
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from coterie._util.threads import count_cores, map_in_order, use_one_thread
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints
 from coterie.core.method import Context
+from coterie.core.vectors import PIECE, prepare_rows
 from coterie.grouping.kmeans import find_nearest_large
-from coterie.grouping.landmarks import MANY, PIECE, compute_short_points, prepare_rows, sample_landmarks
+from coterie.grouping.landmarks import MANY, compute_short_points, sample_landmarks
 from coterie.grouping.similarity import compute_cosines, compute_gram
 
 PAIRS = 1 << 27  # cosines: some seconds of models of a few hundred numbers

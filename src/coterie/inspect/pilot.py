@@ -241,7 +241,7 @@ def _train_personal(
         ("alone", model[None], plan.rounds * plan.local.epochs),
     )
     for way, start, epochs in starts:
-        local = plan.local.but(lr=rate, epochs=epochs)
+        local = plan.local.replace(lr=rate, epochs=epochs)
         trained = yield from Train(clients, start, local, share=judged.trained_on, purpose=f"pilot {way}", alone=True)
         serving = Serving(trained.clients, trained.vectors, np.arange(len(trained)))
         found[way] = yield from Evaluate(serving, judged.part, judged.judged_on)
@@ -261,7 +261,7 @@ def _train_arm(
     model: Floats, clients: Ids, labels: Ids, judged: EvaluationFold, plan: PilotPlan, rate: float, *, halfway: bool = False
 ) -> Round[_TrainedArm]:
     """Federated averaging within each group. All arms share their shuffles, so they differ by the grouping alone."""
-    models, local, middle = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.but(lr=rate), None
+    models, local, middle = np.repeat(model[None], int(labels.max()) + 1, axis=0), plan.local.replace(lr=rate), None
     for t in range(plan.rounds):
         trained = yield from Train(clients, models, local, start=labels, share=judged.trained_on, purpose=f"pilot {t}")
         if len(trained):

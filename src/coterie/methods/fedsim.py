@@ -58,7 +58,7 @@ class FedSim(SketchingMixin[FedSimState], SharedModel[FedSimState], GroupNumberM
         cohort, sketch = ctx.cohort(), self.sketching(ctx)  # Alg. 1, line 3
         probes = yield from Gradient(cohort, state.models, sketch=sketch)  # Alg. 2, lines 1-4
         clusters = self.cluster(probes, sketch, state.clusters, ctx)  # Alg. 2, lines 5-7
-        local = ctx.local.but(mu=self.mu) if self.mu else ctx.local
+        local = ctx.local.replace(mu=self.mu) if self.mu else ctx.local
         trained = yield from Train(cohort, state.models, local, partial=self.mu > 0)  # Alg. 1, line 7
         if not len(trained):
             return state

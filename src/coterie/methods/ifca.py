@@ -53,7 +53,7 @@ class IFCA(GroupedMethod[Groups], GroupNumberMixin):
     def _updates(self, model: Floats, ctx: Context) -> Round[Doubles]:
         """(n, r) clients by the directions of their updates after an epoch."""
         clients = ctx.sample(ctx.roster.available, self.probe, "probe")
-        trained = yield from Train(clients, model, ctx.local.but(epochs=1), purpose="probe")
+        trained = yield from Train(clients, model, ctx.local.replace(epochs=1), purpose="probe")
         if not len(trained):
             return np.zeros((0, 0))
         return compute_coordinates(compute_cosines(compute_gram(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(model))))

@@ -17,4 +17,4 @@ class RateOverride(ContextWrapper[S]):
 
     def context(self, ctx: Context) -> Context:
         own: dict[str, Any] = {name: value for name, value in (("lr", self.lr), ("optimizer", self.optimizer)) if value is not None}
-        return replace(ctx, plan=replace(ctx.plan, local=ctx.plan.local.but(**own))) if own else ctx
+        return replace(ctx, plan=replace(ctx.plan, local=ctx.plan.local.replace(**own))) if own else ctx

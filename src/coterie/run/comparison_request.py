@@ -15,7 +15,7 @@ from coterie.core.method import Method
 from coterie.core.plan import Plan
 from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
-from coterie.evidence.growth import find_plan_obstacles, list_removed
+from coterie.evidence.settings import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
@@ -149,7 +149,7 @@ def label_methods(methods: "Sequence[Method[Any] | str] | Method[Any] | str | Fi
     return [(m, build(m, trust=True)) if isinstance(m, str) else (get_spec(m), m) for m in chosen]
 
 
-FORMAT = 3  # with designs, and sealed
+FORMAT = 1
 
 
 GROWABLE = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
@@ -198,10 +198,9 @@ class ComparisonRequest:
         if tree.get("format") != FORMAT:
             raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
         try:
-            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", "extensions", *GROWABLE)}
+            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWABLE)}
             return cls(
-                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
-                extensions=int(tree.get("extensions", 0)),  # earlier versions had none
+                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree["tests"])},
                 methods=_parse_words(tree["methods"]),
                 data=_parse_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),

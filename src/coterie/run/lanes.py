@@ -38,10 +38,9 @@ from coterie.evidence.records import (
 )
 from coterie.evidence.tables import compute_validation_score
 from coterie.methods.combiners import ByRow
-from coterie.run.async_rounds import make_clock
+from coterie.run.async_rounds import PendingReplies, make_clock
 from coterie.run.conditions import MaliciousClients, apply_conditions
 from coterie.run.costs import RoundAccount
-from coterie.run.pending_replies import PendingReplies
 
 
 class EarlyStopping:

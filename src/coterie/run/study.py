@@ -34,12 +34,11 @@ from coterie.evidence.tables import make_roster_table
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.async_rounds import check_async_methods, check_speeds
-from coterie.run.callbacks import Callback
+from coterie.run.callbacks import Callback, make_watchers
 from coterie.run.driver import is_wave_finished, run_segments
 from coterie.run.execution import Execution, make_plan, override_workers
 from coterie.run.lanes import Lane, check_early_stopping, make_lanes
 from coterie.run.open_study import OpenedStudy, StudyOpener
-from coterie.run.progress import make_watchers
 from coterie.run.recorder import CheckpointSchedule, Recorder
 from coterie.run.result import CompletedRun, Result, check_finished
 from coterie.run.waves import TimeLimit, check_memory, describe_spill, split_into_waves

@@ -74,7 +74,7 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
         other_ray: Whether another cluster, or none, replaces the file's.
     """
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"There is no study file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
+from coterie.core import vectors
 from coterie.core.arrays import Floats, Ids
 from coterie.grouping import landmarks
 from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large, compute_mean_update_norm, summarize_updates
@@ -68,7 +69,7 @@ def test_lengths_of_moves_are_exact(n: int, d: int, piece: int, seed: int) -> No
         exact = summarize_updates(rows, origin, share, make_context([1] * n, d))
         patch.setattr("coterie.grouping.bipartition.PIECE", piece)
         patch.setattr("coterie.grouping.bipartition.MANY", 0)
-        patch.setattr("coterie.grouping.similarity.MANY", 0)
+        patch.setattr("coterie.core.vectors.MANY_ROWS", 0)
         many = summarize_updates(rows, origin, share, make_context([1] * n, d))
     assert many.mean == pytest.approx(exact.mean, rel=1e-6, abs=1e-6)  # the exact form takes the root of a sum of products
     assert many.longest == pytest.approx(exact.longest, rel=1e-12)
@@ -81,5 +82,5 @@ def test_lengths_of_moves_are_exact(n: int, d: int, piece: int, seed: int) -> No
 def test_the_nearest_landmark_is_found_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).standard_normal((400, 4))
     whole = agglomerative_clustering_large(rows, np.random.default_rng(1), groups=3, linkage="single")
-    monkeypatch.setattr(landmarks, "PIECE", 5 * LANDMARKS)  # so that landmarks, not columns, decide how many rows are one piece
+    monkeypatch.setattr(vectors, "PIECE", 5 * LANDMARKS)  # so that landmarks, not columns, decide how many rows are one piece
     assert agglomerative_clustering_large(rows, np.random.default_rng(1), groups=3, linkage="single").tolist() == whole.tolist()

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.grouping import landmarks as many
+from coterie.core import vectors
+from coterie.core.vectors import map_row_chunks
 from coterie.grouping import similarity as module
 from coterie.grouping.clustering import compute_silhouette
-from coterie.grouping.landmarks import MAX_DIRECTIONS, compute_short_points, map_row_chunks, sample_landmarks
+from coterie.grouping.landmarks import MAX_DIRECTIONS, compute_short_points, sample_landmarks
 from coterie.grouping.similarity import compute_coordinates, compute_distances, compute_dot_products, compute_gram, compute_principal_points
 
 
@@ -57,10 +58,10 @@ def test_landmarks_are_drawn_once_each_and_by_key() -> None:
 
 def test_pieces_of_rows_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, matrix = np.random.default_rng(0).standard_normal((501, 70)), np.random.default_rng(1).standard_normal((70, 3))
-    monkeypatch.setattr(many, "PIECE", 7000)
+    monkeypatch.setattr(vectors, "PIECE", 7000)
     found = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(many, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(vectors, "count_cores", lambda cores=cores: cores)
         found.append(map_row_chunks(lambda block: block @ matrix, rows))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])

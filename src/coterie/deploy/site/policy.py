@@ -18,7 +18,7 @@ from coterie.core.arrays import Ints
 from coterie.core.specs import Spec, parse, split_at
 from coterie.deploy.files import escape_text
 from coterie.deploy.messages import Denial
-from coterie.deploy.orders import OrderTerms
+from coterie.deploy.orders import ASKS, OrderTerms
 
 if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
@@ -120,9 +120,6 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
 AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
 
 
-ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "AskErrors", "Evaluate")
-
-
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
 
 
@@ -137,7 +134,7 @@ READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 
 
-OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
+OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
 
 
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
@@ -361,7 +358,7 @@ sketch_numbers = 256
 # The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
 # "package.module:Class".
 models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
-rules = ["Beside", "Contrast"]
+rules = ["DittoRule", "MOONRule"]
 
 # Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)
 maximum_rounds = 1000

@@ -10,9 +10,8 @@ import numpy as np
 from coterie.core.arrays import Doubles, Floats, Ids, Ints
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.data.federation import Federation, Parts
-from coterie.engines.evaluation.dense_numpy import Classified, MapFunction
-from coterie.engines.evaluation.evaluate import evaluate, find_only_model
-from coterie.engines.evaluation.tallies import clip_losses
+from coterie.engines.evaluation.dense import MapFunction
+from coterie.engines.evaluation.evaluate import Classified, clip_losses, evaluate, find_only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.world import World
 
