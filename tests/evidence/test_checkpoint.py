@@ -114,7 +114,7 @@ def test_who_goes_on_writes_no_more_than_who_never_stopped(tmp_path: Path) -> No
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
+def schedules(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     """By segment: of the lanes that have a round in it, the clients whose models change. A lane that ends is in no later segment."""
     segments = []
     left = {"a", "b", "c"}
@@ -125,15 +125,15 @@ def courses(draw: st.DrawFn) -> list[dict[str, set[int]]]:
     return segments
 
 
-@given(schedule=courses())
-def test_states_are_whole_and_bytes_are_bounded(course: list[dict[str, set[int]]]) -> None:
+@given(schedule=schedules())
+def test_states_are_whole_and_bytes_are_bounded(schedule: list[dict[str, set[int]]]) -> None:
     """The arithmetic of checkpoints without a disk: every one can be put together from its files, of which it needs at least half, and in
     all no more than twice what changes is written."""
     files: dict[int, np.ndarray] = {}
     now = {method: np.full((6, SIZE), ord(method), np.float32) for method in "abc"}
     known: dict[object, dict[bytes, ChunkLocation]] = {}
     changed = 3 * ROW
-    for number, lanes in enumerate(course, start=1):
+    for number, lanes in enumerate(schedule, start=1):
         for method, clients in lanes.items():
             now[method] = now[method].copy()
             for client in clients:

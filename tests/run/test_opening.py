@@ -132,8 +132,8 @@ def test_the_hash_of_an_array_is_that_of_its_blocks_whatever_their_size(monkeypa
 HOLDER = """
 import sys, time
 from pathlib import Path
-from coterie._util.locks import Hold
-hold = Hold(Path(sys.argv[1]))
+from coterie._util.locks import FolderLock
+hold = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
 """

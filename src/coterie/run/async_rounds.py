@@ -245,7 +245,7 @@ class SimulatedClock:
         self.sent = SentAsk(ask.take(np.isin(ask.clients, asked)), round_, course)
         return left.take(np.isin(left.clients, asked))
 
-    def stamped(self, stamped: StampedAsk) -> StampedAsk:
+    def stamp(self, stamped: StampedAsk) -> StampedAsk:
         """The question as it goes to the engine, which answers all that it is asked."""
         return stamped
 
@@ -326,7 +326,7 @@ class RealClock:
         draws = self.problem.roster.draws(make_key(self.seed, "order of asking", round_), left.clients)
         return left.take(np.argsort(draws))
 
-    def stamped(self, stamped: StampedAsk) -> StampedAsk:
+    def stamp(self, stamped: StampedAsk) -> StampedAsk:
         """The question with how many answers are waited for."""
         return AsyncAsk(**vars(stamped), wanted=self.wanted, room=self.room)
 

@@ -39,6 +39,13 @@ class Callback:
         """After the last round, or when the study was stopped."""
 
 
+def notify(watchers: Iterable[Callback], *sentences: str) -> None:
+    """Show sentences to the user."""
+    for watcher in watchers:
+        for sentence in sentences:
+            watcher.on_notice(sentence)
+
+
 class Tracker(Callback, ABC):
     """What the trackers share: which numbers of a round are logged, and under which names."""
 

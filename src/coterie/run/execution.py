@@ -52,8 +52,8 @@ class Execution:
         """Whether what lanes hold must fit a GPU."""
         return self.device.startswith("cuda")
 
-    def settled(self) -> "Execution":
-        """With the device and the memory that are here; of GPUs that are elsewhere nothing is known here."""
+    def resolve(self) -> "Execution":
+        """With the device and the memory of this machine; the GPUs of a cluster are not known here."""
         if self.gpus_per_wave:
             return replace(self, device="cuda" if self.device == "auto" else self.device, memory=self.memory or 2.0)
         from coterie.engines.batched import resolve_device

@@ -13,12 +13,11 @@ from coterie.core.plan import Plan
 from coterie.core.states import State, flatten
 from coterie.evidence.checkpoint import KEPT_STATES
 from coterie.evidence.records import Cost, RoundRecord
-from coterie.evidence.tables import make_tables
 from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
-from coterie.run.study import GIB, Study
-from coterie.run.waves import check_memory, estimate_memory, estimate_state_bytes, split_into_waves
+from coterie.run.study import Study
+from coterie.run.waves import GIB, check_memory, estimate_memory, estimate_state_bytes, split_into_waves
 
 # Rounds of a trial and every which is evaluated: the start and the first are as they are, the second is a plain one, the last two are
 # evaluated.
@@ -51,8 +50,7 @@ def measure_method(study: Study, place: int, execution: Execution) -> MeasuredRu
         rosters={draw: study.rosters[draw]},
         worlds={draw: study.worlds[draw]},
     ).run(execution=execution, callbacks=[watch])
-    outputs = study.problems[draw].model.outputs
-    sizes = [_measure_disk(records, outputs, study) for records in _split_by_evaluation(watch.records)]
+    sizes = [_measure_disk(records, study) for records in _split_by_evaluation(watch.records)]
     return MeasuredRun(
         seconds=tuple(float(s) for s in np.diff(watch.times)),
         costs=tuple(record.cost for record in watch.records),
@@ -68,10 +66,10 @@ def _split_by_evaluation(records: Sequence[RoundRecord]) -> Iterator[list[RoundR
     yield [record for record in records if record.evaluated is not None]
 
 
-def _measure_disk(records: list[RoundRecord], outputs: int, study: Study) -> float:
+def _measure_disk(records: list[RoundRecord], study: Study) -> float:
     """Bytes on disk that each of these rounds takes."""
     total = 0
-    for table in make_tables(records, outputs, drifting=study.changing, sampled=study.settings.plan.keep_clients is not None).values():
+    for table in study.make_tables(records).values():
         file = BytesIO()
         pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=["method"])
         total += len(file.getvalue())
@@ -131,8 +129,8 @@ class Forecast:
 
 def forecast(study: Study, execution: Execution) -> Forecast:
     """Try every method for a few rounds of one seed, and multiply."""
-    lanes, execution = study.lanes(), execution.settled()
-    assert execution.memory is not None  # settled
+    lanes, execution = study.lanes(), execution.resolve()
+    assert execution.memory is not None  # resolved
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
     measure_method(study, 0, execution)  # what is compiled and read at first use is not what is multiplied

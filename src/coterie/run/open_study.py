@@ -32,7 +32,7 @@ class OpenedStudy:
     writer: Writer
     execution: Execution  # as the study was begun
     lanes: Mapping[LaneKey, RestoredLane]  # where those stand that have begun
-    told: tuple[str, ...] = ()  # what the user should know of, in sentences
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StudyOpener:
 
     def open(self, execution: Execution, resume: bool) -> OpenedStudy:
         """Begin the folder, or go on with the one that is there, how it was carried out included."""
-        execution_now = execution.settled()  # a resumed study stays on its device, in waves of the same size
+        execution_now = execution.resolve()  # a resumed study stays on its device, in waves of the same size
         data = {str(draw): hash_contents(world.federation) for draw, world in self.worlds.items()}
         extras = {"execution": asdict(execution_now), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
@@ -91,7 +91,7 @@ class StudyOpener:
             begun, workers=execution.workers, ray=execution.ray, gpus_per_wave=execution.gpus_per_wave
         )  # those that are there now
         memory = execution.memory or begun.memory  # what is said now: where a GPU was too small, a study goes on in smaller waves
-        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).settled()
+        kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).resolve()
         return OpenedStudy(writer, kept, found, tuple(told))
 
     def _loss(self) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,34 +65,6 @@ class Result:
     def _short_table(self) -> "pd.DataFrame":
         table = self.table()
         return table[[name for name in ("final", "±", "last10", "worst", "ari", "seeds") if name in table]].round(4)
-
-    def model(self, client: str, method: str | None = None, *, seed: int | None = None, draw: int | None = None) -> Any:
-        """The bundle of a client: the model that the method serves it at the end, with `predict`, `predict_proba` and `classes_`.
-
-        Without `method`, of several the one that the comparison recommends is taken; the seed is the study's first unless given.
-        """
-        # Bundles know studies and not the other way round, so what makes them is looked up when it is asked for.
-        export = import_module("coterie.deploy.bundle.export")
-        return export.served_result(self, method, seed, draw).bundle([client])
-
-    def place(
-        self,
-        rows: "pd.DataFrame",
-        *,
-        client: str = "newcomer",
-        label: str | None = None,
-        method: str | None = None,
-        test: float = 0.3,
-        seed: int | None = None,
-        draw: int | None = None,
-    ) -> Any:
-        """Where a client that the study never knew belongs, by its own rows with their labels: its model, how well that does on a share
-        `test` of the rows that is kept aside, and how sure the place is. `label` is the study's own column unless given."""
-        return import_module("coterie.deploy.bundle.placement").place_in_result(self, rows, client, label, method, test, seed, draw)
-
-    def plot(self) -> Any:
-        """The score round by round as an Altair chart, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.charts.accuracy").curves_of(self.evidence)  # reports know studies, not the other way round
 
     @property
     def groups(self) -> "pd.DataFrame":
