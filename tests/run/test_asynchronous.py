@@ -286,4 +286,4 @@ def test_settings_that_cannot_go_together_are_refused() -> None:
 def test_nothing_is_on_its_way_at_the_beginning() -> None:
     none = PendingReplies.empty(np.ones(2), 3)
     assert len(none) == 0
-    assert none.answers(1, np.zeros(3, np.float32), 0.5, np.ones(3, np.bool_)).vectors.shape == (0, 3)
+    assert none.to_reply(1, np.zeros(3, np.float32), 0.5, np.ones(3, np.bool_)).vectors.shape == (0, 3)

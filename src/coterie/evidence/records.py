@@ -14,8 +14,6 @@ from coterie.core.states import State
 from coterie.core.tasks import Task, compute_credits
 
 DECILES = tuple(f"tenth_{i}" for i in range(11))  # quantiles of the clients' own scores: the lowest, 10 %, ..., the highest
-
-
 SUMMARY_COLUMNS = ("score", "macro", "bottom_decile", "all_loss", *DECILES)  # the columns that this makes of a round
 
 
@@ -63,14 +61,8 @@ def make_summary_columns(told: Sequence[PopulationSummary | None]) -> dict[str, 
 
 
 RUNNING, DIVERGED, FAILED = "running", "diverged", "failed"
-
-
 PENDING = "-aloft"  # in the names of a checkpoint, what is on its way beside a lane's state
-
-
 STOPPED = "stopped"  # early, by its validation score: its models are those of its last round from then on
-
-
 MALICIOUS = "hostile_clients"  # the note of round 0 that names them, where a plan simulates an attack
 
 

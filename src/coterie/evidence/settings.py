@@ -11,11 +11,7 @@ from coterie.core.plan import Plan
 from coterie.grouping.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
-
-
 MAX_SEEDS = 100_000
-
-
 FORMAT = 1  # of the evidence on disk
 
 

@@ -111,7 +111,7 @@ class Lane:
         self.patience = EarlyStopping(plan.stop_early)
         self.account = RoundAccount()
         attack = parse_attack(plan.attack)
-        self.malicious = None if attack is None else MaliciousClients.of(attack, problem.roster, self.derived_seed)
+        self.malicious = None if attack is None else MaliciousClients.choose(attack, problem.roster, self.derived_seed)
         whole = problem if problem.everybody is None else problem.everybody
         bound = whole.context(plan, self.derived_seed, 0).site_bound
         self._limits = Limits(whole.roster.sizes if plan.counts == "checked" else None, plan.norm_bound, bound)
