@@ -227,7 +227,7 @@ def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
     federation = worlds.make_federation()
     study("fedavg", data=federation, plan=plan, out=tmp_path / "s")
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 2}\n" for i in range(6)))
-    with pytest.raises(UserError, match="are not those that the study was begun with"):
+    with pytest.raises(UserError, match="are not those that the study started with"):
         study("fedavg", data=federation, plan=replace(plan, rounds=3), out=tmp_path / "s", resume=True)
 
 

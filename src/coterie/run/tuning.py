@@ -57,7 +57,7 @@ def add_validation(data: str) -> str:
     place = next((i for i, entry in enumerate(entries) if "validation" in entry.settings), None)
     if place is None:
         if len(steps) > 1 or entries[0].kind == "federation":
-            raise UserError(f"--tune needs clients' validation parts, and {data!r} cannot hold samples back: leave --tune away.")
+            raise UserError(f"--tune needs clients' validation parts, and {data!r} cannot hold samples back: omit --tune.")
         return f"{data}/{Spec('natural', (), {'validation': VALIDATION_SHARE})}"
     step, entry = steps[place], entries[place]
     given = dict(zip(entry.settings, step.args, strict=False)) | dict(step.kwargs)
@@ -133,7 +133,7 @@ def compute_validation_scores(evidence: Evidence, entries: Sequence[LabelledMeth
     same (unless all rates did)."""
     records = require_complete(read_records(evidence))
     if not np.isfinite(records.validation[..., -1]).any(axis=0).all():
-        raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: go on with --resume and more time.")
+        raise UserError(f"The tuning of {evidence.settings.data!r} did not reach its last round: resume with --resume and more time.")
     table = np.stack([score_curves(curves)["last10"] for curves in records.validation]).mean(axis=1)  # (methods,) nan where any diverged
     ruined = np.asarray(find_diverged(records, len(records.rounds) - 1).any(axis=1))
     found = {}
