@@ -161,7 +161,12 @@ def _select_contiguous(paths: Sequence[Path], integrity: IntegrityReport) -> tup
 
 def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     """A segment, or what is wrong with it."""
-    missing = [name for name in TABLES if not _is_readable(path / f"{name}.parquet")]
+    missing = []
+    for name in TABLES:
+        try:
+            pq.read_metadata(path / f"{name}.parquet")  # it stands at the end of a file
+        except (OSError, pa.ArrowException):
+            missing.append(name)
     if missing:
         return f"lacks tables that can be read ({', '.join(missing)})"
     try:
@@ -170,15 +175,6 @@ def _read_segment(path: Path, reached: Mapping[LaneKey, int]) -> _Segment | str:
     except (UserError, KeyError, TypeError):
         return "has a list of lanes that cannot be read"
     return segment if follows else "does not follow on what is before it"
-
-
-def _is_readable(path: Path) -> bool:
-    """Whether a table is complete: its description stands at its end."""
-    try:
-        pq.read_metadata(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
 
 
 def _find_stranded(good: Sequence[_Segment], files: ChunkFiles, notices: list[str]) -> _Segment | None:

@@ -40,7 +40,6 @@ from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.callbacks import Callback, make_watchers, notify
 from coterie.run.comparison_request import (
-    ComparisonInputs,
     ComparisonRequest,
     Design,
     DrawLoader,
@@ -147,32 +146,41 @@ def compare(
         >>> comparison = ct.compare(["fedsim", "ifca"], data="heart", out="runs/heart")  # doctest: +SKIP
     """
     file = find_study_file(methods, trust, execution is not None)
-    chosen = ComparisonInputs.merge(file, data=data, model=model, seeds=seeds, data_seed=data_seed, out=out)
-    named, make = resolve_model(chosen.model)
+    stored = None if file is None else file.settings
+    place = out if out is not None or file is None else file.out
+    if place is None:
+        raise UserError("A comparison needs a folder for its evidence: give --out.")
+    folder = Path(place)
+    data = (stored.data if stored is not None else "digits/rotated") if data is None else data
+    federations = (data,) if isinstance(data, (str, Federation)) else tuple(data)
+    if not federations:
+        raise UserError("A comparison needs data: give --data, once for each federation.")
+    seeds = None if seeds is None else tuple(seeds)
+    if seeds is None and file is not None and "seeds" in file.said:  # else the default of a file is that of a single study
+        seeds = file.settings.seeds
+    first = data_seed if data_seed is not None else 0 if stored is None else stored.draws[0]
+    named, make = resolve_model(model if model is not None else "mclr" if stored is None else stored.model)
     own = {f.name: settings.pop(f.name) for f in fields(ComparisonRequest) if f.name in settings}
     settings |= {} if loss is None else {"loss": loss}
-    settings = own | {"plan": make_plan(settings, plan, local, None if file is None else file.settings.plan), "model": named}
-    entries = label_methods(methods if file is None else file.settings.methods)
-    given = chosen.data if unseen is None else tuple(add_unseen(each, unseen) for each in chosen.data)
+    settings = own | {"plan": make_plan(settings, plan, local, None if stored is None else stored.plan), "model": named}
+    entries = label_methods(methods if stored is None else stored.methods)
+    given = federations if unseen is None else tuple(add_unseen(each, unseen) for each in federations)
     rates = (RATE_GRID if tune else ()) if isinstance(tune, bool) else tuple(tune)
     settings |= {"rates": tuple(settings.get("rates", ())) or rates}
     if settings["rates"]:
         given = tuple(each if isinstance(each, Federation) else add_validation(each) for each in given)
     specs = tuple(each.name if isinstance(each, Federation) else each for each in given)
     sources = [make_draws(each, data_dir) for each in given]
-    designs = tuple(
-        make_design(spec, source, first=chosen.data_seed, draws=draws, seeds=chosen.seeds)
-        for spec, source in zip(specs, sources, strict=True)
-    )
+    designs = tuple(make_design(spec, source, first=first, draws=draws, seeds=seeds) for spec, source in zip(specs, sources, strict=True))
     request = ComparisonRequest(
         methods=tuple(label for label, _ in entries), data=specs, designs=designs, metric=_format_metric(metric), **settings
     )
     execution = execution or (Execution() if file is None else file.execution)
     watchers = tuple(make_watchers(callbacks))
-    if not (resume and (chosen.out / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
+    if not (resume and (folder / NAME).is_file()):  # a resumed one was checked, or accepted, at its start
         for source, design in zip(sources, designs, strict=True):
             notify(watchers, *check_before_use(source(design.draws[0]), accept=accept))
-    return check_comparison_finished(run_request(request, entries, sources, chosen.out, resume, budget, execution, watchers, make, metric))
+    return check_comparison_finished(run_request(request, entries, sources, folder, resume, budget, execution, watchers, make, metric))
 
 
 def run_request(

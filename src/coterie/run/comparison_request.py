@@ -4,7 +4,7 @@ Methods, data, draws and seeds, from arguments or a study file, stored when it s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
 from coterie.evidence.settings import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
-from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
 
 if TYPE_CHECKING:
@@ -78,46 +77,6 @@ class DrawLoader:
         return self._made[draw]
 
 
-@dataclass(frozen=True)
-class ComparisonInputs:
-    """What arguments and a study file give."""
-
-    data: tuple[str | Federation, ...]
-    model: GivenModel
-    seeds: tuple[int, ...] | None  # None: as the design chooses
-    data_seed: int
-    out: Path
-
-    @classmethod
-    def merge(
-        cls,
-        file: "FileStudy | None",
-        *,
-        data: Sequence[str | Federation] | str | Federation | None,
-        model: GivenModel | None,
-        seeds: Iterable[int] | None,
-        data_seed: int | None,
-        out: Path | str | None,
-    ) -> "ComparisonInputs":
-        """From arguments and a file. A file's seeds count only where it names them, since its default is that of a single study."""
-        place = out if out is not None else file.out if file is not None else None
-        if place is None:
-            raise UserError("A comparison needs a folder for its evidence: give --out.")
-        named = file.settings if file is not None else None
-        given = data if data is not None else named.data if named is not None else "digits/rotated"
-        federations = (given,) if isinstance(given, (str, Federation)) else tuple(given)
-        if not federations:
-            raise UserError("A comparison needs data: give --data, once for each federation.")
-        of_file = named.seeds if named is not None and file is not None and "seeds" in file.said else None
-        return cls(
-            federations,
-            model if model is not None else named.model if named is not None else "mclr",
-            of_file if seeds is None else tuple(seeds),
-            data_seed if data_seed is not None else named.draws[0] if named is not None else 0,
-            Path(place),
-        )
-
-
 def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "FileStudy | None":
     """The study file given instead of methods, if one is."""
     from coterie.run.study_file import FileStudy, read_study_file
@@ -129,13 +88,9 @@ def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "File
         return None
     if len(words) > 1:
         raise UserError("Give either methods or one study file, not both.")
-    return get_only_study(read_study_file(Path(words[0]), trust=trust, other_ray=other_ray), str(words[0]))
-
-
-def get_only_study(studies: "Sequence[FileStudy]", where: str) -> "FileStudy":
-    """The only study of a file; a grid is refused."""
+    studies = read_study_file(Path(words[0]), trust=trust, other_ray=other_ray)
     if len(studies) > 1:
-        raise UserError(f"The study file {where} has a grid of {len(studies)} studies, and a comparison is one: remove the grid.")
+        raise UserError(f"The study file {words[0]} has a grid of {len(studies)} studies, and a comparison is one: remove the grid.")
     return studies[0]
 
 

@@ -57,8 +57,15 @@ class Execution:
 
         On a GPU that was too small, a study can so be resumed in smaller waves.
         """
-        workers = {"workers": now.workers, "ray": now.ray, "gpus_per_wave": now.gpus_per_wave, "threads": now.threads}
-        return replace(self, **workers, microbatch=now.microbatch or self.microbatch, memory=now.memory or self.memory)
+        return replace(
+            self,
+            workers=now.workers,
+            ray=now.ray,
+            gpus_per_wave=now.gpus_per_wave,
+            threads=now.threads,
+            microbatch=now.microbatch or self.microbatch,
+            memory=now.memory or self.memory,
+        )
 
     def resolve(self) -> "Execution":
         """With the device and the memory of this machine; the GPUs of a cluster are not known here."""

@@ -21,7 +21,6 @@ from coterie.core.plan import Plan
 from coterie.core.replies import Limits, accept
 from coterie.core.rng import make_key as key_of
 from coterie.core.roster import select_evaluated
-from coterie.core.serving import Serving
 from coterie.core.simulation import Backdoor, parse_attack
 from coterie.core.states import State
 from coterie.engines.engine import StampedAsk
@@ -165,13 +164,10 @@ class Lane:
             accepted = accept(sent.ask, reply, self._limits, self.account.moves)
             self.account.charge(ask, accepted, seconds)
             return accepted
-        return self._buffered(sent.ask, reply, seconds)
-
-    def _buffered(self, sent: Any, reply: Any, seconds: float) -> Any:
-        """The replies that an asynchronous round continues with, checked together whenever they were started."""
         assert self.timing is not None
         assert self.account.context is not None
-        got = self.timing.receive(sent, reply, self.account.context)
+        question: Any = sent.ask
+        got = self.timing.receive(question, reply, self.account.context)
         accepted = accept(got.question, got.answers, self._limits, self.account.moves)
         self.account.charge_async(got.asked, got.silent, got.question, accepted, seconds)
         return accepted
@@ -258,8 +254,10 @@ class Lane:
         measured |= self._select_rows(judged)
         if self.problem.everybody is not None:
             measured["unseen"] = yield from self._measure_unseen(ctx.round_, state, answers=self.keeps_answers and last)
-        if self.malicious is not None:
-            yield from self._measure_attack(ctx, serving)
+        if self.malicious is not None and isinstance(self.malicious.attack, Backdoor):
+            marked = yield from self._ask_about_test_data(Evaluate(serving, "marked"))  # of honest clients
+            total = int(marked.sizes.sum())
+            ctx.note("backdoor_success", float(marked.hits.sum() / total) if total else None)
         if self.problem.validation:
             measured["validated"] = (yield from Evaluate(serving, "validation")).narrow()
         named = self.method.central(state) if self.problem.central else None
@@ -293,14 +291,6 @@ class Lane:
         ctx = self.context(round_, everybody=True)  # with its own notes, which are not the round's
         serving = yield from self.method.serve(state, ctx.roster.clients[len(self.problem.roster) :], ctx)
         return (yield from self._ask_about_test_data(Evaluate(serving, answers=answers)))
-
-    def _measure_attack(self, ctx: Context, serving: Serving) -> Generator[Ask[Any], Any, None]:
-        """Note the share of honest clients' marked test samples that are classified as a backdoor's target."""
-        assert self.malicious is not None
-        if isinstance(self.malicious.attack, Backdoor):
-            marked = yield from self._ask_about_test_data(Evaluate(serving, "marked"))
-            total = int(marked.sizes.sum())
-            ctx.note("backdoor_success", float(marked.hits.sum() / total) if total else None)
 
     def _ask_about_test_data(self, ask: Evaluate) -> Generator[Ask[Any], Any, Any]:
         """An ask about test data, which the study may send and a method may not."""

@@ -1,6 +1,6 @@
-"""Study files: everything the command line can say, and grids, as TOML checked when it is loaded.
+"""Study files: all options of the command line, and grids, as TOML that is checked when it is loaded.
 
-The keys of a file are the fields of `Plan`, `Local` and `Execution`, so a setting added there can be said here.
+The keys of a file are the fields of `Plan`, `Local` and `Execution`.
 """
 
 import itertools
@@ -52,7 +52,7 @@ StudyTable: type[BaseModel] = create_model(
 
 @dataclass(frozen=True)
 class FileStudy:
-    """One study of a file; `name` tells the studies of a grid apart."""
+    """One study of a file; `name` distinguishes the studies of a grid."""
 
     name: str
     settings: Settings
@@ -61,7 +61,7 @@ class FileStudy:
     said: frozenset[str] = frozenset()  # the keys that the file has; others are at their defaults
 
     def but(self, said: Mapping[str, Any]) -> "FileStudy":
-        """The study with what was said on the command line, which wins over the file."""
+        """The study with the options of the command line, which override the file."""
         own = {name: said[name] for name in ("data", "model", "seeds") if name in said}
         own |= {"draws": (said["data_seed"],)} if "data_seed" in said else {}
         settings = replace(self.settings, plan=override_plan(said, self.settings.plan), **own)
@@ -79,8 +79,8 @@ def read_study_file(path: Path, *, trust: bool = False, other_model: bool = Fals
     Args:
         path: The file.
         trust: Whether code of the file's choice may run: a model, a method, a sampler, a Ray cluster by its address.
-        other_model: Another model will stand in the place of the file's, which needs no trust then.
-        other_ray: Another cluster, or none, will stand in the place of the file's.
+        other_model: Whether another model replaces the file's, which then needs no trust.
+        other_ray: Whether another cluster, or none, replaces the file's.
     """
     try:
         tree = tomllib.loads(path.read_text())
@@ -131,7 +131,7 @@ def _build_study(table: Mapping[str, Any], point: Mapping[str, Any]) -> FileStud
 
 
 def _validate(path: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The file against its schema; the first fault becomes one sentence that names the key and the nearest right one."""
+    """The file against its schema; the first error becomes one sentence with the key and the nearest known one."""
     try:
         return StudyTable.model_validate(tree).model_dump()
     except ValidationError as error:

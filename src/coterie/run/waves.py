@@ -24,7 +24,10 @@ WAVES_PER_WORKER = 2  # where there is enough to do: a worker that finishes earl
 def estimate_memory(lane: Lane, rounds: int | None = None) -> int:
     """Bytes that a lane needs at its end, or after so many rounds: models sent and received, copies made while they are mixed, and what
     is kept for each client that has taken part."""
-    models = max(COHORT_COPIES * _count_trained(lane), _count_placed(lane)) + _count_pending(lane) + LANE_MODELS
+    plan, pending = lane.plan, 0
+    if plan.asynchronous is not None:  # replies, and the models that they started from
+        pending = 2 * (plan.concurrency or plan.cohort or len(lane.problem.roster))
+    models = max(COHORT_COPIES * _count_trained(lane), _count_placed(lane)) + pending + LANE_MODELS
     return FLOAT_BYTES * lane.problem.layout.size * models + STATE_COPIES * estimate_state_bytes(lane, rounds) + _count_served_bytes(lane)
 
 
@@ -88,11 +91,6 @@ def _count_placed(lane: Lane) -> int:
     unseen = 0 if everybody is None else len(everybody.roster) - clients
     come = max(0 if holdings.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
     return min(come, holdings.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
-
-
-def _count_pending(lane: Lane) -> int:
-    """Pending replies of asynchronous rounds, and the models that they started from."""
-    return 0 if lane.plan.asynchronous is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
 
 
 def _count_served_bytes(lane: Lane) -> int:
