@@ -79,18 +79,18 @@ def _count_reply_bytes(wave: Sequence[Lane]) -> int:
 
 def _count_trained(lane: Lane) -> int:
     """The most clients whose models are received at once, to be mixed."""
-    clients, holdings = len(lane.problem.roster), lane.method.memory_needs
-    return clients if holdings.everybody else min(max(lane.plan.cohort or clients, holdings.gathered), clients)
+    clients, memory_needs = len(lane.problem.roster), lane.method.memory_needs
+    return clients if memory_needs.everybody else min(max(lane.plan.cohort or clients, memory_needs.gathered), clients)
 
 
 def _count_placed(lane: Lane) -> int:
     """The most newcomers whose models are received at once, to be compared."""
-    holdings, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
-    if not holdings.placing:
+    memory_needs, clients, everybody = lane.method.memory_needs, len(lane.problem.roster), lane.problem.everybody
+    if not memory_needs.placing:
         return 0
     unseen = 0 if everybody is None else len(everybody.roster) - clients
-    come = max(0 if holdings.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
-    return min(come, holdings.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
+    come = max(0 if memory_needs.everybody else min(lane.plan.evaluate_clients or clients, clients), unseen)
+    return min(come, memory_needs.count_newcomers_at_once(lane.problem.layout.size, lane.plan.cohort or clients))
 
 
 def _count_served_bytes(lane: Lane) -> int:
