@@ -178,7 +178,7 @@ def test_a_damaged_file_is_found_and_what_rests_on_it_made_again(tmp_path: Path,
     integrity.flip(file, 3) if damage == "altered" else file.unlink()
     assert any(str(file) in told and DAMAGES[damage] in told for told in verify(folder).damaged)
     looked = load_lanes(folder)
-    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are made again." in looked.notices
+    assert f"The checkpoint {file} {DAMAGES[damage]}: its rounds are run again." in looked.notices
     reached = {lane.end.round_ for lane in looked.lanes.values()}
     assert reached == ({7} if place == 9 else set())  # on the sixth both kept checkpoints rest
     restore(folder)
@@ -200,7 +200,9 @@ def test_a_spare_file_that_is_damaged_is_set_aside_and_never_referred_to_again(t
     integrity.flip(folder / "segments" / "000001" / "pieces.bin", 1)
     lanes, told = restore(folder)
     assert lanes[key("a")].end.round_ == 1
-    assert told == [f"The spare checkpoint {folder / 'segments' / '000001' / 'pieces.bin'} is not as it was written: it is set aside."]
+    assert told == [
+        f"The spare checkpoint {folder / 'segments' / '000001' / 'pieces.bin'} is not as it was written: it is moved to set-aside."
+    ]
     with Writer(folder) as writer:
         write(writer, (2, 2), {"a": once})
     np.testing.assert_array_equal(restore(folder)[0][key("a")].state.models, once.models)  # type: ignore[union-attr]

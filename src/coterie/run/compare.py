@@ -375,7 +375,7 @@ def _open_folder(
         other = stored.obstacles(request)
         if not other:
             kept = [entry for entry in entries if entry[0] in stored.methods]
-            other = [told for name in stored.folders for told in _find_renamed_controls(runs[name], kept, entries)]
+            other = [label for name in stored.folders for label in _find_renamed_controls(runs[name], kept, entries)]
         if other:
             raise UserError(
                 f"{out} holds another comparison (it differs in {'; '.join(other)}): choose another --out. A comparison can get more "

@@ -90,8 +90,8 @@ class RoundAccount:
     def charge_async(self, asked: Train, silent: Ids, question: Train, reply: Trained, seconds: float) -> None:
         """Likewise in an asynchronous round: asks are charged when sent, replies and the work behind them when they arrive."""
         self.seconds["clients"] = self.seconds.get("clients", 0.0) + seconds
-        nobody = np.zeros(0, dtype=np.int64)
-        self.cost += compute_cost(asked, reply.take(nobody)) + compute_cost(question.take(nobody), reply)
+        none = np.zeros(0, dtype=np.int64)
+        self.cost += compute_cost(asked, reply.take(none)) + compute_cost(question.take(none), reply)
         self.absences += [*_list_refusals(asked, reply), *(Absence(int(client), asked.kind, "ABSENT") for client in silent)]
         self._count(question, reply)
         self.moves.forget()

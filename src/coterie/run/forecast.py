@@ -78,7 +78,7 @@ class _MeasuringCallback(Callback):
         self.times: list[float] = []
         self.state: State | None = None
 
-    def on_start(self, *told: Any) -> None:
+    def on_start(self, *args: Any) -> None:
         self.times.append(perf_counter())
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
@@ -128,13 +128,13 @@ def forecast(study: Study, execution: Execution) -> Forecast:
     check_memory(lanes)
     repeats = len(lanes) // len(study.methods)
     measure_method(study, 0, execution)  # compilation and first reads are not extrapolated
-    tried = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
+    measured = {label: measure_method(study, place, execution) for place, label in enumerate(study.settings.methods)}
     together = list(split_into_waves(lanes, int(execution.memory * GIB), execution.seeds_per_wave, whole_seeds=not execution.is_on_gpu))
     alone = max(estimate_memory(lane, MEASURED_ROUNDS) for lane in lanes)  # the memory of the measured rounds
     kept = {lane.label: estimate_state_bytes(lane) for lane in lanes}
     problem = lanes[0].problem
     return Forecast(
-        methods=tuple(extrapolate(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in tried.items()),
+        methods=tuple(extrapolate(label, seen, study.settings.plan, repeats, kept[label]) for label, seen in measured.items()),
         lanes=len(lanes),
         waves=len(together),
         clients=len(problem.roster),

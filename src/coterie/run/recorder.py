@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coterie.run.study import Study
 
 GB = 10**9
-NOTICE_GB = 1.0  # GB in all from which the user is told
+NOTICE_GB = 1.0  # GB in all from which a notice is given
 # The files that a checkpoint needs hold at most twice its own bytes, and the next one is written beside them.
 MAX_STATES_ON_DISK = 2 * KEPT_STATES + 1
 

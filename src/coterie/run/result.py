@@ -162,7 +162,7 @@ class Result:
         return self._draws[0][0].measure
 
     @property
-    def told(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """Remarks on the scores, in sentences."""
         found = (remark for records, _ in self._draws for remark in (describe_malicious(records), describe_sampling(records)))
         diverged = [f"{label}: {own}." for label, own in self.diverged.items()]

@@ -94,8 +94,8 @@ def resume_comparison(
     check_trust(request.methods, str(folder), trust, "method")
     check_trust([] if request.metric is None else [request.metric], str(folder), trust, "metric")
     check_trust([request.plan.selection], str(folder), trust, "sampler")
-    begun = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
-    execution = Execution.read(begun[0] / "execution.json") if begun else Execution()
+    started = [path for name in request.folders for path in (folder / name, folder / "tuning" / name) if is_study(path)]
+    execution = Execution.read(started[0] / "execution.json") if started else Execution()
     try:
         entries = [(spec, build(spec, trust=trust)) for spec in request.methods]
         sources = [make_draws(spec, data_dir) for spec in request.data]

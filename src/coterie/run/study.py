@@ -1,4 +1,4 @@
-"""A study: draws x methods x seeds, carried out wave by wave and written down as it goes."""
+"""A study: draws x methods x seeds, run wave by wave and recorded."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,7 +109,7 @@ class Study:
             worlds=worlds,
             changing=settings.plan.sample_size is not None or any(world.federation.later for world in worlds.values()),
             setup_seconds=perf_counter() - began,
-            notices=tuple(dict.fromkeys(told for made in federations.values() if (told := describe_scale_problem(made)) is not None)),
+            notices=tuple(dict.fromkeys(notice for each in federations.values() if (notice := describe_scale_problem(each)) is not None)),
         )
 
     def run(

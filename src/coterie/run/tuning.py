@@ -62,7 +62,7 @@ def add_validation(data: str) -> str:
     step, entry = steps[place], entries[place]
     given = dict(zip(entry.settings, step.args, strict=False)) | dict(step.kwargs)
     if given.get("validation", VALIDATION_SHARE) == 0:
-        raise UserError(f"--tune needs clients' validation parts, and {data!r} says validation=0: give a share such as 0.1.")
+        raise UserError(f"--tune needs clients' validation parts, and {data!r} has validation=0: give a share such as 0.1.")
     if "validation" not in given:
         steps[place] = Spec(step.name, step.args, {**step.kwargs, "validation": VALIDATION_SHARE})
     return "/".join(map(str, steps))
@@ -112,13 +112,13 @@ def extend_grids(
     """
     means, found = compute_validation_scores(evidence, entries, rates), {}
     for label, _ in entries:
-        own, tried = means[label], _get_rates(rates, label)
+        own, tested = means[label], _get_rates(rates, label)
         if len(grid) < 2:
             continue
-        upwards = bool(np.isfinite(own).any()) and int(np.nanargmax(own)) == len(tried) - 1
-        added = sum(rate > max(grid) if upwards else rate < min(grid) for rate in tried)
+        upwards = bool(np.isfinite(own).any()) and int(np.nanargmax(own)) == len(tested) - 1
+        added = sum(rate > max(grid) if upwards else rate < min(grid) for rate in tested)
         if added < extensions and (not np.isfinite(own).any() or _is_at_edge(own)):
-            found[label] = extend_rate(tried, upwards)
+            found[label] = extend_rate(tested, upwards)
     return found
 
 
