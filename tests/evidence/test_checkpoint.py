@@ -200,9 +200,8 @@ def test_a_spare_file_that_is_damaged_is_set_aside_and_never_referred_to_again(t
     integrity.flip(folder / "segments" / "000001" / "pieces.bin", 1)
     lanes, told = restore(folder)
     assert lanes[key("a")].end.round_ == 1
-    assert told == [
-        f"The spare checkpoint {folder / 'segments' / '000001' / 'pieces.bin'} is not as it was written: it is moved to set-aside."
-    ]
+    path = folder / "segments" / "000001" / "pieces.bin"
+    assert told == [f"The spare checkpoint {path} is not as it was written: it is moved to set-aside."]
     with Writer(folder) as writer:
         write(writer, (2, 2), {"a": once})
     np.testing.assert_array_equal(restore(folder)[0][key("a")].state.models, once.models)  # type: ignore[union-attr]
