@@ -66,7 +66,7 @@ def test_a_wild_rate_is_found_and_a_good_one_is_not() -> None:
     wild = ct.study(methods, data="heart", rounds=3, lr=1e9, execution=LOOP, seeds=range(2))
     assert set(wild.diverged) == set(methods)  # also the one that is first scored after it was fine-tuned
     assert wild.table()["final"].max() > 0.5  # though it scores
-    assert any(sentence.startswith("fedavg: training diverged (final test loss ") for sentence in wild.told)
+    assert any(sentence.startswith("fedavg: training diverged (final test loss ") for sentence in wild.remarks)
     shown = write_cards(FederationView(compare_evidence([wild.evidence]).federations[0]))
     assert len(shown) == 3
     assert all(any("Do not rely on that, since training diverged" in sentence for sentence in card.sentences) for card in shown)

@@ -64,7 +64,7 @@ def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> N
     for client, name in enumerate(made.ids):
         rows = made.test[client]
         true += made.task.in_units(made.y[rows]).tolist()
-        said += numbers.model(name, "fedavg", seed=0).predict(made.x[rows]).tolist()
+        said += ct.get_bundle(numbers, name, "fedavg", seed=0).predict(made.x[rows]).tolist()
     assert records.accuracy[0, 0, -1] == pytest.approx(r2_score(true, said), rel=1e-6)
     assert records.mae is not None
     assert records.rmse is not None

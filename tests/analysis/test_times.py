@@ -66,7 +66,7 @@ def test_a_study_knows_its_times(result: ct.Result) -> None:
 
 
 def test_what_is_told_of_time(result: ct.Result) -> None:
-    (told,) = result.told
+    (told,) = result.remarks
     finals = result.table()["final"]
     assert told.startswith(f"Simulated time to {100 * finals.min():.1f} % accuracy (the lowest mean at the end), median of runs: fedavg ")
     assert "of 3 runs)" in told

@@ -238,7 +238,7 @@ def test_one_block_has_no_interval_and_none_no_score(root: Path, run: Run, tmp_p
 
 def test_a_table_in_memory_is_placed_like_its_file(root: Path) -> None:
     result = ct.Result(ct.Evidence.open(root / "run"))
-    found = result.place(pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")
+    found = ct.place(result, pd.read_csv(root / "new4.csv"), client="new4", method="fedgroup")
     known = load(result.evidence.settings.data)
     new = load_newcomer(root / "new4.csv", known, "new4", None, 0.3)
     assert (found.placed_by, found.judged) == (len(new.train[0]), len(new.test[0]))

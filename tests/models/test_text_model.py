@@ -175,7 +175,7 @@ def test_a_study_of_texts_in_a_table(folder: Path) -> None:
     data = ct.Federation.from_frame(frame, client="site", label="ill", **texts)
     assert data.x.tobytes() == tokenise_texts(said, str(folder), LENGTH).tobytes()
     result = ct.study("fedavg", data=data, model=f"text({folder})", rounds=2, lr=0.5)
-    bundle = result.model("a")
+    bundle = ct.get_bundle(result, "a")
     assert bundle.models.shape == (1, 2 * 16 + 2)
     assert bundle.predict_proba(frame[["says"]]).shape == (24, 2)  # of raw texts
     with pytest.raises(UserError, match="makes tokens: say features=tokens"):

@@ -181,7 +181,7 @@ def test_scores_are_of_honest_clients_who_are_named_in_the_evidence() -> None:
         expected = records.right[0, place, -1, honest].sum() / records.test[honest].sum()
         assert result.scores["final"][place] == pytest.approx(expected)
     assert records.hostile[0].tolist() != records.hostile[1].tolist()
-    assert result.told == ["2 of 6 clients are hostile (labelflip(share=0.34)): every score is of the honest ones."]
+    assert result.remarks == ["2 of 6 clients are hostile (labelflip(share=0.34)): every score is of the honest ones."]
 
 
 @pytest.mark.parametrize("text", ["signflip", "labelflip", "backdoor"])

@@ -42,7 +42,7 @@ def test_the_loss_can_be_said(tmp_path: Path) -> None:
         study("fedavg", data="digits/iid(clients=3)", rounds=1, loss="absolute")
     with pytest.raises(UserError, match=r"The loss cannot take outputs of shape .* and targets of shape"):
         study("fedavg", loss=torch.nn.functional.cross_entropy, **options)
-    with pytest.raises(UserError, match="The loss is said twice"):
+    with pytest.raises(UserError, match="The loss is given twice"):
         study("fedavg", plan=ct.Plan(loss="absolute"), loss=lambda outputs, y: (outputs[:, 0] - y).abs(), data=options["data"])
 
 

@@ -58,7 +58,7 @@ def test_scores_and_perplexity(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.rounds["perplexity"], np.exp(-found.rounds["likelihood"]))
     assert found.scores["perplexity"].tolist() == pytest.approx(records.perplexity[:, 0, -1].tolist())
     assert records.measure.level(-2.0) == "-2.000 (perplexity 7.389)"
-    first = found.model("site-0", "fedavg")
+    first = ct.get_bundle(found, "site-0", "fedavg")
     own = clients.query("id == 'site-0'").iloc[0]
     test = options["data"].x[options["data"].test[0]]
     assert first.predict(test).sum() == pytest.approx(own["log_likelihood"], rel=1e-5)

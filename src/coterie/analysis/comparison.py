@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,10 +89,6 @@ class Comparison:
         import pandas as pd
 
         return pd.DataFrame([_make_row(findings, finding) for findings in self.federations for finding in findings.methods.values()])
-
-    def plot(self) -> Any:
-        """The score round by round as an Altair chart for each federation, which a notebook shows; `save("name.html")` writes it."""
-        return import_module("coterie.report.charts.accuracy").curves_of(self)  # reports know comparisons, not the other way round
 
     def as_json(self) -> dict[str, Any]:
         """The verdicts, the table and the ranking as plain values; what is not defined is null."""

@@ -39,7 +39,7 @@ def print_result(result: Result, console: PlainConsole) -> None:
     console.print(make_result_table(result))
     if result.spread is not None:
         console.print(make_quantile_table(result.spread, result.measure))
-    for sentence in dict.fromkeys(result.told):
+    for sentence in dict.fromkeys(result.remarks):
         console.print(sentence, style="yellow", highlight=False, markup=False)
     if silent := find_clients_without_scores(result):
         console.print(f"{len(silent)} clients share no scores, by their sites' policies: {', '.join(silent)}.", style="yellow")

@@ -120,7 +120,7 @@ def make_deliveries(
             continue
         lane.resume_from(states[lane.key].end, states[lane.key].state)
         script = lane.method.serve(lane.state, roster.available, lane.context(lane.round_))
-        serving = run_script(script, engine, seed=lane.keyed, round_=lane.round_, draw=lane.key.draw)
+        serving = run_script(script, engine, seed=lane.derived_seed, round_=lane.round_, draw=lane.key.draw)
         names = name_models(lane, serving, roster.ids)
         found = {}
         for site, own in _group_by_site(members, serving.clients).items():

@@ -24,6 +24,7 @@ from coterie.report.charts.elements import (
 from coterie.report.federation_view import MAX_ROUNDS, FederationView, pick_evenly, to_percent
 from coterie.report.figure import PANEL, Figure
 from coterie.report.style import BROWN, CONTROLS, GREY, OKABE_ITO, OLIVE, SOLID, LineStyle, make_scales
+from coterie.run.result import Result
 from coterie.statistics import Ranking
 
 COST_AXES = {"megabytes": "megabytes sent and received", "passes": "passes over clients' data", "seconds": "server's own seconds"}
@@ -277,9 +278,22 @@ class OfflineChart:
             self.chart.save(str(path))
 
 
-def curves_of(found: Comparison | Evidence) -> OfflineChart:
-    """Accuracy round by round with its 95 % band; of several federations one below the other, each under its name."""
-    comparison = compare_evidence([found]) if isinstance(found, Evidence) else found
+def plot(found: Result | Comparison | Evidence) -> OfflineChart:
+    """Draw the score round by round with its 95 % band, one chart for each federation.
+
+    Args:
+        found: What `study` or `compare` returned, or evidence from a folder.
+
+    Returns:
+        An Altair chart, which a notebook shows; `save("name.html")` writes it.
+
+    Example:
+        >>> import coterie as ct
+        >>> result = ct.study("fedavg", data="synthetic(0,0,clients=10)", rounds=2)
+        >>> chart = ct.plot(result)
+    """
+    evidence = found.evidence if isinstance(found, Result) else found
+    comparison = compare_evidence([evidence]) if isinstance(evidence, Evidence) else evidence
     charts = [draw_curves(FederationView(findings)).chart.properties(title=findings.data) for findings in comparison.federations]
     if len(charts) == 1:
         return OfflineChart(charts[0])

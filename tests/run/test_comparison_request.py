@@ -64,8 +64,8 @@ def test_a_draw_has_seeds_of_its_own_and_the_first_has_them_as_they_are_written(
     shared = make_lanes([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan())
     own = make_lanes([("a", ct.FedAvg())], (0, 1), {0: problem, 1: problem}, Plan(), own_seeds=True)
     assert [lane.key for lane in own] == [lane.key for lane in shared]  # it is called by the seed that was asked for
-    assert [lane.keyed for lane in shared] == [0, 0, 1, 1]
-    by_key = {lane.key: lane.keyed for lane in own}
+    assert [lane.derived_seed for lane in shared] == [0, 0, 1, 1]
+    by_key = {lane.key: lane.derived_seed for lane in own}
     assert (by_key[LaneKey(0, "a", 0)], by_key[LaneKey(0, "a", 1)]) == (0, 1)
     assert len(set(by_key.values())) == 4
     assert all(0 <= derive_seed(draw, seed) < 1 << 63 for draw in range(50) for seed in range(50))

@@ -67,7 +67,7 @@ def test_python_takes_short_names_and_refuses_what_is_said_twice(tmp_path: Path)
         {"local": Local(), "plan": Plan()},
     ]
     for said in twice:
-        with pytest.raises(UserError, match="said twice"):
+        with pytest.raises(UserError, match="given twice"):
             ct.study("fedavg", data=DATA, **said)
     with pytest.raises(UserError, match="no setting 'epoch': did you mean 'epochs'"):
         ct.study("fedavg", data=DATA, epoch=3)

@@ -192,7 +192,7 @@ def test_other_settings_than_those_written_do_not_mend_a_study(copy: Path) -> No
     integrity.reverse_methods(copy)
     other = Settings(**{**vars(SETTINGS), "methods": ("local", "fedavg")})
     prepared = Study.prepare(other, federation=worlds.make_federation(), methods=(LocalOnly(), FedAvg()))
-    with pytest.raises(UserError, match=r"settings\.json is not as it was written, and this command says something else"):
+    with pytest.raises(UserError, match=r"settings\.json is not as it was written, and this command has other settings"):
         prepared.run(out=copy, resume=True)
 
 

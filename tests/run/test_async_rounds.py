@@ -227,7 +227,7 @@ def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
     federation = worlds.make_federation()
     study("fedavg", data=federation, plan=plan, out=tmp_path / "s")
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 2}\n" for i in range(6)))
-    with pytest.raises(UserError, match="are not those that the study was begun with"):
+    with pytest.raises(UserError, match="are not those that the study started with"):
         study("fedavg", data=federation, plan=replace(plan, rounds=3), out=tmp_path / "s", resume=True)
 
 
@@ -286,4 +286,4 @@ def test_settings_that_cannot_go_together_are_refused() -> None:
 def test_nothing_is_on_its_way_at_the_beginning() -> None:
     none = PendingReplies.empty(np.ones(2), 3)
     assert len(none) == 0
-    assert none.answers(1, np.zeros(3, np.float32), 0.5, np.ones(3, np.bool_)).vectors.shape == (0, 3)
+    assert none.to_reply(1, np.zeros(3, np.float32), 0.5, np.ones(3, np.bool_)).vectors.shape == (0, 3)

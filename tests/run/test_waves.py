@@ -136,7 +136,7 @@ def test_what_cannot_fit_is_refused_in_a_sentence_that_names_the_method() -> Non
 
 
 def test_a_study_that_cannot_fit_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.run.waves.host_memory", lambda: 1000)
+    monkeypatch.setattr("coterie.run.waves.get_host_memory", lambda: 1000)
     with pytest.raises(UserError, match="of memory are free"):
         ct.study("local", data="synthetic(0,0,clients=3)", rounds=1)
 
@@ -161,7 +161,7 @@ def test_a_study_goes_on_in_waves_of_the_memory_that_is_said(tmp_path: Path, mon
         said.append(memory)
         return split_into_waves(lanes, memory, *args, **options)
 
-    monkeypatch.setattr("coterie.run.study.waves", noted)
+    monkeypatch.setattr("coterie.run.driver.split_into_waves", noted)
     for rounds, memory in ((1, 1.0), (2, 0.25), (3, None)):
         ct.study(
             "fedavg", data=worlds.make_federation(), rounds=rounds, out=tmp_path, resume=rounds > 1, execution=ct.Execution(memory=memory)

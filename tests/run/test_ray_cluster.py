@@ -20,7 +20,7 @@ from coterie.evidence import digest
 from coterie.run.execution import Execution
 from coterie.run.study import Study
 from coterie.run.workers.ray_cluster import check_token, connect_ray, is_local_address
-from run.test_spread import SETTINGS
+from run.test_workers import SETTINGS
 
 HERE = Path(__file__).parent
 Cluster = tuple[str, "subprocess.Popen[str]", dict[str, str]]

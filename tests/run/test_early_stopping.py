@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {"data": DATA, "lr": 0.3, "seeds": (0, 1), "patience"
 def test_a_watch_counts_rounds_since_the_best(scores: list[float], patience: int) -> None:
     watch = EarlyStopping(patience)
     for round_, score in enumerate(scores):
-        watch.seen(round_, score)
+        watch.record_score(round_, score)
         known = [value for value in scores[: round_ + 1] if value == value]
         since = len(known) - 1 - known.index(max(known)) if known else 0  # the first of equals is the best
         assert watch.since == since
@@ -48,7 +48,7 @@ def test_a_run_stops_where_its_validation_says_and_nowhere_else() -> None:
     for (method, seed), lane in whole.groupby(["method", "seed"], observed=True):
         watch, expected = EarlyStopping(2), 14
         for round_, score in zip(lane["round"], lane["validation"], strict=True):
-            watch.seen(round_, score)
+            watch.record_score(round_, score)
             if watch.over:
                 expected = round_
                 break
@@ -78,7 +78,7 @@ def test_it_scores_as_in_its_last_round_and_costs_nothing_more() -> None:
     steps = records.costs["steps"][m][:, 1:]
     ran = [steps[i, : records.early.get((label, each), 14)] for i, each in enumerate(records.settings.seeds)]
     assert found.table()["steps/round"][label] == pytest.approx(np.concatenate(ran).mean())
-    assert found.model("client-0", "fedavg").models.shape[0] == 1  # it has a model to give
+    assert ct.get_bundle(found, "client-0", "fedavg").models.shape[0] == 1  # it has a model to give
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -78,7 +78,7 @@ def test_changed_data_are_refused(change: object, what: str, table: Path, tmp_pa
         integrity.with_same_times(table, text)
     else:
         table.write_text(text)
-    with pytest.raises(UserError, match=rf"are not those it was begun with \(.*{what}.* differ\)"):
+    with pytest.raises(UserError, match=rf"are not those it was started with \(.*{what}.* differ\)"):
         run(table, tmp_path / "study", resume=True)
     assert verify(tmp_path / "study").whole
 
@@ -218,7 +218,7 @@ def test_a_resume_under_other_versions_is_said_aloud(tmp_path: Path) -> None:
 
     study.run(out=out, resume=True, callbacks=[Watch()])
     assert len(heard) == 1
-    assert heard[0].startswith("The study goes on under vector units")
+    assert heard[0].startswith("The study continues under vector units")
     assert heard[0] in (out / "log.txt").read_text()
     assert Evidence.open(out)
 

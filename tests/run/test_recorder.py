@@ -87,19 +87,19 @@ def test_checkpoints_are_so_far_apart_that_all_of_them_fit(lanes: int, gigabytes
 
 def test_what_they_will_write_is_said_where_it_is_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned, wave = CheckpointSchedule(Execution(), 30, 4), wave_of(2)
-    assert planned.told(wave, tmp_path) is None
+    assert planned.describe(wave, tmp_path) is None
     monkeypatch.setattr(recorder, "GB", 10**4)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
     said = f"Checkpoints will write at most 28.3 GB to {tmp_path}: 3 of 9.4 GB, less what does not change between them."
-    assert planned.told(wave, tmp_path) == said
+    assert planned.describe(wave, tmp_path) == said
     tight = replace(planned, execution=Execution(checkpoint_gb=20.0))
-    assert "2 of 9.4 GB" in str(tight.told(wave, tmp_path))
-    assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.told(wave, tmp_path))
+    assert "2 of 9.4 GB" in str(tight.describe(wave, tmp_path))
+    assert "they are 15 rounds apart, so as to write no more than --checkpoint-gb 20." in str(tight.describe(wave, tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 28 * 10**4}))
     short = "Up to 28.3 GB lie there at a time, and only 28.0 are free: choose another --out, or fewer seeds."
-    assert short in str(planned.told(wave, tmp_path))
+    assert short in str(planned.describe(wave, tmp_path))
     many = CheckpointSchedule(Execution(checkpoint_every=3), 30, 4)  # ten, of which two, whatever else lies in their files, and a draft
-    assert "Up to 47.2 GB lie there at a time" in str(many.told(wave, tmp_path))
+    assert "Up to 47.2 GB lie there at a time" in str(many.describe(wave, tmp_path))
 
 
 def test_models_of_clients_that_have_yet_to_take_part_count_from_the_beginning() -> None:
@@ -142,5 +142,5 @@ def test_waves_are_as_large_as_the_device_and_the_host_can_hold(tmp_path: Path, 
 
 
 def test_the_memory_of_a_study_is_settled_when_it_begins_and_kept() -> None:
-    assert Execution(device="cpu").settled() == Execution(device="cpu", memory=2.0)
-    assert Execution(device="cpu", memory=7.5).settled().memory == 7.5
+    assert Execution(device="cpu").resolve() == Execution(device="cpu", memory=2.0)
+    assert Execution(device="cpu", memory=7.5).resolve().memory == 7.5

@@ -25,6 +25,7 @@ from coterie.data.catalogue import load
 from coterie.evidence import Evidence, digest
 from coterie.evidence.records import RoundRecord
 from coterie.evidence.settings import Settings
+from coterie.methods.fedavg import FedAvg
 from coterie.run.callbacks import Callback
 from coterie.run.environment import WorkerHost
 from coterie.run.execution import Execution
@@ -34,7 +35,8 @@ from coterie.run.waves import split_for_workers
 from coterie.run.workers import processes, scheduler
 from coterie.run.workers.executor import WorkerLost
 from coterie.run.workers.processes import ALIGNMENT, read_shared_file, write_shared_file
-from run.crew_here import CrewHere
+from run.executor_here import ExecutorHere
+from run.failing_methods import BrokenMethod, RefusingMethod
 
 FIVE = ("fedavg", "fedsim(clusters=2)", "fesem(groups=2)", "ifca(groups=2)", "local")
 SETTINGS = Settings(
@@ -49,22 +51,22 @@ def alone() -> str:
     return digest(Study.prepare(SETTINGS).run(execution=ALONE).evidence)
 
 
-Hired = Callable[..., list[CrewHere]]
+Hired = Callable[..., list[ExecutorHere]]
 
 
 @pytest.fixture
 def hired(monkeypatch: pytest.MonkeyPatch) -> Hired:
-    """Lets studies have crews of this process; those that they had."""
+    """Lets studies have executors of this process; those that they had."""
 
-    def hire(loses: Callable[[int, int], bool] = lambda number, reports: False) -> list[CrewHere]:
-        crews: list[CrewHere] = []
+    def hire(loses: Callable[[int, int], bool] = lambda number, reports: False) -> list[ExecutorHere]:
+        executors: list[ExecutorHere] = []
 
-        def crew(study: Study, size: int) -> CrewHere:
-            crews.append(CrewHere(study, size, loses))
-            return crews[-1]
+        def make(study: Study, size: int) -> ExecutorHere:
+            executors.append(ExecutorHere(study, size, loses))
+            return executors[-1]
 
-        monkeypatch.setattr(scheduler, "ProcessExecutor", crew)
-        return crews
+        monkeypatch.setattr(scheduler, "ProcessExecutor", make)
+        return executors
 
     return hire
 
@@ -85,10 +87,10 @@ class Told(Callback):
 
 @pytest.mark.parametrize("workers", [2, 3, 20])
 def test_however_it_is_spread_the_digest_is_the_same(hired: Hired, alone: str, workers: int) -> None:
-    crews = hired()
+    executors = hired()
     result = Study.prepare(SETTINGS).run(execution=replace(ALONE, workers=workers))
     assert digest(result.evidence) == alone
-    assert crews[0].most == min(workers, 10)  # of ten lanes: methods of one seed are spread as well
+    assert executors[0].most == min(workers, 10)  # of ten lanes: methods of one seed are spread as well
     assert result.run is not None
     assert all(lane.round_ == 5 and lane.state is not None for lane in result.run.lanes)  # the driver has the models
 
@@ -102,14 +104,14 @@ def test_what_is_lost_goes_on_from_its_last_segment_and_every_round_is_told_once
             lost.append(number)
         return again
 
-    crews, told = hired(loses), Told()
+    executors, told = hired(loses), Told()
     result = Study.prepare(SETTINGS).run(out=tmp_path / "s", execution=replace(ALONE, workers=2), callbacks=[told])
     assert digest(result.evidence) == alone
     assert len(lost) == 4
-    again = [errand for number, errand in crews[0].begun[2:]]
-    assert {standing.end.round_ for errand in again for standing in errand.lanes} == {2}  # none began anew
+    again = [task for number, task in executors[0].begun[2:]]
+    assert {snapshot.end.round_ for task in again for snapshot in task.lanes} == {2}  # none started over
     assert len(told.rounds) == len(set(told.rounds)) == 10 * 6
-    assert sum("go on elsewhere from round 2" in sentence for sentence in told.notices) == 4
+    assert sum("continue on another one from round 2" in sentence for sentence in told.notices) == 4
 
 
 def test_rounds_that_no_worker_survives_end_the_study_and_keep_the_others(hired: Hired, alone: str, tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_cuts_hold_every_lane_once(seeds: int, methods: int, places: int, whole_
         assert all(len({lane.seed for lane in wave}) <= most for wave in pieces)
 
 
-def test_freight_is_mapped_and_not_copied() -> None:
+def test_a_shared_file_is_mapped_and_not_copied() -> None:
     made: dict[str, Any] = {"a": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3)), "c": "words"}
     with write_shared_file(made) as file:
         again = read_shared_file(file.fileno())
@@ -238,7 +240,7 @@ def test_given_models_can_be_sent() -> None:
 
 
 def test_a_worker_that_computes_otherwise_is_refused() -> None:
-    here = WorkerHost.here()
+    here = WorkerHost.current()
     here.check_same_as(here)
     kernels = dict.fromkeys(here.environment["blas"], "Prescott")
     assert kernels
@@ -274,13 +276,25 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
 
 
 def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() -> None:
-    with write_shared_file({}) as freight:
-        process = processes._WorkerProcess(freight)
+    with write_shared_file({}) as file:
+        process = processes._WorkerProcess(file)
     process.close()
-    process.line, theirs = Pipe()
+    process.connection, theirs = Pipe()
     os.write(theirs.fileno(), struct.pack("!i", 1000) + b"the beginning")  # a message of a thousand bytes, as `Connection` writes it
     theirs.close()
     assert process.receive() == WorkerLost(f"the process {process.process.pid} ended (-9)")
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "sentence"),
+    [
+        (RefusingMethod(), UserError, "^The method cannot run round 1: choose another one.$"),
+        (BrokenMethod(), RuntimeError, "^A worker failed.\n(.*\n)*TypeError: arrays, scalars, tuples and known kinds can be written"),
+    ],
+)
+def test_an_error_on_a_worker_arrives_with_its_sentence(method: FedAvg, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        ct.study(method, data="synthetic(0,0,clients=4)", rounds=2, seeds=range(2), workers=2)
 
 
 @pytest.mark.parametrize(("words", "sentence"), [({"workers": 0}, "workers"), ({"gpus_per_wave": 1}, "gpus_per_wave= is for waves on Ray")])
