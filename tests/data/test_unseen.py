@@ -92,7 +92,7 @@ def test_what_is_no_share_is_refused(share: float) -> None:
 
 def test_it_is_said_once() -> None:
     made = ct.Federation.from_frame(_frame(), client="site", label="ill", unseen=0.2)
-    with pytest.raises(UserError, match="say it once"):
+    with pytest.raises(UserError, match="name their share once"):
         move_unseen_last(made, 0.2)
 
 

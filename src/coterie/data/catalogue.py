@@ -53,13 +53,8 @@ partitions: Registry[Federation] = _make_registry(
 scenarios: Registry[Federation] = _make_registry(
     "scenario",
     *(worlds.rotated, worlds.labelswap, worlds.labelsubset, worlds.noise, worlds.contrast, worlds.coloured, worlds.mixed, worlds.sites),
-    *(
-        client_scenarios.outliers,
-        client_scenarios.arrivals,
-        client_scenarios.drift,
-        client_scenarios.unseen,
-        client_scenarios.official_test,
-    ),
+    *(client_scenarios.outliers, client_scenarios.arrivals, client_scenarios.drift, client_scenarios.unseen),
+    client_scenarios.official_test,
 )
 
 # What `coterie data get NAME` knows.
@@ -69,16 +64,8 @@ DATA_SETS: dict[str, DataSet] = {
         *(images.MNIST, images.FASHION, images.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
-        *(
-            packaged.COVID,
-            packaged.VALUES,
-            packaged.STOPS,
-            packaged.BIRTHS,
-            packaged.WATCH,
-            packaged.FLIGHTS,
-            packaged.INSTEVAL,
-            packaged.CHEM97,
-        ),
+        *(packaged.COVID, packaged.VALUES, packaged.STOPS, packaged.BIRTHS),
+        *(packaged.WATCH, packaged.FLIGHTS, packaged.INSTEVAL, packaged.CHEM97),
     )
 }
 SpecKind = Literal["federation", "samples", "partition", "scenario"]
@@ -112,7 +99,7 @@ def load_samples(spec: str, data_dir: Path | None = None) -> Samples:
     (step,) = parse_path(spec)
     made = sources.build(step, **_select_context(sources[step.name], {"_data_dir": data_dir}))
     if isinstance(made, Federation):
-        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided anew.")
+        raise UserError(f"Data set {step.name!r} has clients of its own and cannot be divided again.")
     return made
 
 

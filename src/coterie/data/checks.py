@@ -53,7 +53,6 @@ class Finding:
         return f"{self.sentence} {self.advice}"
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
         return {**asdict(self), "rows": [row._asdict() for row in self.rows]}
 
 

@@ -134,7 +134,7 @@ def _check_classes(table: Table, where: str) -> None:
         raise UserError(f"{where} holds a label of {wrong} where 0 to {len(table.classes) - 1} are expected.")
     if len(np.unique(table.y)) < 2 and not table.stated:
         only = table.classes[int(table.y[0])]
-        raise UserError(f"{where} holds one class only ({only!r}): there is nothing to tell apart; is the label column the right one?")
+        raise UserError(f"{where} holds one class only ({only!r}): there is nothing to learn; is the label column the right one?")
 
 
 def samples_from_table(name: str, table: Table, provenance: Mapping[str, Any]) -> Samples:
@@ -143,14 +143,14 @@ def samples_from_table(name: str, table: Table, provenance: Mapping[str, Any]) -
     Where clients are not known, the set's own test part becomes the server's test set.
     """
     assert table.values is not None
-    told, x, task = {**provenance, **table.facts}, table.values, Task(table.task)
+    stored, x, task = {**provenance, **table.facts}, table.values, Task(table.task)
     if table.owners is not None or table.part is None:
-        return Samples(name, x, table.y, table.classes, None, told, table.owners, table.owner_names, table.part, task)
+        return Samples(name, x, table.y, table.classes, None, stored, table.owners, table.owner_names, table.part, task)
     tests, rest = table.part == TEST, (table.part != TEST) & (table.part != NOWHERE)
     central = (x[tests], table.y[tests]) if tests.any() else None
-    if (rows := get_file_rows(told)) is not None:
-        told[ROWS] = rows.select(np.flatnonzero(rest)).to_list()
-    return Samples(name, x[rest], table.y[rest], table.classes, central, told, task=task)
+    if (rows := get_file_rows(stored)) is not None:
+        stored[ROWS] = rows.select(np.flatnonzero(rest)).to_list()
+    return Samples(name, x[rest], table.y[rest], table.classes, central, stored, task=task)
 
 
 def parse_split(words: Sequence[Any], where: str) -> Ints:

@@ -110,7 +110,7 @@ def explain_variant(study: Reproduction, claim: Claim, runs: Sequence[PartRun], 
     found = [claim.variant]
     for run in (run for run in runs if run.part.name in names):
         found += [NOT_DECLARED if run.part.variant is None else run.part.variant, _describe_shortfall(study, run, repetitions)]
-    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each said once
+    return "; ".join(dict.fromkeys(reason for text in found for reason in text.split("; ") if reason))  # each once
 
 
 def _describe_shortfall(study: Reproduction, run: PartRun, repetitions: int) -> str:

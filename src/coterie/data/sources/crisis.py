@@ -127,5 +127,5 @@ def crisismmd(
         inputs = Inputs((words.shape[1:], images.shape[1:]), (tokenizer is not None, False), ("text", "image"))
         return replace(table, values=rows, texts=None, facts={**table.facts, "columns": columns, INPUTS: inputs.to_dict()})
 
-    told = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
-    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **told)
+    stored = {} if tokenizer is None else {"tokenizer": hash_tokenizer(tokenizer), "length": length}
+    return CRISISMMD.samples(made, _data_dir, features=features, side=side, width=width, **stored)
