@@ -17,7 +17,7 @@ from coterie.data.catalogue import load
 from coterie.data.federation import TEST, TRAIN
 from coterie.data.sources import texts
 from coterie.data.tokens import cut_blocks
-from data.test_sets import shrink
+from data.sources.test_sets import shrink
 from tiny_lm import VOCABULARY, save_lm_tokenizer
 
 
