@@ -80,7 +80,7 @@ def save_samples(samples: Samples, final: Path) -> None:
     central_x, central_y = samples.central or (None, None)
     arrays = {"x": samples.x, "y": samples.y, "central_x": central_x, "central_y": central_y}
     arrays |= {"owners": samples.owners, "given": samples.given}
-    about = {"name": samples.name, "classes": samples.classes, "owner_names": samples.owner_names}
+    about: dict[str, Any] = {"name": samples.name, "classes": samples.classes, "owner_names": samples.owner_names}
     about |= {"provenance": dict(samples.provenance)} | ({} if samples.task.counts_classes else {"task": samples.task.name})
     scaled = samples.provenance.get("divided_by") == WHITE and samples.x.dtype == np.uint8
     _write_folder(final, arrays, about, ("x", "central_x") if scaled else ())

@@ -167,7 +167,7 @@ def has_several_inputs(given: Any) -> bool:
     return isinstance(given, tuple) and all(np.ndim(each) >= 1 and hasattr(each, "shape") for each in given) and len(given) > 0
 
 
-def infer_inputs(given: Sequence[Any] | Mapping[str, Any], where: str) -> Inputs:
+def infer_inputs(given: Sequence[Any] | Mapping[Any, Any], where: str) -> Inputs:
     """The layout of arrays that all have a row a sample; a list of single numbers is a column."""
     names = tuple(map(str, given)) if isinstance(given, Mapping) else ()
     arrays = [np.asarray(each) for each in (given.values() if isinstance(given, Mapping) else given)]
@@ -181,7 +181,7 @@ def infer_inputs(given: Sequence[Any] | Mapping[str, Any], where: str) -> Inputs
     return Inputs(tuple(array.shape[1:] or (1,) for array in arrays), tuple(array.dtype.kind in "iu" for array in arrays), names)
 
 
-def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[str, Any], where: str) -> Floats:
+def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[Any, Any], where: str) -> Floats:
     """(n, width) rows of what is given as these inputs."""
     if isinstance(given, Mapping) != bool(inputs.names) or (inputs.names and set(given) != set(inputs.names)):
         wanted = f"a dictionary of {', '.join(inputs.names)}" if inputs.names else f"a tuple of {len(inputs.shapes)} arrays"
@@ -199,7 +199,7 @@ def pack_inputs(inputs: Inputs, given: Sequence[Any] | Mapping[str, Any], where:
     return rows
 
 
-def pack_samples(given: Sequence[Any] | Mapping[str, Any], where: str) -> tuple[Floats, Inputs]:
+def pack_samples(given: Sequence[Any] | Mapping[Any, Any], where: str) -> tuple[Floats, Inputs]:
     """Several inputs in one row a sample, and their layout."""
     inputs = infer_inputs(given, where)
     return pack_inputs(inputs, given, where), inputs

@@ -125,7 +125,7 @@ def merge_kept_parts(outcome: ReproductionResult, scores: Path, command: str, da
 def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], said: set[str]) -> StudyRecord:
     """The records of both; `said` are the claims about what is taken over."""
     both = {name: before.parts.get(name) if name in taken else part for name, part in now.parts.items()}
-    made = {"command": before.command, "date": before.date}  # by which what is taken over was run
+    made: dict[str, Any] = {"command": before.command, "date": before.date}  # by which what is taken over was run
     parts = {name: replace(part, **made) if name in taken and not part.command else part for name, part in both.items() if part is not None}
     return replace(
         now,

@@ -66,7 +66,7 @@ def _read_pairs(dataset: Any, where: str) -> ObjectRows:
     first = pairs[0][0] if pairs else None
     if isinstance(first, (tuple, Mapping)):
         keys = list(first) if isinstance(first, Mapping) else list(range(len(first)))
-        stacked = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
+        stacked: dict[Any, Array] = {key: np.stack([np.asarray(features[key]) for features, _ in pairs]) for key in keys}
         x, inputs = pack_samples(stacked if isinstance(first, Mapping) else tuple(stacked.values()), where)
         return ObjectRows(x, y, named, inputs)
     return ObjectRows(np.stack([np.asarray(features) for features, _ in pairs]) if pairs else np.zeros((0, 1)), y, named)
