@@ -157,7 +157,7 @@ def encode_memory_labels(y: Array, classes: Sequence[str] | None, task: str, whe
 
 
 def _are_class_numbers(y: Array, task: str) -> bool:
-    """Whether whole numbers are numbers of classes: said to be, few, or without a gap from 0 on."""
+    """Whether whole numbers are numbers of classes: stated to be, few, or without a gap from 0 on."""
     present = np.unique(y)
     return task == "classification" or len(present) <= MAX_CLASS_NUMBERS or int(present[-1]) == len(present) - 1
 

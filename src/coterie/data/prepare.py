@@ -81,7 +81,7 @@ class Preparation:
 
     columns: Columns
     wishes: PrepOptions
-    scalings: Mapping[str, Scaling]  # by client, or of EVERYBODY
+    scalings: Mapping[str, Scaling]  # by client, or of ALL_CLIENTS
 
     @classmethod
     def fit(cls, columns: Columns, wishes: PrepOptions, rows: Mapping[str, Doubles]) -> "Preparation":
@@ -127,7 +127,7 @@ class Preparation:
         return Preparation(self.columns, self.wishes, {**self.scalings, client: _fit_scaling([encoded], self.columns, self.wishes)})
 
     def of(self, clients: Sequence[str]) -> "Preparation":
-        """What these clients need of it: nobody else's own statistics."""
+        """What these clients need of it, without the statistics of other clients."""
         kept = {name: scaling for name, scaling in self.scalings.items() if name == ALL_CLIENTS or name in clients}
         return Preparation(self.columns, self.wishes, kept)
 
@@ -189,7 +189,7 @@ def standardise_targets(federation: Federation, clients: Sequence[int] | None = 
 
 
 def refit_targets(federation: Federation, clients: Sequence[int]) -> Federation:
-    """The federation with its targets standardised anew, by what these clients train on: nothing of the others' is in it any more."""
+    """The federation with its targets standardised by what these clients train on, without the others."""
     if federation.task.name != "regression":
         return federation
     task, central = federation.task, federation.central
@@ -207,7 +207,7 @@ DONE = "preparation"  # in that of a federation: what was fitted
 
 
 def describe_pending(columns: Columns, wishes: PrepOptions) -> dict[str, Any]:
-    """What samples say of themselves that are still to be prepared."""
+    """The provenance of samples that are still to be prepared."""
     return {PENDING: {"columns": columns.to_list(), "wishes": wishes.to_dict()}}
 
 
@@ -258,7 +258,7 @@ def _apply_preparation(federation: Federation, raw: Array, made: Preparation) ->
 
 
 def _prepare_central(federation: Federation, made: Preparation) -> tuple[Array, Array] | None:
-    """The server's test set, where it can be prepared: with statistics of each client's own it is nobody's."""
+    """The server's test set, where it can be prepared: not with statistics of each client's own."""
     if federation.central is None or ALL_CLIENTS not in made.scalings:
         return None
     return made.apply(np.asarray(federation.central[0], dtype=np.float64), None), federation.central[1]

@@ -130,7 +130,7 @@ def _write_array(path: Path, array: Array, scaled: bool) -> None:
     if not scaled:
         np.save(path, array)
         return
-    # Written, not mapped: a full disk is then an error that can be told, where a map would end the process.
+    # Written, not mapped: a full disk is then an error that can be reported, where a map would end the process.
     with path.open("wb") as file:
         write_array_header_1_0(file, {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": array.shape})
         for begin in range(0, len(array), BLOCK_ROWS):
@@ -144,7 +144,7 @@ def _map_array(path: Path) -> Array:
 
 
 IN_MEMORY = 1 << 30  # bytes of features up to which they are held
-GENERATOR_VERSION = 1  # of what is drawn: another one is drawn anew
+GENERATOR_VERSION = 1  # of what is drawn: another one is drawn again
 
 
 def generate_arrays(

@@ -74,7 +74,7 @@ MAX_SHOWN = 1000  # clients a heat map shows at most; of more, as many evenly sp
 FORMATS = (".svg", ".png", ".pdf")
 
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart
+# Okabe and Ito's colours, which colour-blind readers can distinguish
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 
 

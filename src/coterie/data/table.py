@@ -37,7 +37,7 @@ class Table:
     owners: Ints | None = None  # (N,) rows of owner_names
     owner_names: tuple[str, ...] = ()
     task: TaskName = "classification"
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance should tell beside source, licence and citation
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what provenance holds beside source, licence and citation
     stated: bool = False  # whether a user states the classes, of which all but one may then be absent
 
     def count(self, part: str) -> int:
@@ -69,7 +69,7 @@ def encode_names(names: Sequence[str] | Array) -> tuple[Ints, tuple[str, ...]]:
 
 
 def check_table(table: Table, where: str) -> None:
-    """Refuse what no model could be trained on, in one sentence that says where."""
+    """Refuse what no model could be trained on, in one sentence that names the place."""
     check_labels(table, where)
     if table.values is not None:
         _check_features(table.values, np.arange(len(table.y)), where, gaps=has_gaps(table.facts))

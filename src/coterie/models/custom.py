@@ -21,7 +21,7 @@ class SeveralInputs(nn.Module):
 
     @property
     def cache_key(self) -> str:
-        """What the model's numbers do not tell of it."""
+        """What distinguishes models of equal parameters, for the cache of features."""
         return str(getattr(self.model, "cache_key", ""))
 
     def forward(self, rows: Tensor) -> Tensor:

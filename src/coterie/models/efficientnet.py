@@ -22,7 +22,7 @@ TENSORS = 294  # without those of the thousand classes
 THEIR_LOGITS = "_fc."
 
 
-# in a block, and at the two ends, where batch norms are counted anew
+# in a block, and at the two ends, where the count of batch norms starts again
 IN_BLOCK = {
     "_expand_conv": "wide.0",
     "_bn0": "wide.1",

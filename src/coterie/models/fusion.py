@@ -36,7 +36,7 @@ class ConcatFeatures(nn.Module):
 
     @property
     def cache_key(self) -> str:
-        """What the parts' numbers do not tell of them."""
+        """What distinguishes models of equal parameters, for the cache of features."""
         return f"{self.text_first} {getattr(self.text, 'pool', '')} {getattr(self.image, 'cache_key', '')}"
 
 

@@ -36,7 +36,7 @@ class PageWords:
     """Headings of tables and lists, and whose side of 0 a claim is about."""
 
     says: str
-    numbers: tuple[str, ...]  # after what a claim says
+    numbers: tuple[str, ...]  # after a claim's text
     scores: str  # behind a part's name, above the scores of its methods
     not_own_row: str
     protocol: str
@@ -326,7 +326,7 @@ def render_page(outcome: ReproductionResult, figures: Sequence[str], command: st
 
 
 def render_verdict(outcome: ReproductionResult) -> Iterator[str]:
-    """The claims and controls in tables, what makes rows of them variants, and what these runs cannot tell."""
+    """The claims and controls in tables, what makes rows of them variants, and what these runs do not show."""
     result, words = outcome.result, choose_words(outcome.study)
     yield from format_markdown_table([words.says, *words.numbers], map(make_claim_cells, result.claims))
     if result.controls:
@@ -346,7 +346,7 @@ def _list_reasons(title: str, claims: Sequence[ClaimResult], reasons: Sequence[S
 
 
 def _render_protocol(study: Reproduction, words: PageWords) -> Iterator[str]:
-    """What the paper says of how it was done, or what was written down in place of that."""
+    """The paper's protocol, or the study's own."""
     yield f"\n{words.protocol}\n"
     yield from format_markdown_table(
         ["", words.protocol_column], [[title, getattr(study.protocol, name)] for name, title in FIELDS.items()]

@@ -93,8 +93,8 @@ def _rebuild_run(study: Reproduction, part: StudyPart, table: pd.DataFrame, kept
 
 def _explain_missing(study: Reproduction, part: StudyPart, kept: StudyRecord) -> str:
     """Why there are no scores of a part: by the file, as was kept, or that it has only been written down so far."""
-    told = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
-    return told.removeprefix(NOT_ASKED) or explain_not_run(study, part)
+    reason = part.why_not or (kept.parts[part.name].why_not if part.name in kept.parts else "")
+    return reason.removeprefix(NOT_ASKED) or explain_not_run(study, part)
 
 
 def _rebuild_values(study: Reproduction, run: PartRun, table: pd.DataFrame, kept: StudyRecord) -> PartValues:
@@ -122,14 +122,14 @@ def merge_kept_parts(outcome: ReproductionResult, scores: Path, command: str, da
     return replace(outcome, runs=runs, values=values, result=judge_claims(outcome.study, runs, values), kept=kept)
 
 
-def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], said: set[str]) -> StudyRecord:
-    """The records of both; `said` are the claims about what is taken over."""
+def _merge_records(before: StudyRecord, now: StudyRecord, taken: set[str], claims: set[str]) -> StudyRecord:
+    """The records of both; `claims` are those about what is taken over."""
     both = {name: before.parts.get(name) if name in taken else part for name, part in now.parts.items()}
     made: dict[str, Any] = {"command": before.command, "date": before.date}  # by which what is taken over was run
     parts = {name: replace(part, **made) if name in taken and not part.command else part for name, part in both.items() if part is not None}
     return replace(
         now,
         parts=parts,
-        clients={**now.clients, **{says: found for says, found in before.clients.items() if says in said}},
-        rounds={**now.rounds, **{says: found for says, found in before.rounds.items() if says in said}},
+        clients={**now.clients, **{says: found for says, found in before.clients.items() if says in claims}},
+        rounds={**now.rounds, **{says: found for says, found in before.rounds.items() if says in claims}},
     )

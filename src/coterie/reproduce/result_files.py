@@ -92,8 +92,8 @@ def describe_provenance(made: Provenance) -> str:
     if not made.versions:
         return f"{known}; commit, versions, device and digest were not kept with these scores"
     versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
-    told = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
-    return "; ".join([*told, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
+    words = [known, f"commit `{made.commit[:12] or 'unknown'}`", made.device, versions]
+    return "; ".join([*words, *([f"digest `{made.digest[:16]}`"] if made.digest else [])])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Study files of reproductions: what is run, what the paper says and the rule of the verdict, written before anything is run."""
+"""Study files of reproductions: what is run, what the paper claims and the rule of the verdict, written before anything is run."""
 
 import re
 import sysconfig
@@ -17,7 +17,7 @@ from coterie.run.study_file import FileStudy, make_file_study
 PLACE_PATTERN = re.compile(r"\b(Sections?|Tables?|Figures?|Figs?\.|Algorithms?|Eqs?\.|Appendix) (\d|[IVX]+\b)")
 
 
-def _check_said(text: str) -> str:
+def _check_stated(text: str) -> str:
     if not text.strip():
         raise ValueError("write what the paper states about it, or that it is not stated")
     return text
@@ -29,7 +29,7 @@ def _check_place(text: str) -> str:
     return text
 
 
-ProtocolText = Annotated[str, AfterValidator(_check_said)]
+ProtocolText = Annotated[str, AfterValidator(_check_stated)]
 
 
 class _Strict(BaseModel):
@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 class Protocol(_Strict):
     """The paper's own protocol, as far as it is written down."""
 
-    section: Annotated[str, AfterValidator(_check_said), AfterValidator(_check_place)]  # where it is described, by number, with its words
+    section: Annotated[str, AfterValidator(_check_stated), AfterValidator(_check_place)]  # where it is described, by number, with its words
     split: ProtocolText  # how samples become clients' training and test parts
     sizes: ProtocolText  # how many clients, and how many samples they hold
     rounds: ProtocolText  # rounds, clients a round, repetitions
@@ -111,7 +111,7 @@ class PaperCurves(_Strict):
 
 
 class Claim(_Strict):
-    """One thing the paper says, or (`control`) one thing that has to be so if the paper's explanation is right."""
+    """One thing the paper claims, or (`control`) one thing that has to be so if the paper's explanation is right."""
 
     says: str
     kind: ClaimKind = "difference"
@@ -170,8 +170,8 @@ class Reproduction(ReproductionFile):
         """The paper, or what the file names in place of one, and where in it."""
         if self.has_paper:
             return f"{self.paper}, {self.where}"
-        said = self.paper.partition(":")[2].strip() or "no paper"
-        return f"{said[:1].upper()}{said[1:]}, {self.where}"
+        source = self.paper.partition(":")[2].strip() or "no paper"
+        return f"{source[:1].upper()}{source[1:]}, {self.where}"
 
     def get_settings(self, part: StudyPart, **changes: Any) -> FileStudy:
         """What a part runs."""
@@ -226,8 +226,8 @@ def read_reproduction(path: Path) -> Reproduction:
     for curves in found.curves:
         if curves.part not in names:
             raise UserError(f"The study file {path} has curves for the part {curves.part!r}: {suggest_names(curves.part, names)}")
-    said = [claim.says for claim in found.claims]
-    if (twice := find_duplicate(said)) is not None:
+    claimed = [claim.says for claim in found.claims]
+    if (twice := find_duplicate(claimed)) is not None:
         raise UserError(f"The study file {path} has the claim {twice!r} twice: word them differently.")
     return found
 

@@ -104,8 +104,8 @@ def _claim_interval(claim: Claim, draws: Sequence[Sequence[DrawRecords]], overla
             return hits
         if len(hits.ours):
             found.append(hits)
-    told = compute_test_interval(found, overlap=overlap)
-    return told if isinstance(told, str) else replace(told, mean=PERCENT * told.mean, error=PERCENT * told.error)
+    interval = compute_test_interval(found, overlap=overlap)
+    return interval if isinstance(interval, str) else replace(interval, mean=PERCENT * interval.mean, error=PERCENT * interval.error)
 
 
 def _records_with(drawn: Sequence[DrawRecords], label: str) -> DrawRecords | None:

@@ -106,8 +106,8 @@ def crisismmd(
 ) -> Samples:
     """8,003 image-tweet pairs of seven disasters, five humanitarian classes; needs files.
 
-    With both, a sample is its hashed words and then its pixels in one row; provenance says where each begins. A tokenizer (a folder, or a
-    name on the hub) makes tokens of the words.
+    With both, a sample is its hashed words and then its pixels in one row; provenance records where each begins. A tokenizer (a folder, or
+    a name on the hub) makes tokens of the words.
     """
     for name, count in (("side", side), ("width", width), ("length", length)):
         check_count("Data set 'crisismmd'", name, count)
