@@ -92,29 +92,6 @@ def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | N
         _write_predictions(out, TEXT_COLUMNS, lines)
     else:
         _print_predictions(TEXT_COLUMNS, lines, console)
-    by = f"{served_by} ({origin.method}, seed {origin.seed}, round {origin.round_})"
-    summary = f"{len(lines)} row{'' if len(lines) == 1 else 's'} answered by {by}"
-    console.print("; ".join(filter(None, [summary, words, f"written to {out}" if out else ""])) + ".", soft_wrap=True)
-    if as_json:
-        listed = [dict(zip(get_columns(own), line, strict=True)) for line in lines]
-        print(json.dumps(to_json_value({"model": served_by, "rows": len(lines), **scores, "predictions": listed})))
-
-
-def _predict_texts(own: "Bundle", data: Path, client: str | None, label: str | None, out: Path | None, as_json: bool) -> None:
-    """Score each text with a language model."""
-    from coterie.cli.console import PlainConsole
-    from coterie.deploy.bundle.bundle import read_texts, score_texts
-
-    if label is not None:
-        raise UserError(f"Texts to be continued have no labels: omit --label {label}.")
-    found = score_texts(own, read_texts(data, own), client)
-    served_by, origin, console = own.answered(found.model), own.origin, PlainConsole(stderr=as_json)
-    pairs = zip(found.tokens.tolist(), found.log_likelihood.tolist(), strict=True)
-    lines: list[Line] = [(row, tokens, round(mean, 6), round(exp(-mean), 4), served_by) for row, (tokens, mean) in enumerate(pairs)]
-    if out is not None:
-        _write_predictions(out, TEXT_COLUMNS, lines)
-    else:
-        _print_predictions(TEXT_COLUMNS, lines, console)
     summary = (
         f"{len(lines)} text{'' if len(lines) == 1 else 's'} of {found.tokens.sum():,} tokens read by {served_by} ({origin.method}, seed "
     )

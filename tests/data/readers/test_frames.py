@@ -65,7 +65,7 @@ def test_files_of_other_columns_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_bare_path_is_a_client_and_needs_a_label_that_can_be_guessed(tmp_path: Path) -> None:
     path = write_site(tmp_path / "site_01.csv")
     said = refused(str(path))
-    assert "say which column is the label, as in csv(" in said
+    assert "name the label column, as in csv(" in said
     assert "label='activity'" in said
     pd.read_csv(path).rename(columns={LABEL: "Label"}).drop(columns="phone").to_csv(path, index=False)
     assert load(str(path)).ids == ("site_01",)

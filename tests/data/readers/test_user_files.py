@@ -131,7 +131,7 @@ def test_leaf_texts_words_as_labels_and_fields(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"users": ["u", "w"]}, "user 'w' has no x and y in user_data"),
-        ({"num_samples": [2, 2]}, "user 'v' has 1 x and 1 y where num_samples says 2"),
+        ({"num_samples": [2, 2]}, "user 'v' has 1 x and 1 y where num_samples is 2"),
         ({"num_samples": [2]}, "names 2 users and 1 sizes"),
         ({"num_samples": [2, 0], "user_data": {"u": {"x": [[1], [2]], "y": [0, 1]}, "v": {"x": [], "y": []}}}, "client 'v' has no samples"),
         (

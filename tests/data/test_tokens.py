@@ -17,7 +17,7 @@ from coterie.data.catalogue import load
 from coterie.data.federation import TEST, TRAIN
 from coterie.data.sources import texts
 from coterie.data.tokens import cut_blocks
-from data.test_sets import shrink
+from data.sources.test_sets import shrink
 from tiny_lm import VOCABULARY, save_lm_tokenizer
 
 
@@ -63,7 +63,7 @@ def test_roles_are_cut_by_lines(root: Path, tokenizer: str) -> None:
     assert again.task == made.task
     with pytest.raises(UserError, match="test=1 should be a share between 0 and 1"):
         texts.shakespeare_tokens(tokenizer, test=1.0, _data_dir=root)
-    with pytest.raises(UserError, match="Nobody says enough for a block of 64 tokens"):
+    with pytest.raises(UserError, match="No client has enough text for a block of 64 tokens"):
         texts.shakespeare_tokens(tokenizer, _data_dir=root)
 
 

@@ -178,7 +178,7 @@ def test_a_study_of_texts_in_a_table(folder: Path) -> None:
     bundle = ct.get_bundle(result, "a")
     assert bundle.models.shape == (1, 2 * 16 + 2)
     assert bundle.predict_proba(frame[["says"]]).shape == (24, 2)  # of raw texts
-    with pytest.raises(UserError, match="makes tokens: say features=tokens"):
+    with pytest.raises(UserError, match="makes tokens: set features=tokens"):
         ct.Federation.from_frame(frame, client="site", label="ill", text="says", tokenizer=str(folder))
 
 

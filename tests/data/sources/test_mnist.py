@@ -200,7 +200,7 @@ def test_fashion_has_the_same_form_and_names_clothes(root: Path, monkeypatch: py
     monkeypatch.setattr(sets, "FASHION", known)
     made = load("fashion_mnist/shards(clients=5)", data_dir=root)
     assert made.classes[9] == "ankle boot"
-    with pytest.raises(UserError, match="do not say whose they are"):
+    with pytest.raises(UserError, match="have no clients"):
         natural(sets.fashion_mnist(_data_dir=root))
 
 

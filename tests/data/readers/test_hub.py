@@ -223,7 +223,7 @@ def test_any_set_by_name(tmp_path: Path) -> None:
     mnist_on_the_hub(tmp_path / "mine")
     made = load(f"hub('{tmp_path / 'mine'}',image=image,side=28,grey=true)/iid(clients=4)")
     assert made.x.shape == (20, 28, 28)
-    with pytest.raises(UserError, match="say which column to learn from"):
+    with pytest.raises(UserError, match="name the column to learn from"):
         load(f"hub('{tmp_path / 'mine'}')")
     with pytest.raises(UserError, match="has no column 'writer' for the client"):
         load(f"hub('{tmp_path / 'mine'}',image=image,client=writer)")

@@ -124,7 +124,7 @@ def other(path: Path) -> None:
         (renamed, "lack the column 'method'"),
         (spoilt, "something other than numbers"),
         (doubled, "two of the same"),
-        (unsaid, "does not say how many rounds of the part 'fixed'"),
+        (unsaid, "lacks the number of rounds of the part 'fixed'"),
         (other, "is not what 'coterie reproduce --page' writes"),
         (Path.unlink, r"Cannot read the scores .*small\.csv"),
     ],

@@ -1,4 +1,4 @@
-"""Clients that take no part: who they are, and that nothing is fitted on what they hold."""
+"""Scenarios of single clients: unseen clients, on whose data nothing is fitted, and evaluation on the data set's own test samples."""
 
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 import coterie as ct
 from coterie._util.errors import UserError
 from coterie.data.catalogue import load
-from coterie.data.client_scenarios import add_unseen, move_unseen_last
+from coterie.data.client_scenarios import add_unseen, move_unseen_last, official_test
 from coterie.data.content import hash_contents
-from coterie.data.federation import draw_unseen_clients
+from coterie.data.federation import Samples, draw_unseen_clients
+from coterie.data.partitions import iid, shards
 
 
 def test_a_share_of_clients_stands_last_and_everybody_keeps_what_it_holds() -> None:
@@ -92,7 +93,7 @@ def test_what_is_no_share_is_refused(share: float) -> None:
 
 def test_it_is_said_once() -> None:
     made = ct.Federation.from_frame(_frame(), client="site", label="ill", unseen=0.2)
-    with pytest.raises(UserError, match="say it once"):
+    with pytest.raises(UserError, match="name their share once"):
         move_unseen_last(made, 0.2)
 
 
@@ -108,3 +109,35 @@ def test_a_drift_goes_with_it_in_either_order() -> None:
 def test_the_hash_of_the_data_tells_who_takes_part() -> None:
     made = load("digits/iid(clients=10)/unseen(0.2)")
     assert hash_contents(made) != hash_contents(made.with_(unseen=0))
+
+
+def samples(central: bool = True) -> Samples:
+    """60 samples of three classes, and 12 more as the server's test set, whose features are negative."""
+    y = np.repeat(np.arange(3), 20)
+    own = (-np.arange(1, 13, dtype=np.float32)[:, None], np.tile(np.arange(3), 4))
+    return Samples("some", np.arange(60, dtype=np.float32)[:, None], y, ("0", "1", "2"), own if central else None)
+
+
+def test_everything_trains_and_test_parts_are_the_sets_own_of_a_clients_classes() -> None:
+    before = shards(samples(), clients=6, per_client=1, test=0.0)
+    made = official_test(before)
+    assert made.train.indices.tolist() == before.train.indices.tolist()
+    assert made.train.sizes.tolist() == [10] * 6
+    for client in range(6):  # one class a client, two clients a class, four test samples of a class
+        assert set(made.y[made.test[client]]) == set(made.y[made.train[client]])
+        assert len(made.test[client]) == 2
+        assert (made.x[made.test[client]] < 0).all()
+    assert len(np.unique(made.test.indices)) == 12
+    assert made.central is before.central
+
+
+def test_other_draws_deal_other_test_samples() -> None:
+    parts = [official_test(shards(samples(), clients=6, per_client=1, test=0.0), _data_seed=seed).test.indices.tolist() for seed in (0, 1)]
+    assert parts[0] != parts[1]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(UserError, match="give the partition test=0"):
+        official_test(iid(samples(), clients=3, test=0.1))
+    with pytest.raises(UserError, match="no test set of its own at the server"):
+        official_test(iid(samples(central=False), clients=3, test=0.0))

@@ -182,12 +182,12 @@ def test_test_rows_have_no_part_in_the_statistics(tmp_path: Path, whose: str) ->
 
 def test_what_is_lacking_is_said_with_its_remedy(tmp_path: Path) -> None:
     path = people(tmp_path / "t.csv")
-    with pytest.raises(UserError, match="column 'job' does not hold numbers: say categories=onehot, drop it with drop="):
+    with pytest.raises(UserError, match="column 'job' does not hold numbers: set categories=onehot, drop it with drop="):
         load(spec(path, "scale=standard"))
     for more in ("categories=onehot", "categories=onehot,scale=standard"):
-        with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or say impute=mean"):
+        with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or set impute=mean"):
             load(spec(path, more))
-    with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or say impute=mean"):
+    with pytest.raises(UserError, match=r"line 5 of t\.csv has no number in column 'age': fill it in or drop it, or set impute=mean"):
         load(f"csv('{path}',label=ill,client=site,drop=(job,row))")
     with pytest.raises(UserError, match="has no dropped column 'jib': did you mean 'job'"):
         load(f"csv('{path}',label=ill,client=site,drop=jib)")

@@ -11,7 +11,7 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.data.readers.packages import Package, read_r_frame
-from data.packages.small_packages import placed, r_files, tiny, wheel
+from data.small_packages import placed, r_files, tiny, wheel
 
 METADATA = b"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
 WHEEL = b"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -16,7 +16,7 @@ from coterie.data.catalogue import DATA_SETS, load
 from coterie.data.dataset import get_facts
 from coterie.data.prepare import get_preparation
 from coterie.data.sources import packaged
-from data.packages.small_packages import pickled, placed, r_files
+from data.small_packages import pickled, placed, r_files
 
 Place = Callable[..., Path]
 

@@ -9,7 +9,6 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.analysis.groups import RoundWeights, fit_sample_slope
-from coterie.reproduce.figures import draw_weights
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.result_files import add_weights, format_weights
 from coterie.reproduce.run import PartRun
@@ -17,6 +16,7 @@ from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues, read_values
 from coterie.run.study import study
 from coterie.testing import worlds
+from study_scripts import script
 
 METHODS = ("fedavg", "fedavg(weighting=uniform)", "simprox")
 
@@ -82,9 +82,9 @@ def test_the_figure_has_a_point_for_each_client_and_the_lines_of_fedavg(
     values: PartValues, carried: tuple[ReproductionResult, Path]
 ) -> None:
     outcome = replace(carried[0], values={"fixed": values, "redrawn": PartValues()})
-    drawn = draw_weights(altair, outcome).to_dict()
+    drawn = script("simprox_figures").draw_weights(altair, outcome).to_dict()
     rows = [row for name in drawn["datasets"] for row in drawn["datasets"][name]]
     assert sum(row["line"] == "simprox" for row in rows) == 3 * 3
     assert {row["weight"] for row in rows if row["line"] == "FedAvg, uniform"} == {1.0}
     assert all(row["weight"] == row["samples"] for row in rows if row["line"] == "FedAvg by samples")
-    assert draw_weights(altair, replace(outcome, values={"fixed": PartValues()})) is None
+    assert script("simprox_figures").draw_weights(altair, replace(outcome, values={"fixed": PartValues()})) is None
