@@ -69,7 +69,7 @@ def test_a_wild_rate_is_found_and_a_good_one_is_not() -> None:
     assert any(sentence.startswith("fedavg: training diverged (final test loss ") for sentence in wild.told)
     shown = write_cards(FederationView(compare_evidence([wild.evidence]).federations[0]))
     assert len(shown) == 3
-    assert all(any("Do not rely on that, since training diverged" in sentence for sentence in card.sentences) for card in shown)
+    assert all(any("Do not rely on its score, since training diverged" in sentence for sentence in card.sentences) for card in shown)
     alone = ct.study("fedavg+finetune(epochs=2)", data="heart", rounds=3, lr=1e9, execution=LOOP)
     assert set(alone.diverged) == {"fedavg+finetune(epochs=2)"}
     assert not ct.study(methods, data="heart", rounds=3, lr=0.1, execution=LOOP).diverged

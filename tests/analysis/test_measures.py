@@ -31,30 +31,30 @@ def numbers() -> Any:
 def test_metrics_of_classes_by_hand() -> None:
     """A client with classes a, a, a, b answered a, a, b, b: balanced accuracy (2/3 + 1)/2 = 5/6; F1 of a 2*2/(2+3) = 0.8, of b 2/3."""
     counts = Counts(np.array([[2, 1]]), np.array([[2, 2]]), np.array([[3, 1]]), np.array([4]), np.array([0.9]))
-    assert METRICS["accuracy"].of(counts).tolist() == [0.75]
-    assert METRICS["balanced_accuracy"].of(counts).tolist() == pytest.approx([5 / 6])
-    assert METRICS["balanced_accuracy"].of(counts)[0] == pytest.approx(balanced_accuracy_score([0, 0, 0, 1], [0, 0, 1, 1]))
+    assert METRICS["accuracy"].compute(counts).tolist() == [0.75]
+    assert METRICS["balanced_accuracy"].compute(counts).tolist() == pytest.approx([5 / 6])
+    assert METRICS["balanced_accuracy"].compute(counts)[0] == pytest.approx(balanced_accuracy_score([0, 0, 0, 1], [0, 0, 1, 1]))
     assert (
-        METRICS["f1"].of(counts)[0]
+        METRICS["f1"].compute(counts)[0]
         == pytest.approx((0.8 + 2 / 3) / 2)
         == pytest.approx(f1_score([0, 0, 0, 1], [0, 0, 1, 1], average="macro"))
     )
-    assert METRICS["auroc"].of(counts).tolist() == [0.9]
+    assert METRICS["auroc"].compute(counts).tolist() == [0.9]
     one_class = replace(counts, hits=np.array([[2, 0]]), actual=np.array([[3, 0]]))
-    assert METRICS["balanced_accuracy"].of(one_class).tolist() == pytest.approx([2 / 3])  # over the classes that the client has
+    assert METRICS["balanced_accuracy"].compute(one_class).tolist() == pytest.approx([2 / 3])  # over the classes that the client has
 
 
 def test_metrics_of_labels_and_numbers_by_hand() -> None:
     """Labels: two samples of two labels, one label wrong in one of them: 3/4 of the labels, one sample exactly.
     Numbers: two errors of 1 where the variance is 4 and the mean distance 1.5: R2 1 - 2/2/4 = 0.75, and 1 - 1/1.5 = 1/3."""
     labels = Counts(np.array([[1, 1]]), np.array([[2, 1]]), np.array([[1, 1]]), np.array([2]), np.array([np.nan]), {"exact": np.array([1])})
-    assert METRICS["labels"].of(labels).tolist() == [0.75]
-    assert METRICS["exact"].of(labels).tolist() == [0.5]
+    assert METRICS["labels"].compute(labels).tolist() == [0.75]
+    assert METRICS["exact"].compute(labels).tolist() == [0.5]
     none = np.zeros((1, 0), dtype=np.int64)
     sums = {"squared_error": np.array([2.0]), "absolute_error": np.array([2.0])}
     told = Counts(none, none, none, np.array([2]), np.array([np.nan]), sums, np.array([4.0]), np.array([1.5]))
-    assert METRICS["r2"].of(told).tolist() == [0.75]
-    assert METRICS["mae"].of(told).tolist() == pytest.approx([1 / 3])
+    assert METRICS["r2"].compute(told).tolist() == [0.75]
+    assert METRICS["mae"].compute(told).tolist() == pytest.approx([1 / 3])
 
 
 def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> None:
@@ -82,7 +82,7 @@ def test_the_federations_r2_is_that_of_all_predictions_pooled(numbers: Any) -> N
 def test_differences_of_single_samples_add_up_to_those_of_clients(numbers: Any, metric: str) -> None:
     records = read_records(numbers.evidence, metric)
     ours, theirs = compute_per_sample_scores(records, 1), compute_per_sample_scores(records, 0)
-    credits = records.right[1, :, -1] - records.right[0, :, -1]
+    credits = records.credits[1, :, -1] - records.credits[0, :, -1]
     np.testing.assert_allclose((ours - theirs).sum(axis=-1), credits, rtol=1e-4, atol=1e-5)
     squares = compute_sample_differences(records, 1, 0)
     assert squares is not None
@@ -97,11 +97,11 @@ def test_labels_and_exact_matches_of_single_samples() -> None:
     found = study(["fedavg", "local"], data="linear(multilabel,clients=4,samples=20,labels=3)", rounds=2, lr=0.5).evidence
     for metric in ("labels", "exact"):
         records = read_records(found, metric)
-        credits = records.right[1, :, -1].astype(float) - records.right[0, :, -1]
+        credits = records.credits[1, :, -1].astype(float) - records.credits[0, :, -1]
         np.testing.assert_allclose(
             (compute_per_sample_scores(records, 1) - compute_per_sample_scores(records, 0)).sum(axis=-1), credits, atol=1e-6
         )
-    assert compare_evidence([found], metric="exact").federations[0].measure.noun == "exact-match accuracy"
+    assert compare_evidence([found], metric="exact").federations[0].metric.noun == "exact-match accuracy"
 
 
 def test_a_metric_of_clients_is_a_mean_over_them_with_an_interval_over_them() -> None:
@@ -122,7 +122,7 @@ def test_with_few_clients_it_says_what_is_not_known() -> None:
     found = study(["fedavg", "local"], data="heart", rounds=1, seeds=range(2)).evidence
     findings = compare_evidence([found], metric="auroc").federations[0]
     told = findings.methods["local"].gap.sources.clients
-    assert told == "test samples: AUROC is no mean over samples, and over other clients there are too few of them"
+    assert told == "no interval over test samples, since AUROC is no mean over samples, and none over test clients, since they are too few"
     area = read_records(found).auroc
     assert area is not None
     np.testing.assert_allclose(findings.records.accuracy, area)  # the mean over the clients that have both classes
@@ -136,7 +136,7 @@ def youden(counts: ct.Counts) -> Any:
 def test_a_metric_of_ones_own(tmp_path: Path) -> None:
     found = ct.compare(["fedprox"], data="heart", out=tmp_path / "c", rounds=1, draws=1, seeds=range(2), controls=False, metric=youden)
     (own,) = found.federations
-    assert (own.measure.noun, own.measure.alike) == ("youden", True)
+    assert (own.metric.noun, own.metric.is_macro) == ("youden", True)
     again = open_comparison(tmp_path / "c", metric=youden)
     assert again.federations[0].records.accuracy.tolist() == own.records.accuracy.tolist()
     with pytest.raises(UserError, match=r"is compared by code that is not Coterie's, the metric '.*:youden'.*say metric="):
@@ -156,7 +156,7 @@ def test_wrong_metrics_are_refused_before_anything_is_run(tmp_path: Path) -> Non
         with pytest.raises(UserError, match=told):
             ct.compare(["fedavg"], data="digits/iid(clients=4)", out=tmp_path / "c", rounds=1, metric=name)
     assert not (tmp_path / "c").exists()
-    assert get_metric(None, "multilabel", 3).measure.name == "labels"
+    assert get_metric(None, "multilabel", 3).name == "labels"
 
 
 def test_another_metric_reads_the_same_evidence(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_another_metric_reads_the_same_evidence(tmp_path: Path) -> None:
     before = digest(first.federations[0].records.evidence)
     again = ct.compare(["fedprox"], **options, metric="auroc", resume=True)  # nothing is run again
     assert digest(again.federations[0].records.evidence) == before
-    assert open_comparison(tmp_path / "c").federations[0].measure.name == "auroc"
+    assert open_comparison(tmp_path / "c").federations[0].metric.name == "auroc"
 
 
 def test_who_loses_beyond_the_chance_of_samples_by_a_t_test() -> None:

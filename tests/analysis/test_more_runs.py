@@ -8,9 +8,9 @@ import pytest
 import coterie as ct
 from analysis.made_records import AVG, GROUP, by_hand, flat
 from cli.test_commands import coterie
+from coterie.analysis.caveats import suggest_more_runs
 from coterie.analysis.comparison import open_comparison
 from coterie.analysis.findings import compute_findings
-from coterie.analysis.verdict import suggest_more_runs
 
 DATA = "digits/iid(clients=4)"
 

@@ -29,7 +29,7 @@ from coterie.report.page import (
     show_text,
 )
 from coterie.report.style import GREY, METHODS, OKABE_ITO, OLIVE
-from report.made_up import subject
+from report.made_up import view
 
 
 def test_agreement_is_the_share_of_common_pieces_with_equal_labels() -> None:
@@ -67,7 +67,7 @@ def test_groups_of_a_round_keep_their_names_as_far_as_possible() -> None:
 
 def test_weight_is_spread_over_as_many_clients_as_count_alike() -> None:
     levels = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}
-    found = subject(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
+    found = view(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
     weighing = read_aggregation_weights(found.findings.draws.each[0], 0)
     np.testing.assert_allclose(weighing.spread["fedavg"][:, 1:], 6.0)
     np.testing.assert_allclose(weighing.spread["fedgroup(groups=2)"][:, 1:], 3.0)  # models of 4 and of 2 clients
@@ -98,7 +98,7 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "fedprox(mu=2)",
         "their.own:method",
     ]
-    styles = subject({label: [0.5, 0.6] for label in labels}).styles
+    styles = view({label: [0.5, 0.6] for label in labels}).styles
     assert [style.name for style in styles.values()] == [
         "FedAvg",
         "Training alone",
@@ -171,18 +171,18 @@ def test_amounts_small_and_large_keep_the_figures_that_count(value: float, shown
 
 def test_of_many_clients_a_sample_is_in_tables_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     levels, groups = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}, np.array([0, 0, 0, 0, 1, 1])
-    whole = subject(levels, groups={"fedgroup(groups=2)": groups})
+    whole = view(levels, groups={"fedgroup(groups=2)": groups})
     table, told = whole.agreements["fedgroup(groups=2)"], whole.paired_sample_note
     monkeypatch.setattr("coterie.report.federation_view.MAX_PAIRED", 4)
     monkeypatch.setattr("coterie.report.federation_view.MAX_CLIENTS", 3)
-    some = subject(levels, groups={"fedgroup(groups=2)": groups})
+    some = view(levels, groups={"fedgroup(groups=2)": groups})
     assert len(some.pictured_clients) == 4
-    assert set(some.drawn) < set(some.pictured_clients)
+    assert set(some.drawn_clients) < set(some.pictured_clients)
     np.testing.assert_array_equal(some.agreements["fedgroup(groups=2)"], table[np.ix_(some.pictured_clients, some.pictured_clients)])
-    assert some.paired_sample_note == " 4 of 6 clients are shown, drawn by lot."
+    assert some.paired_sample_note == " 4 of 6 clients are shown, drawn at random."
     assert told == ""
-    assert "drawn by lot" in draw_groups(some)[0].note
-    assert "drawn by lot" in draw_co_membership(some)[0].note
+    assert "drawn at random" in draw_groups(some)[0].note
+    assert "drawn at random" in draw_co_membership(some)[0].note
     assert len(draw_client_map(some)) == 1
 
 

@@ -17,14 +17,14 @@ from coterie.testing import worlds
 def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
     plan: dict[str, Any] = {"rounds": 3, "asynchronous": 2, "speeds": "lognormal(1.0)"}
     records = read_records(ct.study(["fedavg", "simprox"], data=worlds.make_federation(), seeds=range(2), **plan).evidence)
-    subject = FederationView(compute_findings(records))
-    (figure,) = draw_time_curves(subject)
+    view = FederationView(compute_findings(records))
+    (figure,) = draw_time_curves(view)
     (values,) = figure.spec(width=600)["datasets"].values()
-    assert {row["method"] for row in values} == {subject.name("fedavg"), subject.name("simprox")}
+    assert {row["method"] for row in values} == {view.name("fedavg"), view.name("simprox")}
     assert max(row["time"] for row in values) == pytest.approx(records.clock[:, :, -1].min(), rel=1e-3)  # type: ignore[index]
-    table = build_cost_table(subject)
+    table = build_cost_table(view)
     assert {"time", "time_to_target"} <= set(table.frame.columns)
-    spent = subject.findings.methods["fedavg"].spending
+    spent = view.findings.methods["fedavg"].spending
     assert spent.time == pytest.approx(records.clock[0, :, -1].mean())  # type: ignore[index]
     untimed = FederationView(compute_findings(replace(records, clock=None)))
     assert draw_time_curves(untimed) == []

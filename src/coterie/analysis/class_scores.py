@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 LANE_KEYS = ["method", "seed", "round"]
-
-
 BY_CLASS = ("precision", "recall", "f1")
 
 
@@ -26,7 +24,7 @@ def make_round_table(records: Records) -> "pd.DataFrame":
     """A row for each evaluated round of each lane."""
     import pandas as pd
 
-    settings, measure = records.settings, records.measure.name
+    settings, measure = records.settings, records.metric.name
     ran = np.isfinite(records.accuracy)
     for (label, seed), last in records.early.items():  # rounds that a run did not run are in no table
         ran[records.place(label), settings.seeds.index(seed), records.rounds > last] = False
@@ -90,9 +88,9 @@ class BinaryScores:
 
 
 def compute_binary_scores(study: StudyDraws) -> dict[str, BinaryScores]:
-    """By method; nothing for tasks with other than two classes, or where clients differ in what counts (hostile ones)."""
+    """By method; nothing for tasks with other than two classes, or where clients differ in what counts (malicious ones)."""
     first = study.each[0].records
-    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.hostile is not None:
+    if first.evidence.task != "classification" or first.evidence.classes != 2 or first.malicious is not None:
         return {}
     tables = np.stack([_recall_by_class(own) for own in study.each])  # (B, M, S, 2)
     found = {}

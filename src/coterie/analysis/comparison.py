@@ -65,10 +65,10 @@ class Comparison:
         return {findings.data: [*self.describe_edge_rates(findings), *write_verdicts(findings)] for findings in self.federations}
 
     def describe_edge_rates(self, findings: Findings) -> list[str]:
-        """Which tuned methods run at the lowest or highest rate that was tried, in a sentence; nothing where none does."""
+        """Which tuned methods run at the lowest or highest rate that was tested, in a sentence; nothing where none does."""
         tuned = self._tuned(findings).items()
         edges = "; ".join(f"{label} ({own['chosen']:g} of {_join_rates(own['rates'])})" for label, own in tuned if own["at_edge"])
-        told = f"The best learning rate is still the lowest or highest that was tried for {edges}: a rate beyond may do better."
+        told = f"The best learning rate is still the lowest or highest that was tested for {edges}: a rate beyond may do better."
         return [told] if edges else []
 
     def at_edge(self, findings: Findings) -> frozenset[str]:
@@ -202,11 +202,11 @@ def _rank_methods(found: Sequence[Findings]) -> Ranking | None:
 
 
 def _make_row(findings: Findings, finding: Finding) -> dict[str, Any]:
-    gap, fairness, quality = finding.gap, finding.fairness, finding.grouping
+    gap, fairness, quality = finding.gap, finding.fairness, finding.group_quality
     headline = gap.units
     return {
         "data": findings.data,
-        "metric": findings.measure.name,
+        "metric": findings.metric.name,
         "method": finding.label,
         "role": finding.role,
         "repetitions": str(findings.repetitions),

@@ -37,8 +37,6 @@ def find_rounds_to_target(curves: Doubles, rounds: Doubles | np.ndarray, target:
 
 
 MOMENTS = 200  # at which a curve over time is read
-
-
 Band = tuple[Doubles, Doubles, Doubles]  # mean, low, high
 
 

@@ -74,17 +74,17 @@ class GroupQuality:
     silhouette: Estimate | None  # where the method noted it
     used: Estimate  # groups with members
     between_rounds: float  # mean ARI of one round's groups with the next round's; nan for groups of a single round
-    again: GroupAgreement  # of the last groups of two seeds, and of two draws
+    agreement: GroupAgreement  # of the last groups of two seeds, and of two draws
     collapse_rate: float  # share of runs that end with fewer groups than were asked for, or, with `auto`, than it had found
     one_group_rate: float = 0.0  # of a method that was told no number: share of runs that end with one group, which is no collapse
 
     @property
     def between_seeds(self) -> float:
-        return self.again.between_seeds
+        return self.agreement.between_seeds
 
     @property
     def between_draws(self) -> float:
-        return self.again.between_draws
+        return self.agreement.between_draws
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def assess_groups(study: StudyDraws, label: str) -> GroupQuality | None:
         silhouette=over(silhouette) if noted else None,
         used=over([np.array([_mean([_count_groups(cluster) for cluster in lane]) for lane in draw.lanes]) for draw in draws]),
         between_rounds=_agreement_between_rounds(draws) if lasting else float("nan"),
-        again=compute_group_agreement([draw.last for draw in draws] if lasting else [], same_clients=study.repetitions.same_clients),
+        agreement=compute_group_agreement([draw.last for draw in draws] if lasting else [], same_clients=study.repetitions.same_clients),
         collapse_rate=float(np.mean(collapsed)) if collapsed else 0.0,
         one_group_rate=float(np.mean(alone)) if alone else 0.0,
     )

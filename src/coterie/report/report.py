@@ -22,12 +22,15 @@ class Report:
 
 
 def write_report(folder: Path | str, *, figures: Sequence[Format] = (), **options: Any) -> Report:
-    """Write `write_report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
+    """Write `report.html` and `tables/` into a folder of evidence, and `figures/` in the formats asked for.
 
-    Options are those of `compare_evidence`: the headline score, the baseline, the target accuracy.
+    Args:
+        folder: A study, or a comparison of several.
+        figures: The formats of the figures.
+        options: Those of `compare_evidence`: the headline score, the baseline, the target accuracy.
     """
     require_altair()
-    from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
+    from coterie.report import sections  # here: it needs Altair, whose absence is reported above
     from coterie.report.federation_tables import build_tables
     from coterie.report.federation_view import FederationView, slugify
     from coterie.report.page import render_page
@@ -35,15 +38,15 @@ def write_report(folder: Path | str, *, figures: Sequence[Format] = (), **option
     folder = Path(folder)
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
-    subjects = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [build_tables(subject) for subject in subjects]
-    parts, faults = sections.build_sections(comparison, subjects, made)
+    views = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
+    made = [build_tables(view) for view in views]
+    parts, faults = sections.build_sections(comparison, views, made)
     try:
         place = make_folder_inside(folder, "tables")
         tables = [path for own in made for table in own.values() for path in table.write(place)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
         saved = _save_figures(folder, drawn, figures)
-        path = write_inside(folder, "report.html", render_page(sections.make_title(subjects), sections.make_lead(subjects), parts))
+        path = write_inside(folder, "report.html", render_page(sections.make_title(views), sections.make_lead(views), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))

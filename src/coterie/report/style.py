@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 
 
 STEPS = np.linspace(0, 255, 18).round()  # of each of red, green and blue: 5,832 colours to choose from
-
-
-LIGHTNESS = (0.40, 0.86)  # seen on white and on near-black alike
-
-
+LIGHTNESS = (0.40, 0.86)  # visible on white and on near-black
 GROUNDS = ("#FFFFFF", "#111111")  # what colours are drawn on
 
 
 @cache
 def pick_distinct_colours(count: int, first: tuple[str, ...], taken: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """So many colours: those given, then others that are as far as can be from them, from `taken` and from each other."""
+    """So many colours: those given, then others that are as far as possible from them, from `taken` and from each other."""
     chosen = list(first[:count])
     grid = np.stack(np.meshgrid(STEPS, STEPS, STEPS, indexing="ij"), axis=-1).reshape(-1, 3)
     lab = _to_oklab(grid)
@@ -91,23 +87,11 @@ OKABE_ITO = {
 
 
 METHODS = tuple(OKABE_ITO[name] for name in ("blue", "vermillion", "green", "purple", "orange", "sky"))
-
-
 GROUPS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "purple", "vermillion", "sky", "yellow", "black"))
-
-
 GREY, BROWN, OLIVE, SLATE = "#7F7F7F", "#8B5A2B", "#8A8D00", "#4A5A8C"  # seen on white and on near-black alike
-
-
 UNASSIGNED = "#D0D0D0"  # a client that is in no group
-
-
 RAMP = ("#F4F8FB", "#56B4E9", "#0072B2", "#00253A")  # from nothing to all, lightness falling throughout
-
-
 LOCAL_NAME = "Training alone"
-
-
 SOLID, DASHED, DOTTED, LONG, DOT_DASHED = [1, 0], [6, 4], [2, 3], [12, 4], [6, 3, 2, 3]
 
 
@@ -123,10 +107,10 @@ MUTED = (GREY, *(colour for _, colour, _ in BASELINES.values()))
 
 CONTROLS = {
     "random": ("random groups", DASHED),
-    "matched": ("random groups of like sizes", DOT_DASHED),
+    "matched": ("random groups of similar sizes", DOT_DASHED),
     "oracle": ("true groups", DOTTED),
     "one": ("one group", LONG),
-    "round_robin": ("dealt groups", LONG),
+    "round_robin": ("round-robin groups", LONG),
 }
 
 

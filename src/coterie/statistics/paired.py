@@ -22,20 +22,10 @@ from coterie.core.arrays import Array, Bools, Doubles, Ints
 from coterie.core.rng import make_generator, make_key
 
 LEVEL = 0.05
-
-
 CONFIDENCE = 0.95
-
-
 FEW = 20  # values below which Student's interval is used: of 10 normal ones, the bootstrap's 95 % hold the mean 90 times in 100
-
-
 RESAMPLES = 9999
-
-
-EXACT = 13  # differences up to which all 2**n signs are tried when some are tied
-
-
+EXACT = 13  # differences up to which all 2**n signs are enumerated when some are tied
 DIGITS = 12  # differences of accuracies that agree to these are ties: the rest is rounding
 
 
@@ -238,7 +228,7 @@ def compute_partial_conjunction(p_values: Doubles, count: int) -> float:
 
 
 def compute_trends(values: Doubles, points: Sequence[float] | None = None) -> Doubles:
-    """(...) the change over the range of each run of values (K, ...) at K ordered points, 0, 1, ... unless given; nan with a point missing.
+    """(...) the change over the range of each run of values (K, ...) at K ordered points (default: 0, 1, ...); nan with a point missing.
 
     The slope is a contrast of the values: sum (x - mean) y / sum (x - mean)^2. With three points at equal distance the change is that
     between the ends.

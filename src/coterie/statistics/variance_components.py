@@ -20,7 +20,7 @@ NOTHING = 1e-12  # spread of differences of accuracies that is rounding
 
 @dataclass(frozen=True)
 class VarianceComponents:
-    """Variances of one run's difference, by where they come from; nan for a part that this table cannot tell from the others."""
+    """Variances of one run's difference, by where they come from; nan for a part that this table cannot separate from the others."""
 
     draws: float
     seeds: float  # of seeds that draws share
@@ -68,7 +68,7 @@ def fit_variances(table: Doubles, shared: bool) -> VarianceFit:
     places = known / counts[:, None]  # (B, S) how much a seed counts in a draw's mean
     left, seed_degrees = _fit_seeds(within, known) if shared and len(table) > 1 else (squares, 0)
     rest_degrees = degrees - seed_degrees
-    if seed_degrees and not rest_degrees:  # nothing is left to tell seeds from the rest
+    if seed_degrees and not rest_degrees:  # no degrees are left to separate seeds from the rest
         left, seed_degrees, rest_degrees = squares, 0, degrees
     return VarianceFit(
         means=means,
@@ -103,7 +103,7 @@ def _sum_squares(values: Doubles) -> float:
 
 
 def estimate_variance_components(differences: Doubles, *, shared: bool = True) -> VarianceComponents:
-    """The variances of a table of differences, draws x seeds; nan is missing, and so is what cannot be told apart."""
+    """The variances of a table of differences, draws x seeds; nan is missing, and so is a part that cannot be separated."""
     table = drop_missing(differences)
     if not table.size:
         return VarianceComponents(nan, nan, nan)

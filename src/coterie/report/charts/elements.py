@@ -15,8 +15,6 @@ from coterie.report.figure import PANEL
 from coterie.report.style import GREY, LineStyle, make_legend_switch, make_opacity, make_scales, parse_rgb
 
 Rows: TypeAlias = list[dict[str, Any]]
-
-
 Layers: TypeAlias = alt.LayerChart | alt.FacetChart
 
 
@@ -62,13 +60,11 @@ def make_measure_axis(title: str) -> alt.Y:
 
 
 def make_tooltip(*fields: tuple[str, str] | str) -> list[alt.Tooltip]:
-    """What the mouse is told: fields such as "round:Q", with a title where the field's name does not say it."""
+    """Tooltip fields such as "round:Q", with a title where the field's name is not enough."""
     return [alt.Tooltip(field) if isinstance(field, str) else alt.Tooltip(field[0], title=field[1]) for field in fields]
 
 
 INTERVAL_FIELDS = (("low:Q", "95 % from"), ("high:Q", "to"))
-
-
 MAX_SIDE = 360  # pixels a side at most: a panel is not wider on the page
 
 
@@ -126,7 +122,7 @@ class HeatmapStyle:
     value: str
     colour: alt.Color  # of rectangles, for a field "value"
     paint: Callable[[Array], Array]  # (rows, columns) values to an (h, w, 3) image
-    show: Callable[[Any], Any]  # a value as the reader is told it, and as `colour` takes it
+    show: Callable[[Any], Any]  # a value in the tooltip, and as `colour` takes it
     height: int = 300
 
 
