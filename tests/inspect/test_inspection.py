@@ -143,7 +143,7 @@ def test_the_answers_in_words() -> None:
         "No number of groups is more distinct than chance: against one population of the same spread, p = 0.400"
     )
     told = write_answers(replace(found, groups=replace(chance, p_any=0.01)))[2]
-    assert "which hold, do not stand out" in told.evidence
+    assert "which are stable, are not distinct" in told.evidence
     assert write_answers(replace(found, groups=replace(chance, p_company=0.01)))[2].short == "structure, but groups overlap"
 
 

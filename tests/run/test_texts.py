@@ -94,4 +94,4 @@ def test_inspection_asks_of_halves_as_a_whole(options: dict[str, Any]) -> None:
     plan = InspectPlan(pilot=PilotPlan(rounds=1, randoms=1))
     found = ct.inspect_data(options["data"], model=options["model"], plan=plan)
     assert found.task == "next-token"
-    assert "This is a next-token task: proportions of labels are counted of classes only." in write_answers(found)[0].evidence
+    assert "This is a next-token task: label proportions exist for classes only." in write_answers(found)[0].evidence

@@ -101,7 +101,6 @@ def _strong_proximal_terms(evidence: Evidence) -> list[str]:
 
 
 def _early_stops(evidence: Evidence) -> list[str]:
-    """How many runs ended by their validation score, and when."""
     ends = evidence.ends()
     rounds = sorted(end.round_ for end in ends.values() if end.status == STOPPED)
     if not rounds:
@@ -114,7 +113,6 @@ def _early_stops(evidence: Evidence) -> list[str]:
 
 
 def _rounds_without_replies(evidence: Evidence) -> list[str]:
-    """Rounds in which clients were asked and none trained on a sample."""
     rounds = evidence.frame("rounds", ["samples", "absent"])
     rounds = rounds[rounds["round"] > 0]
     silent = rounds[(rounds["samples"] == 0) & (rounds["absent"] > 0)]
@@ -193,7 +191,6 @@ def suggest_more_runs(findings: Findings) -> list[str]:
 
 
 def _count_repetitions(findings: Findings) -> int:
-    """Draws, or seeds of one draw."""
     return len(findings.repetitions.draws) if findings.repetitions.several_draws else findings.repetitions.runs
 
 

@@ -84,14 +84,6 @@ def compute_overlap(draws: Sequence[Records]) -> float:
     return tested / max(tested + held, 1.0)
 
 
-def get_repetitions(draws: Sequence[Records], compared: Bools) -> Repetitions:
-    """What these draws of one study repeat."""
-    settings = draws[0].settings
-    numbers = tuple(records.settings.draws[0] for records in draws)
-    redrawn = get_redrawn(settings.data)
-    return Repetitions(numbers, settings.seeds, np.asarray(compared), redrawn, settings.own_seeds, compute_overlap(draws))
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A number for each run, their mean and its 95 % interval: over draws where there are several, else over seeds."""
@@ -258,11 +250,12 @@ class StudyDraws:
 
     @cached_property
     def repetitions(self) -> Repetitions:
-        seeds = len(self.each[0].records.settings.seeds)
-        compared = np.zeros((len(self.each), seeds), dtype=np.bool_)
+        draws = [own.records for own in self.each]
+        settings, numbers = draws[0].settings, tuple(records.settings.draws[0] for records in draws)
+        compared = np.zeros((len(self.each), len(settings.seeds)), dtype=np.bool_)
         for row, own in zip(compared, self.each, strict=True):
             row[own.scope.seeds] = True
-        return get_repetitions([own.records for own in self.each], compared)
+        return Repetitions(numbers, settings.seeds, compared, get_redrawn(settings.data), settings.own_seeds, compute_overlap(draws))
 
     @cached_property
     def scores(self) -> dict[str, dict[Score, Doubles]]:

@@ -1,13 +1,13 @@
 """One federation's methods compared: from records to every number that is reported.
 
-Fairness: which clients gain, which lose, which are served worst. Divergence: a run counts as diverged when its last test loss is above
-`DIVERGENCE_FACTOR` times that of its start, or is not finite. The start of a classifier counts as no better than guessing and no worse than
-ten times that: a method that fine-tunes is first scored after it.
+Fairness: which clients gain or lose. Divergence: a run counts as diverged when its last test loss is above `DIVERGENCE_FACTOR` times that
+of its start, or is not finite. The start of a classifier counts as no better than guessing and no worse than ten times that: a method that
+fine-tunes is first scored after it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import log
 
 import numpy as np
@@ -329,6 +329,10 @@ def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str,
     stability, p = compute_stability(study, label, found.target), corrected.get(label, np.nan)
     equivalence = check_equivalence(gap.sources, found.margin)
     headline = {name: tables[found.score] for name, tables in study.scores.items()}
+
+    def gap_over(one: str, two: str, runs: Bools) -> Gap:
+        return study.gap(one, two, found.score, runs)
+
     return Finding(
         label=label,
         role=roles.of[label],
@@ -342,7 +346,7 @@ def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str,
         fairness=compute_fairness(study, roles, label),
         group_quality=assess_groups(study, label),
         spending=compute_spending(study, label, stability.rounds_to_target),
-        decomposition=decompose_gain(headline, roles, label, partial(_gap_over_runs, study, found.score)) if is_tested else None,
+        decomposition=decompose_gain(headline, roles, label, gap_over) if is_tested else None,
         missing=int((study.repetitions.compared & ~np.isfinite(own["final"] - base["final"])).sum()),
         stopped={
             (draw.records.settings.draws[0], seed): str(end)
@@ -353,7 +357,3 @@ def _compute_finding(found: Findings, label: str, gap: Gap, corrected: dict[str,
         outcome=decide_outcome(gap, p, len(corrected), equivalence, found.test),
         divergence=summarize_divergence(study.each, label),
     )
-
-
-def _gap_over_runs(study: StudyDraws, score: Score, one: str, two: str, runs: Bools) -> Gap:
-    return study.gap(one, two, score, runs)

@@ -167,7 +167,7 @@ def _auroc(counts: Counts) -> Doubles:
 
 
 def _balanced_accuracy(counts: Counts) -> Doubles:
-    """Recall averaged over the classes that the client has; what is predicted does not change for whom it is defined."""
+    """Recall averaged over the classes that the client has; predictions do not change for which clients it is defined."""
     return mean(ratio(counts.hits, counts.actual))
 
 
@@ -179,8 +179,6 @@ ACCURACY = Metric(
     _accuracy,
     is_count=True,
 )
-
-
 METRICS: dict[str, Metric] = {
     found.name: found
     for found in (
@@ -217,16 +215,12 @@ METRICS: dict[str, Metric] = {
         Metric("auroc", "AUROC", "one hundredth of AUROC", CLASSIFICATION, _auroc, is_macro=True, is_share=False, two_classes=True),
     )
 }
-
-
 DEFAULT_METRICS: dict[TaskName, str] = {
     "classification": "accuracy",
     "multilabel": "labels",
     "regression": "r2",
     "next-token": "likelihood",
 }  # by task
-
-
 INSTALLED_METRICS: Registry[Doubles] = Registry("metric", "coterie.metrics")  # functions of counts, as entry points
 
 
@@ -309,8 +303,6 @@ SCORES: dict[Score, ScoreName] = {
     "unseen": ScoreName("unseen", "{measure} after the last round of clients that took no part", tabled=True, printed=True),
     "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
 }
-
-
 COMPARED: tuple[Score, ...] = tuple(name for name, score in SCORES.items() if score.compared)
 TABLED: tuple[Score, ...] = tuple(name for name, score in SCORES.items() if score.tabled)
 BATCH_CELLS = 1 << 22  # clients, or cells of tables, that are counted at once

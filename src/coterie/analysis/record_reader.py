@@ -25,7 +25,7 @@ from coterie.evidence.tables import ANSWERS
 LanePlace = tuple[int, int]  # of a method, and of a seed
 
 
-def find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dict[LanePlace, int]:
+def _find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dict[LanePlace, int]:
     """By place, the round after which a run stopped early."""
     return {
         (settings.methods.index(key.method), settings.seeds.index(key.seed)): end.round_
@@ -34,37 +34,13 @@ def find_early_stops(ends: Mapping[LaneKey, LaneEnd], settings: Settings) -> dic
     }
 
 
-def find_last_round(ends: Mapping[LaneKey, LaneEnd], rounds: int) -> int:
-    """The round up to which runs that stopped early count."""
-    return max((end.round_ for end in ends.values() if end.status == RUNNING), default=rounds)
-
-
-def extend_scores(tables: Iterable[Array | None], numbers: Ints, stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let the numbers of a stopped run be those of its last round up to `last`; tables are (M, S, R, ...), of the rounds `numbers`."""
+def _extend_scores(tables: Iterable[Array | None], numbers: Ints, stops: Mapping[LanePlace, int], last: int) -> None:
+    """Let a stopped run keep the scores of its last round up to `last`; tables are (M, S, R, ...), of the rounds `numbers`."""
     for (method, seed), round_ in stops.items():
         own, after = np.flatnonzero(numbers <= round_), np.flatnonzero((numbers > round_) & (numbers <= last))
-        for table in drop_missing(tables):
-            if len(own) and len(after):
-                table[method, seed, after] = table[method, seed, own[-1]]
-
-
-def zero_costs(tables: Iterable[Array], stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let a stopped run cost nothing from then on; tables are (M, S, T + 1)."""
-    for (method, seed), round_ in stops.items():
         for table in tables:
-            table[method, seed, round_ + 1 : last + 1] = 0.0
-
-
-def extend_groups(groups: Mapping[str, Array], methods: Sequence[str], stops: Mapping[LanePlace, int], last: int) -> None:
-    """Let its groups stay; tables by method are (S, T + 1, N)."""
-    for (method, seed), round_ in stops.items():
-        if (table := groups.get(methods[method])) is not None:
-            table[seed, round_ + 1 : last + 1] = table[seed, round_]
-
-
-def drop_missing(tables: Iterable[Array | None]) -> list[Array]:
-    """Those that were measured."""
-    return [table for table in tables if table is not None]
+            if table is not None and len(own) and len(after):
+                table[method, seed, after] = table[method, seed, own[-1]]
 
 
 # (names of columns) -> pieces of the table of clients: places of methods and seeds, and columns, the round among them
@@ -164,7 +140,7 @@ class EvaluationReader:
         self.totals[name] += np.bincount(cell, weights=weights, minlength=len(self.totals[name]))
 
     def result(self) -> RoundEvaluations:
-        """A client for whom the metric is undefined in any run of a round counts in none of them: runs are compared on the same clients."""
+        """A client with an undefined metric in any run of a round counts in none of them: runs are compared on the same clients."""
         totals = self.totals
         loss, area = (metrics.ratio(totals[top], totals[low]).reshape(self.shape) for top, low in (("loss", "weight"), ("area", "areas")))
         errors = {name: metrics.ratio(total, totals["weight"]).reshape(self.shape) for name, total in self.errors.items()}
@@ -204,20 +180,21 @@ def select_columns(evidence: Evidence, metric: Metric) -> list[str]:
 
 
 def read_evaluation_targets(evidence: Evidence, rounds: Ints, test: Ints, pieces: ColumnBatches) -> EvaluationTargets:
-    """What is fixed of test parts: as the roster says, or, where the world drifts or clients come later, as every round says of itself."""
+    """What is fixed of test parts: from the roster, or, where data drift or clients come later, from every round."""
     names = [name for name in SUMS[evidence.task] if name.startswith("target")]
     samples = np.repeat(test[None, :], len(rounds), axis=0)
     targets = {name: np.repeat(evidence.get_roster_column(name)[None, :], len(rounds), axis=0).astype(np.float64) for name in names}
     there = evidence.columns("clients")
-    said = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in there] if evidence.task == "classification" else ["samples"]
-    if not said or said[0] not in there:
+    by_class = [f"actual_{c}" for c in range(evidence.classes) if f"actual_{c}" in there]
+    counts = by_class if evidence.task == "classification" else ["samples"]
+    if not counts or counts[0] not in there:
         return EvaluationTargets(samples, targets)
     samples[:] = 0
     place = np.zeros(evidence.settings.plan.rounds + 1, dtype=np.int64)
     place[rounds] = np.arange(len(rounds))
     for _, _, batch in pieces:
         row, client = place[batch["round"]], batch["client"]
-        samples[row, client] = np.sum([batch[name] for name in said], axis=0)
+        samples[row, client] = np.sum([batch[name] for name in counts], axis=0)
         for name, table in targets.items():
             table[row, client] = batch[name]
     return EvaluationTargets(samples, targets)
@@ -242,28 +219,26 @@ def read_records(evidence: Evidence, metric: str | MetricFunction | None = None)
     validation, groups = by_round["validation"][:, :, rounds], _read_groups(evidence, index, faults)
     seconds = _read_server_seconds(evidence, index, faults)
     ends = evidence.ends(faults)
-    stops, last = find_early_stops(ends, settings), find_last_round(ends, plan.rounds)
-    extend_scores([judged.credits, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation], rounds, stops, last)
-    extend_scores(population.values(), rounds, stops, last)
-    zero_costs([*(by_round[name] for name in (*COSTS, "discrepancy")), seconds], stops, last)
-    extend_groups(groups, settings.methods, stops, last)
+    stops = _find_early_stops(ends, settings)
+    last = max((end.round_ for end in ends.values() if end.status == RUNNING), default=plan.rounds)  # up to which stopped runs count
+    scores = [judged.credits, judged.loss, judged.auroc, judged.mae, judged.rmse, judged.perplexity, validation, *population.values()]
+    _extend_scores(scores, rounds, stops, last)
+    for (method, seed), round_ in stops.items():  # it costs nothing more, and its groups stay
+        after = slice(round_ + 1, last + 1)
+        for table in (*(by_round[name] for name in (*COSTS, "discrepancy")), seconds):
+            table[method, seed, after] = 0.0
+        if (own := groups.get(settings.methods[method])) is not None:
+            own[seed, after] = own[seed, round_]
     truth = evidence.roster["group"].to_numpy()[:n]
     return Records(
         settings=settings,
         ids=tuple(evidence.ids),
         train=evidence.roster["train"].to_numpy()[:n].astype(np.int64),
         test=evidence.tested,
-        tested=judged.tested,
         truth=truth.astype(np.int64) if (truth >= 0).any() else None,
         rounds=rounds,
-        credits=judged.credits,
-        loss=population.get("all_loss", judged.loss),
+        **{**vars(judged), "loss": population.get("all_loss", judged.loss)},
         population=population,
-        auroc=judged.auroc,
-        mae=judged.mae,
-        rmse=judged.rmse,
-        perplexity=judged.perplexity,
-        unit=judged.unit,
         metric=chosen,
         validation=validation,
         costs={name: by_round[name] for name in COSTS},

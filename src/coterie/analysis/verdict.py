@@ -18,12 +18,7 @@ from coterie.analysis.draws import DecidingTest, Gap
 from coterie.analysis.findings import Finding, Findings
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.verdict_rules import (
-    Decomposition,
-    Outcome,
-    classify_origin,
-    compute_advised_repetitions,
-)
+from coterie.analysis.verdict_rules import Decomposition, Outcome, classify_origin, compute_advised_repetitions
 from coterie.statistics import Interval
 
 TEST_NAMES: dict[DecidingTest | None, str] = {  # what decides over draws or seeds
@@ -66,8 +61,8 @@ def describe_interval(gap: Gap) -> str:
     return f"95 % interval {format_interval(gap.low, gap.high)}"
 
 
-def list_intervals(gap: Gap, findings: Findings) -> dict[str, str]:
-    """Every interval that is known, by what it is over: draws of the data, seeds, test clients or samples."""
+def describe_intervals(gap: Gap, findings: Findings) -> str:
+    """Every interval that is known, with what it is over: draws of the data, seeds, test clients or samples."""
     found: dict[str, str] = {}
     named, repetitions = gap.sources.named, findings.repetitions
     if not repetitions.several_draws:
@@ -78,12 +73,7 @@ def list_intervals(gap: Gap, findings: Findings) -> dict[str, str]:
         found["over other seeds of these draws"] = format_interval(own.low, own.high)
     if isinstance(own := named["test clients"], Interval):
         found[f"over {own.over}{', at the widest' if own.bound else ''}"] = format_interval(own.low, own.high)
-    return found
-
-
-def describe_intervals(gap: Gap, findings: Findings) -> str:
-    """The intervals in one line."""
-    return "95 % intervals " + "; ".join(f"{over} {numbers}" for over, numbers in list_intervals(gap, findings).items())
+    return "95 % intervals " + "; ".join(f"{over} {numbers}" for over, numbers in found.items())
 
 
 def describe_score(findings: Findings) -> str:
@@ -176,7 +166,6 @@ def _undecided_sentence(findings: Findings, finding: Finding) -> str:
 
 
 def _last_round_sentences(findings: Findings, finding: Finding) -> list[str]:
-    """The gain of the last model, where the headline is a mean over rounds."""
     mean = finding.over_baseline["final"].mean
     if findings.score != "last10" or findings.scope.tail.stop - findings.scope.tail.start < 2 or not np.isfinite(mean):
         return []
@@ -211,7 +200,6 @@ def _oracle_sentences(findings: Findings, finding: Finding) -> list[str]:
 
 
 def _simpler_rivals(findings: Findings, finding: Finding) -> list[str]:
-    """Simpler methods that are significantly better."""
     rivals: dict[MethodRole, str] = {"local": "Clients that train alone do", "finetuned": "FedAvg with fine-tuning does"}
     gaps = {label: findings.gap(label, finding.label) for role in rivals if (label := findings.roles.first(role)) is not None}
     return [
@@ -222,7 +210,6 @@ def _simpler_rivals(findings: Findings, finding: Finding) -> list[str]:
 
 
 def _group_sentences(finding: Finding) -> list[str]:
-    """How good its groups are, and whether other runs find the same."""
     quality = finding.group_quality
     if quality is None:
         return []
@@ -240,8 +227,6 @@ def _group_sentences(finding: Finding) -> list[str]:
 NEGLIGIBLE = 0.005  # half a point: a smaller difference is not worth a more complicated method
 SIMPLICITY_ORDER: tuple[MethodRole, ...] = ("baseline", "uniform", "finetuned", "local", "method")
 NOT_SERVED: tuple[MethodRole, ...] = ("control",)
-
-
 MEANING: dict[MethodRole, str] = {
     "baseline": "one model for all clients",
     "uniform": "one model for all clients, each weighted alike",

@@ -1,12 +1,11 @@
 """The rules of a verdict, each stated once, and the decomposition of a gain that they use.
 
 A difference is *significant* when the widest of the intervals that decide (over draws, or over seeds of a single draw; over test clients or
-samples) excludes 0 and, for the gain of a method under test, the p-value after Holm's correction is below 5 %: the largest of the
-deciding test's, one-sided, over draws or seeds, and of the other sources. Which test decides follows from the design alone
-(`choose_test`): Wilcoxon's signed-rank test wherever so many draws or seeds can reach 5 % for so many methods; the paired t test for
-fewer, from five on. A difference is *equivalent* when it is significantly within the margin (two one-sided tests, every source). A gain *is
-from similarity* when similar groups are significantly better than the control that lacks nothing else (random groups of the same sizes;
-where clients differ in size, among clients of similar size) and that part is at least half of the gain.
+samples) excludes 0 and, for a method under test, the largest of the sources' one-sided p-values is below 5 % after Holm's correction. The
+test over draws or seeds follows from the design alone (`choose_test`). A difference is *equivalent* when it is significantly within the
+margin (two one-sided tests, every source). A gain *is from similarity* when similar groups are significantly better than the control that
+lacks nothing else (random groups of the same sizes; where clients differ in size, among clients of similar size) and that part is at least
+half of the gain.
 """
 
 from collections.abc import Callable

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
+from coterie.analysis.verdict import format_p_value
 from coterie.core.tasks import Task
 from coterie.grouping.structure import LEVEL, MIN_CLIENTS, StructureResult
 from coterie.grouping.structure_reference import MIN_AGREEMENT, MIN_RECURRENCE
 from coterie.inspect.inspection import Inspection
 from coterie.inspect.pilot import Pilot
+from coterie.report.wording import name_some
 
-MAX_NAMED = 5  # clients named in a sentence
 TOO_FEW = "too few clients to decide"
 
 
@@ -36,7 +37,7 @@ def _answer_differ(found: Inspection) -> Answer:
     counts = " or their label counts are further apart" if found.labels is not None else ""
     evidence = (
         f"The two halves of a client agree with a correlation of {d.agreement:.2f} (0 is chance); that they are more alike{where} than "
-        f"halves of different clients{counts}: {_format_p_value(d.p)}.{_describe_labels(found)}"
+        f"halves of different clients{counts}: {format_p_value(d.p)}.{_describe_labels(found)}"
     )
     if found.task != "classification":
         evidence += f" This is a {Task(found.task)}: label proportions exist for classes only."
@@ -44,13 +45,12 @@ def _answer_differ(found: Inspection) -> Answer:
 
 
 def _describe_labels(found: Inspection) -> str:
-    """Whether label proportions differ, however few the clients are."""
     spread = found.labels
     if spread is None:
         return ""
     low, high = (f"{100 * share:.0f} % of {found.ids[row]}" for share, row in (spread.low, spread.high))
     differ = "differ" if spread.p <= LEVEL else "do not differ more than by chance"
-    test = f"{_format_p_value(spread.p)}, Cramér's V {spread.association:.2f}"
+    test = f"{format_p_value(spread.p)}, Cramér's V {spread.association:.2f}"
     return f" Label proportions {differ} ({test}): class {found.classes[spread.label]} is {high} and {low}."
 
 
@@ -64,7 +64,7 @@ def _answer_beyond_labels(found: Inspection) -> Answer | None:
     d = found.beyond_labels
     if d is None:
         return None
-    evidence = f"Within a class, the halves of a client agree with a correlation of {d.agreement:.2f}, {_format_p_value(d.p)}."
+    evidence = f"Within a class, the halves of a client agree with a correlation of {d.agreement:.2f}, {format_p_value(d.p)}."
     if np.isnan(d.p):
         return Answer("Beyond their label proportions?", "cannot be tested", "No class is held by two clients in both halves.")
     return Answer("Beyond their label proportions?", _describe_p_value(d.p, found), evidence)
@@ -88,7 +88,7 @@ def _answer_groups(found: Inspection) -> Answer:
         return Answer(question, f"{g.k} distinct groups{where}", evidence)
     none = _explain_no_groups(g)
     if g.overlapping:
-        evidence = f"The same classes occur together in many clients ({_format_p_value(g.p_company)}), but {none}"
+        evidence = f"The same classes occur together in many clients ({format_p_value(g.p_company)}), but {none}"
         return Answer(question, "structure, but groups overlap", f"{evidence}; at {g.k} groups, {stable}.{_describe_outliers(found)}")
     return Answer(
         question,
@@ -116,12 +116,12 @@ def _explain_no_groups(g: StructureResult) -> str:
 
 
 def _describe_reference(p: float) -> str:
-    return f"against one population of the same spread, {_format_p_value(p)}"
+    return f"against one population of the same spread, {format_p_value(p)}"
 
 
 def _describe_outliers(found: Inspection) -> str:
     rows = found.groups.outliers
-    return f" Single, or far from their group: {_join_names([found.ids[r] for r in rows])}." if len(rows) else ""
+    return f" Single, or far from their group: {name_some([found.ids[r] for r in rows])}." if len(rows) else ""
 
 
 def _answer_pilot(found: Inspection) -> Answer | None:
@@ -145,15 +145,5 @@ def _describe_client_gains(p: Pilot, ids: tuple[str, ...]) -> str:
     order = np.argsort(gains, kind="stable")
     hurt = [ids[i] for i in order if gains[i] < 0]
     helped = [ids[i] for i in order[::-1] if gains[i] > 0]
-    return f"Better for {_join_names(helped)}; worse for {_join_names(hurt)}; the same for {len(ids) - len(helped) - len(hurt)}."
-
-
-def _join_names(names: list[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
-
-
-def _format_p_value(value: float) -> str:
-    return f"p = {value:.3f}" if value >= 0.001 else "p < .001"
+    same = len(ids) - len(helped) - len(hurt)
+    return f"Better for {name_some(helped) or 'none'}; worse for {name_some(hurt) or 'none'}; the same for {same}."

@@ -225,8 +225,8 @@ def inspect_data(
 
 
 def _make_steps(plan: InspectPlan, classes: int, watch: StepsCallback) -> StepCounter:
-    tried = plan.pilot
-    return StepCounter(2 * (classes if plan.labels else 1), 0 if tried is None else tried.asks(crossed=not plan.validation), watch)
+    pilot = 0 if plan.pilot is None else plan.pilot.asks(crossed=not plan.validation)
+    return StepCounter(2 * (classes if plan.labels else 1), pilot, watch)
 
 
 def _compute_cosines(points: Doubles) -> Doubles:

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from coterie.analysis.metrics import DEFAULT_METRICS, METRICS
-from coterie.core.arrays import Ints
 from coterie.grouping.heterogeneity import INDICES
 from coterie.inspect.answers import Answer, write_answers
 from coterie.inspect.inspection import Inspection
@@ -26,7 +25,7 @@ DIVERGING = ("#D55E00", "#FFFFFF", "#0072B2")  # from opposite over unrelated to
 
 def draw_similarity(found: Inspection) -> Figure:
     """The cosines of all pairs of clients."""
-    order = order_by_dendrogram(found)
+    order = hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward"))  # as Ward's tree puts them side by side
     ids = [found.ids[i] for i in order]
     kind = HeatmapStyle(
         row="clients in dendrogram order",
@@ -43,11 +42,6 @@ def draw_similarity(found: Inspection) -> Figure:
         "opposite. Distinct groups are blocks with sharp edges; in a continuum blue fades."
     )
     return Figure("similarity", "Similarity of clients", note, draw_heatmaps([table], kind), several=True)
-
-
-def order_by_dendrogram(found: Inspection) -> Ints:
-    """Clients as Ward's tree puts them side by side."""
-    return np.asarray(hierarchy.leaves_list(hierarchy.linkage(found.groups.coordinates, "ward")), dtype=np.int64)
 
 
 def draw_map(found: Inspection) -> Figure:

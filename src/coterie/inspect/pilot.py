@@ -182,11 +182,11 @@ def run_pilot(
         task: What is scored.
     """
     first, groups = directions[0], labels[0]
-    tried: dict[float, _TrainedArm] = {}
+    arms_by_rate: dict[float, _TrainedArm] = {}
     for rate in plan.rates:
-        tried[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
-    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in tried.items()})
-    one = tried[rate]
+        arms_by_rate[rate] = yield from _train_arm(model, clients, np.zeros_like(groups), first, plan, rate, halfway=True)
+    rate = _choose_rate({rate: _score_reply(arm.end, task) for rate, arm in arms_by_rate.items()})
+    one = arms_by_rate[rate]
     grouped = yield from _train_arm(model, clients, groups, first, plan, rate, halfway=True)
     arms = [one.halfway, grouped.halfway]
     short = replace(plan, rounds=plan.halfway)

@@ -14,13 +14,8 @@ METHOD = Column("method", show_text("method"))
 MAX_NAMED = 30  # clients up to which each is listed by name on the page
 
 
-def build_trust_tables(view: FederationView) -> list[ReportTable]:
-    """Tables of error sources, two classes and named clients, those that have rows."""
-    return [*_build_source_tables(view), *_build_binary_tables(view), *_build_named_client_tables(view)]
-
-
-def _build_source_tables(view: FederationView) -> list[ReportTable]:
-    """The three intervals side by side."""
+def build_source_tables(view: FederationView) -> list[ReportTable]:
+    """The intervals over each source of error."""
     rows = []
     for label, finding in view.methods.items():
         row: dict[str, Any] = {"label": label, "method": view.name(label), "gain": finding.gap.mean}
@@ -52,7 +47,8 @@ def _show_source_interval(name: str) -> CellFormatter:
     return lambda row: shown(row) if np.isfinite(row[f"{name} low"]) else "not known"
 
 
-def _build_binary_tables(view: FederationView) -> list[ReportTable]:
+def build_binary_tables(view: FederationView) -> list[ReportTable]:
+    """Sensitivity, specificity and AUC; nothing for other than two classes."""
     found, again = view.two_classes, view.findings.repetitions.several_draws
     rows = [
         {
@@ -86,7 +82,7 @@ def _build_binary_tables(view: FederationView) -> list[ReportTable]:
     return [ReportTable(view.id("two-classes"), caption, pd.DataFrame(rows), tuple(columns))]
 
 
-def _build_named_client_tables(view: FederationView) -> list[ReportTable]:
+def build_named_client_tables(view: FederationView) -> list[ReportTable]:
     """Each client's gain with its interval, where a name is the same client in all draws and there are not too many."""
     findings, rows = view.findings, []
     if not findings.repetitions.same_clients or len(findings.records.ids) > MAX_NAMED:

@@ -10,7 +10,14 @@ from coterie.analysis.findings import Finding
 from coterie.analysis.metrics import SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
 from coterie.report.charts.clients import STEPS, TOTAL
-from coterie.report.client_tables import METHOD, build_decile_tables, build_trust_tables, build_unseen_tables
+from coterie.report.client_tables import (
+    METHOD,
+    build_binary_tables,
+    build_decile_tables,
+    build_named_client_tables,
+    build_source_tables,
+    build_unseen_tables,
+)
 from coterie.report.federation_view import FederationView
 from coterie.report.page import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
@@ -19,7 +26,9 @@ def build_tables(view: FederationView) -> dict[str, ReportTable]:
     """Every table, by name; those that would be empty are left out."""
     made = [
         build_score_table(view),
-        *build_trust_tables(view),
+        *build_source_tables(view),
+        *build_binary_tables(view),
+        *build_named_client_tables(view),
         *build_decomposition_tables(view),
         build_fairness_table(view),
         *build_decile_tables(view),

@@ -45,13 +45,9 @@ def write_report(folder: Path | str, *, figures: Sequence[Format] = (), **option
         place = make_folder_inside(folder, "tables")
         tables = [path for own in made for table in own.values() for path in table.write(place)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
-        saved = _save_figures(folder, drawn, figures)
+        beside = make_folder_inside(folder, "figures") if figures else folder
+        saved = [figure.save(beside, form) for figure in drawn for form in figures]
         path = write_inside(folder, "report.html", render_page(sections.make_title(views), sections.make_lead(views), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))
-
-
-def _save_figures(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
-    place = make_folder_inside(folder, "figures") if formats else folder
-    return [figure.save(place, form) for figure in figures for form in formats]

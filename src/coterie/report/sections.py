@@ -26,7 +26,7 @@ def build_settings_blocks(view: FederationView, comparison: Comparison) -> tuple
     rows = [
         ("data", settings.data),
         ("draws of the data", _format_seeds(view.findings.repetitions.draws)),
-        ("clients", f"{len(records.ids):,} with {int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"),
+        ("clients", f"{len(records.ids):,} with {_count_samples(view)}"),
         ("model", settings.model),
         ("seeds", f"{_format_seeds(settings.seeds)}; compared: {view.findings.repetitions}"),
         ("rounds", f"{view.findings.scope.last} of {plan.rounds}, evaluated every {plan.evaluate_every}"),
@@ -81,8 +81,6 @@ TERMS = (
     "client's into training and test. Every method has the same draws and seeds. An interval with 95 % confidence contains the true value "
     "in 95 of 100 such studies."
 )
-
-
 METRIC_NOTES = {
     "r2": " R2 is 1 less the squared error over the variance of all clients' test targets: 1 is no error, 0 as good as always "
     "predicting their mean, and below 0 worse. A client's own is against the same variance.",
@@ -98,20 +96,19 @@ METRIC_NOTES = {
 
 def make_title(views: Sequence[FederationView]) -> str:
     """The page's title."""
-    return (
-        "Does learning in groups help these clients?"
-        if any(_has_groups(view) for view in views)
-        else "Which method serves these clients best?"
-    )
+    grouped = any(finding.group_quality is not None for view in views for finding in view.methods.values())
+    return "Does learning in groups help these clients?" if grouped else "Which method serves these clients best?"
 
 
 def make_lead(views: Sequence[FederationView]) -> str:
     """What was compared, on which data, and when the page was made."""
     methods = max(len(view.findings.roles.methods) for view in views)
-    where = "; ".join(map(_describe_data, views))
+    data = "; ".join(
+        f"{view.findings.data}: {format_count(len(view.findings.records.ids), 'client')} with {_count_samples(view)}" for view in views
+    )
     times = " and ".join(dict.fromkeys(str(view.findings.repetitions) for view in views))
     what = f"{format_count(methods, 'method')} compared with {views[0].baseline.name}"
-    return f"{where}. {what} over {times}, each for all methods alike. Page of {date.today().isoformat()}."
+    return f"{data}. {what} over {times}, each for all methods alike. Page of {date.today().isoformat()}."
 
 
 def build_sections(
@@ -129,7 +126,8 @@ def build_sections(
 
 def _verdict_section(comparison: Comparison, views: Sequence[FederationView], faults: Sequence[str]) -> Section:
     blocks: list[Block] = [_render_faults(faults)] if faults else []
-    terms = " ".join([*dict.fromkeys(_explain_point(view) for view in views), TERMS])
+    points = [f"A point is {view.metric.point_text}.{METRIC_NOTES.get(view.metric.name, '')}" for view in views]
+    terms = " ".join([*dict.fromkeys(points), TERMS])
     verdicts = comparison.verdicts()
     for view in views:
         if len(views) > 1:
@@ -138,12 +136,12 @@ def _verdict_section(comparison: Comparison, views: Sequence[FederationView], fa
         blocks += [
             render_paragraph(sentence) for sentence in (*list_incomplete(view.findings), *comparison.describe_edge_rates(view.findings))
         ]
-        blocks += _advice_blocks(view)
+        advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in write_advice(view))
+        blocks.append(Html(f'<div class="advice"><h3>Recommendation</h3><ul>{advice}</ul></div>'))
         blocks.append(Html(f'<div class="cards">{"".join(map(_render_card, write_cards(view)))}</div>'))
         blocks += [render_paragraph(sentence, "note") for sentence in (*list_unknowns(view.findings), _describe_limits(view))]
-    blocks.append(
-        render_paragraph(f"{views[0].baseline.name} is one model shared by all clients. {terms}" if _is_fedavg(views[0]) else terms, "note")
-    )
+    shared = "FedAvg is one model shared by all clients. " if views[0].baseline.name == "FedAvg" else ""
+    blocks.append(render_paragraph(f"{shared}{terms}", "note"))
     if comparison.ranking is not None:
         blocks.append(draw_ranks(comparison.ranking))
     full = "".join(f"<li>{escape(sentence)}</li>" for view in views for sentence in verdicts[view.findings.data])
@@ -181,28 +179,15 @@ def _evidence_sections(
     return made, faults
 
 
-def _explain_point(view: FederationView) -> str:
-    """What a point is, and, where it is not plain, what is compared."""
-    return f"A point is {view.metric.point_text}.{METRIC_NOTES.get(view.metric.name, '')}"
-
-
-def _advice_blocks(view: FederationView) -> list[Block]:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in write_advice(view))
-    return [Html(f'<div class="advice"><h3>Recommendation</h3><ul>{items}</ul></div>')]
-
-
 def _describe_limits(view: FederationView) -> str:
-    """What no number on the page covers."""
     known = view.findings.records.truth is not None
     made = "The true groups of these data are known, since the data are synthetic: real clients may have none. " if known else ""
     return f"{made}Results on these data need not hold for others."
 
 
-def _describe_data(view: FederationView) -> str:
-    """The data, the number of clients and of samples."""
+def _count_samples(view: FederationView) -> str:
     records = view.findings.records
-    held = f"{int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"
-    return f"{view.findings.data}: {format_count(len(records.ids), 'client')} with {held}"
+    return f"{int(records.train.sum()):,} training and {int(records.test.sum()):,} test samples"
 
 
 def _render_card(card: Card) -> str:
@@ -217,11 +202,3 @@ def _render_faults(faults: Sequence[str]) -> Html:
     return Html(
         f'<div class="faults"><p><strong>Part of the evidence could not be read. This page is made from the rest.</strong></p>{lines}</div>'
     )
-
-
-def _has_groups(view: FederationView) -> bool:
-    return any(finding.group_quality is not None for finding in view.methods.values())
-
-
-def _is_fedavg(view: FederationView) -> bool:
-    return view.baseline.name == "FedAvg"

@@ -30,8 +30,6 @@ TAGS: dict[Outcome, str] = {
     "unproven": "Looks better than {base}, not significant",
     "unjudged": "Cannot be judged",
 }
-
-
 RIVALS: dict[MethodRole, str] = {"local": "training alone", "finetuned": "one model fine-tuned by every client"}
 
 
@@ -149,7 +147,6 @@ def _level_sentence(view: FederationView, finding: Finding) -> str:
 
 
 def _certainty_sentences(view: FederationView, kind: Outcome, gap: Gap) -> list[str]:
-    """The range of the difference by every source of error, and whether it is significant."""
     tested = len(view.findings.roles.methods)
     between = f"the difference lies between {format_signed(gap.low)} and {format_signed(gap.high)}"
     if kind == "unproven":
@@ -168,7 +165,6 @@ def _certainty_sentences(view: FederationView, kind: Outcome, gap: Gap) -> list[
 
 
 def _undecided_sentence(view: FederationView, gap: Gap) -> str:
-    """Why the difference is not significant."""
     repeated = not gap.units.low <= 0 <= gap.units.high
     if repeated and any(own.low <= 0 <= own.high for name, own in gap.sources.deciding.items() if name == "test clients"):
         records = view.findings.records
@@ -220,7 +216,6 @@ def _rival_sentences(view: FederationView, finding: Finding) -> list[str]:
 
 
 def _oracle_sentences(view: FederationView, finding: Finding) -> list[str]:
-    """What the true groups would add, where it is significant."""
     label = view.findings.roles.controls.get(finding.label, {}).get("oracle")
     gap = view.findings.gap(label, finding.label) if label is not None else None
     if gap is None or not gap.testable or gap.low <= 0:
@@ -294,7 +289,6 @@ def _explain_use(view: FederationView, best: str) -> str:
 
 
 def _name_exceptions(view: FederationView, best: str) -> list[str]:
-    """The clients that the baseline serves significantly better."""
     own, records = view.findings.methods[best].fairness, view.findings.records
     if own.losers is None or not view.findings.repetitions.same_clients or not own.losers.significant.any():
         return []
@@ -303,7 +297,6 @@ def _name_exceptions(view: FederationView, best: str) -> list[str]:
 
 
 def _next_steps(view: FederationView) -> list[str]:
-    """What would settle what is open."""
     findings, steps = view.findings, []
     open_ = [label for label in findings.roles.methods if findings.methods[label].outcome in UNDECIDED]
     tested = len(findings.roles.methods)

@@ -1,16 +1,10 @@
-"""Intervals of a mean difference over seeds and over draws, in one shape: a mean, its standard error and degrees of freedom.
+"""Intervals of a mean difference over seeds and over draws: a mean, its standard error and degrees of freedom (docs/statistics.md).
 
-Over draws: what another draw of the data, with other seeds, would show. Every draw counts alike, however many of its seeds are there.
-The variance of the mean of the draws' means is a B-th of their own variance. In a table without gaps and with seeds of its own in every
-draw this is Student's t on the draws' means, B - 1 degrees of freedom, and exact for normal differences; with gaps Satterthwaite's
-degrees are those of means with unequal variances. Seeds that all draws share do not show in the variance of the draws' means: a lucky
-initial model is lucky in every draw. Their variance is estimated between seeds and added, with Satterthwaite's degrees of the sum,
-never fewer than the lesser number of draws or seeds allows. Without this, ten draws of three seeds cover 74 % where seeds matter as
-much as draws (docs/statistics.md).
+Over draws, with other seeds: every draw counts alike; Student's t on the draws' means, with Satterthwaite's degrees where there are gaps.
+Seeds that all draws share do not show in the variance of the draws' means, since a lucky initial model is lucky in every draw: their
+variance is estimated between seeds and added. Without this, ten draws of three seeds cover 74 % where seeds matter as much as draws.
 
-Over seeds: what other seeds would show on these very draws. With one draw this is Student's t over its seeds. With seeds that draws
-share, a seed's mean over the draws is one value: Student's t over seeds, S - 1 degrees, every draw counting alike. With seeds of its
-own in every draw each draw has its own variance, and Welch's degrees are those of their sum.
+Over seeds, on these very draws: Student's t over seeds that draws share, Welch's degrees where every draw has seeds of its own.
 """
 
 from dataclasses import dataclass

@@ -1,20 +1,11 @@
 """Sources of error of one difference, equivalence within a margin, and the judgement of a paper's claim.
 
-| judgement | when |
-| --- | --- |
-| replicates | significant, with the paper's own row: its model, data and length |
-| holds in our variant | significant, with another model, data or length |
-| contradicted | the opposite is significant, corrected for both directions |
-| inconclusive | neither |
-| not run | nothing was run |
+A claim *replicates* when it is significant with the paper's own row (its model, data and length), *holds in our variant* when it is
+significant with another, and is *contradicted* when the opposite is significant; else it is *inconclusive*, or *not run*. Significant: the
+one-sided p, the largest over the sources of error that decide, is below 5 % after Holm's correction over the claims of a study in both
+directions, two tests a claim.
 
-*Significant*: the one-sided p is below 5 % after Holm's correction over the claims of a study in both directions, two tests a claim; and
-each p is the largest over the sources of error that decide. So in a study without any true difference a claim is judged significant, for or
-against, in at most 5 % of studies.
-
-Equivalence: two one-sided tests (Schuirmann, 1987) with a margin that is stated beforehand. That a difference is not significant proves
-nothing: few runs find none. It is within a margin when it is significantly above minus the margin and below the margin, each at 5 %; that
-is so when the 90 % interval lies within.
+Equivalence: two one-sided tests (Schuirmann, 1987) with a margin that is stated beforehand, each at 5 %.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,8 @@
 """Two methods over the same seeds: one-sided tests, effect sizes, intervals, Holm's correction; tests by round, and trends.
 
-The seeds are pairs (same initial model, cohorts and batches), so everything is made of one difference a seed. Defined cases:
-
-- a pair in which either run has no score (it diverged) is nan; it is left out and counted in `missing`;
-- fewer than two pairs cannot be tested: p-values and interval are nan, and the caller has to report it;
-- zero differences carry no direction: Wilcoxon's test leaves them out; where all are zero, p is 1 and the effects are 0;
-- equal differences have no spread: the t test and Cohen's d are nan, Wilcoxon's test still holds.
-
-Round by round (FedSim, Figure 5), each round is tested by itself. A trend over ordered points is one number a run: the change over the
-whole range along its least-squares line; these are differences like any others.
+The seeds are pairs (same initial model, cohorts and batches), so everything is made of one difference a seed. A pair with a run without a
+score is nan and counted in `missing`; fewer than two pairs cannot be tested. Zero differences carry no direction: Wilcoxon's test leaves
+them out; where all are zero, p is 1. Equal differences have no spread: the t test and Cohen's d are nan.
 """
 
 from collections.abc import Sequence
@@ -50,11 +44,6 @@ class PairedTest:
     @property
     def testable(self) -> bool:
         return self.n >= 2
-
-    @property
-    def smallest_p(self) -> float:
-        """The least p-value that Wilcoxon's test can give with so many pairs: 2 ** -n, above 5 % for fewer than five."""
-        return 2.0**-self.n
 
 
 def compare_pairs(differences: Array) -> PairedTest:
@@ -196,12 +185,6 @@ class RoundTests:
     def share(self) -> float:
         """The share of the rounds in which the method is significantly better."""
         return float(self.significant.mean()) if len(self.rounds) else float("nan")
-
-    @property
-    def grey(self) -> list[tuple[int, int]]:
-        """The first and last round of each stretch without significance: the grey bands of the figure."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~self.significant, [False]]).astype(int)))
-        return [(int(self.rounds[a]), int(self.rounds[b - 1])) for a, b in edges.reshape(-1, 2)]
 
 
 def compare_rounds(differences: Doubles, rounds: Ints) -> RoundTests:

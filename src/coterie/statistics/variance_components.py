@@ -1,11 +1,7 @@
 """How much of the variance of paired differences is from draws, how much from seeds, how much from neither.
 
-The model of a table of differences, draws x seeds, any of them missing: difference = mean + draw + seed + rest. Draws and, where every
-draw has the same seeds (`shared`: one seed gives the same initial model and the same cohorts in all of them), seeds have effects of their
-own; what one seed does in one draw only is the rest. With seeds of its own in every draw a seed is part of the rest.
-
-Variances are found by fitting constants (Henderson's method III): sums of squares are set equal to their expectations. In a table without
-gaps these are the textbook's mean squares.
+The model of a table, draws x seeds, any of them missing: difference = mean + draw + seed + rest. Seeds have effects of their own where
+every draw has the same (`shared`); otherwise they are part of the rest. Variances are found by fitting constants (Henderson's method III).
 """
 
 from dataclasses import dataclass

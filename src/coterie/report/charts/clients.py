@@ -18,8 +18,6 @@ STEPS: dict[StepName, str] = {
     "balance": "groups of similar sizes",
     "similarity": "similarity",
 }
-
-
 TOTAL = "gain in all"
 WHISKER = "#A8A8A8"  # seen on a bar of any colour, on white and on near-black
 

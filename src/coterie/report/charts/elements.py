@@ -33,7 +33,7 @@ def draw_lines(
 
 
 def draw_panels(chart: "alt.Chart | Layers", panels: Sequence[str]) -> alt.FacetChart:
-    """A panel for each of some names, in their order; rows of the data say in `panel` where they belong."""
+    """A panel for each of some names, in their order; the field `panel` of the data names the panel of a row."""
     several: alt.FacetChart = chart.facet(facet=alt.Facet("panel:N", sort=list(panels)), columns=3).resolve_axis(x="independent")
     return several
 
@@ -87,9 +87,9 @@ def apply_ramp(table: Doubles, ramp: tuple[str, ...]) -> Array:
     return np.stack([np.interp(values, places, anchors[:, channel]) for channel in range(3)], axis=-1).round().astype(np.uint8)
 
 
-def colour_groups(table: Array, palette: tuple[str, ...], nobody: str) -> Array:
-    """(h, w, 3) colours of group numbers; -1 is nobody's."""
-    anchors = np.array([parse_rgb(colour) for colour in (*palette, nobody)], dtype=np.uint8)
+def colour_groups(table: Array, palette: tuple[str, ...], unassigned: str) -> Array:
+    """(h, w, 3) colours of group numbers; -1 is no group."""
+    anchors = np.array([parse_rgb(colour) for colour in (*palette, unassigned)], dtype=np.uint8)
     return np.asarray(anchors[np.where(table >= 0, table % len(palette), len(palette))])
 
 
