@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from analysis.made_records import AVG, GROUP, by_hand, flat
 from coterie.analysis.findings import compute_findings
+from coterie.analysis.groups import compute_group_agreement
 from coterie.analysis.metrics import adjusted_rand_scores, normalized_mutual_info_scores
 from coterie.analysis.records import Records
 from coterie.analysis.scores import compute_scores, find_scope
@@ -111,3 +112,24 @@ def test_before_anybody_is_placed_there_is_nothing_to_agree_with() -> None:
     records = by_hand({AVG: flat(50, 2), GROUP: flat(60, 2)}, {GROUP: np.full((2, 3, 4), -1)})
     assert compute_findings(records).methods[GROUP].group_quality is None
     assert np.isnan(compute_scores(records, find_scope(records), 1)["ari"]).all()
+
+
+def test_seeds_and_draws_by_hand() -> None:
+    # Two draws of two seeds. In draw 0 both seeds agree (names do not matter); in draw 1 they cross: no pair is together in both. With four
+    # clients in pairs: together 0, expected 2 * 2 / 6, most 2, so (0 - 2/3) / (2 - 2/3) = -1/2.
+    labels = np.array([[[0, 0, 1, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [0, 1, 0, 1]]])
+    found = compute_group_agreement(labels, same_clients=True)
+    assert found.between_seeds == pytest.approx((1 - 0.5) / 2)
+    assert found.between_draws == pytest.approx((1 - 0.5 + 1 - 0.5) / 4)
+    assert isnan(compute_group_agreement(labels, same_clients=False).between_draws)
+
+
+def test_one_run_agrees_with_nobody() -> None:
+    found = compute_group_agreement(np.array([[[0, 1, 1]]]), same_clients=True)
+    assert isnan(found.between_seeds)
+    assert isnan(found.between_draws)
+
+
+def test_clients_in_no_group_do_not_count() -> None:
+    labels = np.array([[[0, 0, 1, -1]], [[1, 1, 0, 0]], [[-1, -1, -1, -1]]])
+    assert compute_group_agreement(labels, same_clients=True).between_draws == 1

@@ -65,7 +65,6 @@ def compute_sample_error(credits: Doubles | Ints, tested: Ints, population: int)
 
 
 def _max_sample_error(records: Records, population: int) -> float:
-    """Over all methods and seeds, after the last round that each has reached."""
     found = [np.nan]
     for lane in records.credits.reshape(-1, *records.credits.shape[2:]):
         reached = np.flatnonzero((lane >= 0).any(axis=1))

@@ -93,7 +93,6 @@ def describe_losers(finding: Finding) -> str:
 
 
 def _format_count(value: float) -> str:
-    """A count, or a mean of counts over draws."""
     return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
 
 

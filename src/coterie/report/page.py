@@ -205,5 +205,4 @@ LATEX_ESCAPES = {"\\": r"\textbackslash{}", "−": "$-$", "–": "--", "~": r"\t
 
 
 def _escape_latex(text: str) -> str:
-    """Text that LaTeX takes for text."""
     return "".join(LATEX_ESCAPES.get(sign, f"\\{sign}" if sign in "&%$#_{}" else sign) for sign in text)

@@ -13,8 +13,8 @@ from coterie.report.style import (
     MUTED,
     UNASSIGNED,
     assign_styles,
-    pick_distinct_colours,
     parse_rgb,
+    pick_distinct_colours,
     pick_group_colours,
     to_oklab,
 )

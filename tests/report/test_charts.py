@@ -2,19 +2,26 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
 
+import coterie as ct
 from coterie._util.errors import UserError
+from coterie.analysis.findings import compute_findings
 from coterie.analysis.groups import co_membership_from_labels, order_by_similarity, read_aggregation_weights
+from coterie.analysis.record_reader import read_records
+from coterie.report.charts.accuracy import draw_time_curves
 from coterie.report.charts.clients import draw_client_map
 from coterie.report.charts.elements import apply_ramp, colour_groups, encode_data_url, shrink
 from coterie.report.charts.groups import draw_co_membership, draw_groups, match_labels
-from coterie.report.federation_view import _select_clients, pick_evenly
+from coterie.report.federation_tables import build_cost_table
+from coterie.report.federation_view import FederationView, _select_clients, pick_evenly
 from coterie.report.figure import Figure, parse_formats
 from coterie.report.page import (
     Column,
@@ -29,6 +36,7 @@ from coterie.report.page import (
     show_text,
 )
 from coterie.report.style import GREY, METHODS, OKABE_ITO, OLIVE
+from coterie.testing import worlds
 from report.made_up import view
 
 
@@ -190,3 +198,20 @@ def test_groups_of_a_round_are_cut_to_the_clients_pictured() -> None:
     members, labels = _select_clients((np.array([1, 3, 4, 9]), np.array([0, 1, 1, 2])), np.array([3, 5, 9]))
     assert members.tolist() == [0, 2]
     assert labels.tolist() == [1, 2]
+
+
+def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
+    plan: dict[str, Any] = {"rounds": 3, "asynchronous": 2, "speeds": "lognormal(1.0)"}
+    records = read_records(ct.study(["fedavg", "simprox"], data=worlds.make_federation(), seeds=range(2), **plan).evidence)
+    view = FederationView(compute_findings(records))
+    (figure,) = draw_time_curves(view)
+    (values,) = figure.spec(width=600)["datasets"].values()
+    assert {row["method"] for row in values} == {view.name("fedavg"), view.name("simprox")}
+    assert max(row["time"] for row in values) == pytest.approx(records.clock[:, :, -1].min(), rel=1e-3)  # type: ignore[index]
+    table = build_cost_table(view)
+    assert {"time", "time_to_target"} <= set(table.frame.columns)
+    spent = view.findings.methods["fedavg"].spending
+    assert spent.time == pytest.approx(records.clock[0, :, -1].mean())  # type: ignore[index]
+    untimed = FederationView(compute_findings(replace(records, clock=None)))
+    assert draw_time_curves(untimed) == []
+    assert "time" not in build_cost_table(untimed).frame.columns
