@@ -194,7 +194,7 @@ def test_a_study_whose_files_hold_something_else_is_refused_or_mended(coterie: C
 
 def test_nobody_and_what_is_not_finite_are_said_aloud(coterie: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = coterie("run", "fedavg", *DATA, "--rounds", "3", "--dropout", "0.97")
-    assert "fedavg: nobody answered in 3 of 3 rounds (over all seeds); its models stayed as they were." in " ".join(said.split())
+    assert "fedavg: no client replied in 3 of 3 rounds (over all seeds); its models did not change." in " ".join(said.split())
     folder = tmp_path / "own"
     folder.mkdir()
     x = np.ones((80, 5), np.float32)

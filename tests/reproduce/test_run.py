@@ -168,7 +168,7 @@ def test_the_page_shows_ours_beside_theirs(carried: tuple[ReproductionResult, Pa
     assert f"| `fedavg` | {ours:.1f} (12.5) |" in page
     assert "not run: data not available: secret" in page
     assert f"**Verdict: {outcome.result.sentence}.**" in page
-    assert "- one draw: this says nothing about other splits of the data (" in page
+    assert "- one draw: no estimate for other splits of the data (" in page
     assert "- nothing in the study file says that it is the paper's own row (1 claim)." in page
     frame = pd.read_csv(tmp_path / "small.csv")
     own = frame[(frame["part"] == "fixed") & (frame["method"] == "fedavg")]

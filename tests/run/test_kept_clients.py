@@ -126,7 +126,7 @@ def test_beside_a_sample_that_is_evaluated() -> None:
 
 def test_another_metric_is_of_the_sample(both: tuple[ct.Result, ct.Result]) -> None:
     records = read_records(both[1].evidence, "f1")
-    assert records.everybody == {}
+    assert records.population == {}
     assert records.accuracy.shape == (2, 2, 3)
     assert np.isfinite(records.accuracy).all()
 

@@ -42,7 +42,7 @@ def test_numbers_are_those_of_a_study_that_looks_at_everybody(tmp_path: Path) ->
     assert (hits / held).sort_index().to_numpy() == pytest.approx(scores.sort_index().to_numpy())
     assert set(some.groups["client"]) == set(judged)
     assert len(some.remarks) == 1
-    assert some.remarks[0].startswith("Scores are of 5 of 12 clients, drawn by their ids: accuracy over everybody lies within ")
+    assert some.remarks[0].startswith("Scores are of 5 of 12 clients, drawn by their ids: accuracy over all clients lies within ")
     assert everybody.remarks == []
 
 

@@ -49,8 +49,8 @@ def test_the_loss_can_be_said(tmp_path: Path) -> None:
 def test_hostile_clients_count_neither_in_errors_nor_in_the_variance() -> None:
     found = study("fedavg", data="linear(clients=5,samples=20)", rounds=1, seeds=[0], attack="labelflip(share=0.4)")
     records = read_records(found.evidence)
-    assert records.hostile is not None
-    honest = ~records.hostile[0]
+    assert records.malicious is not None
+    honest = ~records.malicious[0]
     clients = found.clients.query("round == 1").sort_values("client")
     made = ct.load("linear(clients=5,samples=20)")
     true = np.concatenate([made.task.in_units(made.y[made.test[int(c)]]) for c in np.flatnonzero(honest)])

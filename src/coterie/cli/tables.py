@@ -7,7 +7,7 @@ import numpy as np
 from coterie.analysis.caveats import collect_remarks
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.metrics import SCORES, Measure
+from coterie.analysis.metrics import SCORES, Metric
 from coterie.analysis.scores import DECILE_TITLES, TAIL_ROUNDS
 from coterie.analysis.verdict import TEST_NAMES, recommend
 from coterie.cli.console import PlainConsole, make_bold
@@ -38,7 +38,7 @@ def print_result(result: Result, console: PlainConsole) -> None:
     """The methods side by side, and every lane that did not reach the end."""
     console.print(make_result_table(result))
     if result.spread is not None:
-        console.print(make_quantile_table(result.spread, result.measure))
+        console.print(make_quantile_table(result.spread, result.metric))
     for sentence in dict.fromkeys(result.remarks):
         console.print(sentence, style="yellow", highlight=False, markup=False)
     if silent := find_clients_without_scores(result):
@@ -55,9 +55,9 @@ def make_result_table(result: Result) -> "Table":
     frame = result.table()
     short = result.evidence.settings.plan.rounds <= TAIL_ROUNDS  # then the last ten are all of them
     frame = frame[[name for name in [*PERCENT_COLUMNS, *PLAIN_COLUMNS] if name in frame and not (short and name == "last10")]]
-    measure = result.measure
+    measure = result.metric
     means = "mean of all rounds" if short else f"mean of the last {TAIL_ROUNDS} rounds and of all rounds"
-    caption = RESULT_CAPTION.format(f"{measure.title} in %" if measure.share else measure.times_100, means)
+    caption = RESULT_CAPTION.format(f"{measure.title} in %" if measure.is_share else measure.times_100, means)
     caption += f" {UNSEEN_CAPTION}" if "unseen" in frame else ""
     caption += f" {DIVERGED.strip()}: training diverged." if result.diverged else ""
     best = str(frame["final"].idxmax()) if frame["final"].notna().any() and len(frame) > 1 else None
@@ -68,7 +68,7 @@ def make_result_table(result: Result) -> "Table":
     return make_method_table([(PERCENT_COLUMNS | PLAIN_COLUMNS)[name] for name in frame.columns], rows, best, caption=caption)
 
 
-def make_quantile_table(quantiles: "pd.DataFrame", measure: Measure) -> "Table":
+def make_quantile_table(quantiles: "pd.DataFrame", measure: Metric) -> "Table":
     """Quantiles of all clients' scores, of studies that keep rows of a sample."""
     caption = f"{measure.times_100} of clients' own test parts after the last round, over all clients: so many are at or below."
     rows = [(str(method), *(_format_cell("final", row[title]) for title in QUANTILE_TITLES)) for method, row in quantiles.iterrows()]
@@ -125,8 +125,8 @@ def print_comparison(comparison: Comparison, console: PlainConsole) -> None:
 
 
 def _make_comparison_table(findings: Findings, at_edge: frozenset[str]) -> "Table":
-    measure = findings.measure
-    caption = measure.title if measure.share else measure.times_100
+    measure = findings.metric
+    caption = measure.title if measure.is_share else measure.times_100
     caption = COMPARISON_CAPTION.format(caption, f"{findings.repetitions.unit}s", TEST_NAMES[findings.test])
     caption += f" {DIVERGED.strip()}: training diverged." if any(own.divergence is not None for own in findings.methods.values()) else ""
     caption += f" {GRID_EDGE.strip()}: at the lowest or highest learning rate that was evaluated." if at_edge else ""

@@ -34,7 +34,7 @@ def write_report(found: Result | Path | str, *, figures: Sequence[Format] = (), 
         >>> ct.write_report("runs/first", figures=["pdf"])  # doctest: +SKIP
     """
     require_altair()
-    from coterie.report import sections  # here: it needs Altair, whose absence is told above in one sentence
+    from coterie.report import sections  # here: it needs Altair, whose absence is reported above
     from coterie.report.federation_tables import build_tables
     from coterie.report.federation_view import FederationView, slugify
     from coterie.report.page import render_page
@@ -45,20 +45,16 @@ def write_report(found: Result | Path | str, *, figures: Sequence[Format] = (), 
     folder = Path(place)
     comparison = open_comparison(folder, **options)
     several = len(comparison.federations) > 1
-    subjects = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
-    made = [build_tables(subject) for subject in subjects]
-    parts, faults = sections.build_sections(comparison, subjects, made)
+    views = [FederationView(findings, f"{slugify(findings.data)}-" if several else "") for findings in comparison.federations]
+    made = [build_tables(view) for view in views]
+    parts, faults = sections.build_sections(comparison, views, made)
     try:
         written = make_folder_inside(folder, "tables")
         tables = [path for own in made for table in own.values() for path in table.write(written)]
         drawn = [block for part in parts for block in part.blocks if isinstance(block, Figure)]
-        saved = _save_figures(folder, drawn, figures)
-        path = write_inside(folder, "report.html", render_page(sections.make_title(subjects), sections.make_lead(subjects), parts))
+        beside = make_folder_inside(folder, "figures") if figures else folder
+        saved = [figure.save(beside, form) for figure in drawn for form in figures]
+        path = write_inside(folder, "report.html", render_page(sections.make_title(views), sections.make_lead(views), parts))
     except OSError as error:
         raise UserError(f"Cannot write the report to {folder}: {error.strerror or error}.") from error
     return Report(path, tuple(tables), tuple(saved), tuple(faults))
-
-
-def _save_figures(folder: Path, figures: Sequence[Figure], formats: Sequence[Format]) -> list[Path]:
-    place = make_folder_inside(folder, "figures") if formats else folder
-    return [figure.save(place, form) for figure in figures for form in formats]

@@ -265,7 +265,7 @@ class ProgressBar(Callback):
             record.round_,
             record.cost.steps,
             record.score(task),
-            share=METRICS[DEFAULT_METRICS[task.name]].measure.share,
+            share=METRICS[DEFAULT_METRICS[task.name]].is_share,
         )
 
     def advance(self, label: str, seed: int, round_: int, steps: int, score: float | None, *, share: bool = True) -> None:

@@ -16,7 +16,7 @@ from coterie.analysis.class_scores import make_round_table
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.costs import describe_times
 from coterie.analysis.findings import Divergence, summarize_divergence
-from coterie.analysis.metrics import TABLED, Measure
+from coterie.analysis.metrics import TABLED, Metric
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.records import Records
 from coterie.analysis.scores import DECILE_TITLES, Scope, compute_deciles, compute_scores, find_scope
@@ -156,9 +156,9 @@ class Result:
         return pd.DataFrame.from_dict(known, orient="index", columns=list(DECILE_TITLES)) if known else None
 
     @property
-    def measure(self) -> Measure:
+    def metric(self) -> Metric:
         """What the scores are of: the task's own metric."""
-        return self._draws[0][0].measure
+        return self._draws[0][0].metric
 
     @property
     def remarks(self) -> list[str]:

@@ -8,12 +8,16 @@ from scipy import stats
 
 from coterie.core.rng import make_generator, make_key
 from coterie.statistics import (
+    ClaimTests,
     compare_pairs,
     compare_rounds,
     compute_critical_difference,
     compute_interval,
+    compute_partial_conjunction,
     compute_t_bands,
+    correct_claims,
     correct_holm,
+    judge,
     rank_methods,
 )
 from coterie.statistics.paired import compute_t_p, compute_wilcoxon_p
@@ -73,14 +77,14 @@ def test_odd_cases_are_defined() -> None:
     zero = compare_pairs(np.zeros(7))
     assert (zero.wilcoxon_p, zero.t_p, zero.d, zero.rank_biserial, zero.low, zero.high) == (1, 1, 0, 0, 0, 0)
     equal = compare_pairs(np.full(5, 0.1))
-    assert equal.wilcoxon_p == pytest.approx(2**-5) == equal.smallest_p
+    assert equal.wilcoxon_p == pytest.approx(2**-5)
     assert isnan(equal.t_p)
     assert isnan(equal.d)
     assert (equal.low, equal.high) == (0.1, 0.1)
 
 
 def test_four_pairs_cannot_reach_five_percent() -> None:
-    assert compare_pairs(np.array([1.0, 2, 3, 4])).wilcoxon_p == 1 / 16 == compare_pairs(np.array([1.0, 2, 3, 4])).smallest_p
+    assert compare_pairs(np.array([1.0, 2, 3, 4])).wilcoxon_p == 1 / 16
 
 
 def test_the_bootstraps_interval_is_keyed_and_leans_to_the_long_side() -> None:
@@ -144,10 +148,10 @@ def test_rounds_are_tested_one_by_one() -> None:
     differences = np.stack([worse, better, better, worse, better], axis=1)  # (seeds, rounds)
     tests = compare_rounds(differences, np.arange(1, 6))
     assert tests.wilcoxon_p == pytest.approx([1, 2**-6, 2**-6, 1, 2**-6])
-    assert tests.grey == [(1, 1), (4, 4)]
+    assert tests.rounds[~tests.significant].tolist() == [1, 4]
     assert tests.share == 0.6
     one_seed = compare_rounds(differences[:1], np.arange(1, 6))
-    assert one_seed.grey == [(1, 5)]
+    assert not one_seed.significant.any()
 
 
 @pytest.mark.parametrize("counts", [False, True])
@@ -179,3 +183,33 @@ def test_wilcoxon_with_ties_is_scipys_permutation_test(n: int) -> None:
     values[:2] = values[0]  # at least one tie
     expected = stats.wilcoxon(values, alternative="greater", method=stats.PermutationMethod(n_resamples=2**n)).pvalue
     assert compute_wilcoxon_p(values) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 4 * 0.001), (2, 3 * 0.01), (3, 2 * 0.02), (4, 0.5)])
+def test_the_count_th_smallest_p_times_what_is_left(count: int, expected: float) -> None:
+    assert compute_partial_conjunction(np.array([0.5, 0.01, 0.001, 0.02]), count) == pytest.approx(expected)
+
+
+def test_what_cannot_be_tested_is_not_shown() -> None:
+    assert compute_partial_conjunction(np.array([0.001, np.nan]), 2) == 1.0
+    with pytest.raises(ValueError, match="from 1 to the number of tests"):
+        compute_partial_conjunction(np.array([0.5]), 2)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.9])
+def test_its_size_is_kept_however_rounds_hang_together(shared: float) -> None:
+    """Five of ten rounds are better beyond doubt, the others are nothing: that six are is claimed at most 5 times in 100."""
+    rng = make_generator(make_key(7, "rounds", int(10 * shared)))
+    common, own = rng.standard_normal((2000, 1)), rng.standard_normal((2000, 5))
+    nothing = stats.norm.sf(np.sqrt(shared) * common + np.sqrt(1 - shared) * own)
+    claimed = [compute_partial_conjunction(np.concatenate([np.full(5, 1e-9), p]), 6) < 0.05 for p in nothing]
+    assert np.mean(claimed) < 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5
+
+
+def test_judgements_rest_on_the_corrected_p_values() -> None:
+    claims = [ClaimTests(0.01, 0.99, True), ClaimTests(0.5, 0.5, True, run=False), ClaimTests(0.98, 0.02, False)]
+    pairs = correct_claims(claims)
+    assert pairs[0] == pytest.approx((0.04, 1.0))
+    assert np.isnan(pairs[1]).all()
+    assert pairs[2] == pytest.approx((1.0, 0.06))
+    assert judge(claims) == ["replicates", "not run", "inconclusive"]

@@ -2,19 +2,26 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
 
+import coterie as ct
 from coterie._util.errors import UserError
+from coterie.analysis.findings import compute_findings
 from coterie.analysis.groups import co_membership_from_labels, order_by_similarity, read_aggregation_weights
+from coterie.analysis.record_reader import read_records
+from coterie.report.charts.accuracy import draw_time_curves
 from coterie.report.charts.clients import draw_client_map
 from coterie.report.charts.elements import apply_ramp, colour_groups, encode_data_url, shrink
 from coterie.report.charts.groups import draw_co_membership, draw_groups, match_labels
-from coterie.report.federation_view import _select_clients, pick_evenly
+from coterie.report.federation_tables import build_cost_table
+from coterie.report.federation_view import FederationView, _select_clients, pick_evenly
 from coterie.report.figure import Figure, parse_formats
 from coterie.report.page import (
     Column,
@@ -29,7 +36,8 @@ from coterie.report.page import (
     show_text,
 )
 from coterie.report.style import GREY, METHODS, OKABE_ITO, OLIVE
-from report.made_up import subject
+from coterie.testing import worlds
+from report.made_up import view
 
 
 def test_agreement_is_the_share_of_common_pieces_with_equal_labels() -> None:
@@ -67,7 +75,7 @@ def test_groups_of_a_round_keep_their_names_as_far_as_possible() -> None:
 
 def test_weight_is_spread_over_as_many_clients_as_count_alike() -> None:
     levels = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}
-    found = subject(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
+    found = view(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
     weighing = read_aggregation_weights(found.findings.draws.each[0], 0)
     np.testing.assert_allclose(weighing.spread["fedavg"][:, 1:], 6.0)
     np.testing.assert_allclose(weighing.spread["fedgroup(groups=2)"][:, 1:], 3.0)  # models of 4 and of 2 clients
@@ -98,7 +106,7 @@ def test_methods_are_called_short_unless_that_is_ambiguous_and_controls_wear_the
         "fedprox(mu=2)",
         "their.own:method",
     ]
-    styles = subject({label: [0.5, 0.6] for label in labels}).styles
+    styles = view({label: [0.5, 0.6] for label in labels}).styles
     assert [style.name for style in styles.values()] == [
         "FedAvg",
         "Training alone",
@@ -171,18 +179,18 @@ def test_amounts_small_and_large_keep_the_figures_that_count(value: float, shown
 
 def test_of_many_clients_a_sample_is_in_tables_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     levels, groups = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}, np.array([0, 0, 0, 0, 1, 1])
-    whole = subject(levels, groups={"fedgroup(groups=2)": groups})
+    whole = view(levels, groups={"fedgroup(groups=2)": groups})
     table, told = whole.agreements["fedgroup(groups=2)"], whole.paired_sample_note
     monkeypatch.setattr("coterie.report.federation_view.MAX_PAIRED", 4)
     monkeypatch.setattr("coterie.report.federation_view.MAX_CLIENTS", 3)
-    some = subject(levels, groups={"fedgroup(groups=2)": groups})
+    some = view(levels, groups={"fedgroup(groups=2)": groups})
     assert len(some.pictured_clients) == 4
-    assert set(some.drawn) < set(some.pictured_clients)
+    assert set(some.drawn_clients) < set(some.pictured_clients)
     np.testing.assert_array_equal(some.agreements["fedgroup(groups=2)"], table[np.ix_(some.pictured_clients, some.pictured_clients)])
-    assert some.paired_sample_note == " 4 of 6 clients are shown, drawn by lot."
+    assert some.paired_sample_note == " 4 of 6 clients are shown, drawn at random."
     assert told == ""
-    assert "drawn by lot" in draw_groups(some)[0].note
-    assert "drawn by lot" in draw_co_membership(some)[0].note
+    assert "drawn at random" in draw_groups(some)[0].note
+    assert "drawn at random" in draw_co_membership(some)[0].note
     assert len(draw_client_map(some)) == 1
 
 
@@ -190,3 +198,20 @@ def test_groups_of_a_round_are_cut_to_the_clients_pictured() -> None:
     members, labels = _select_clients((np.array([1, 3, 4, 9]), np.array([0, 1, 1, 2])), np.array([3, 5, 9]))
     assert members.tolist() == [0, 2]
     assert labels.tolist() == [1, 2]
+
+
+def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
+    plan: dict[str, Any] = {"rounds": 3, "buffer_size": 2, "speeds": "lognormal(1.0)"}
+    records = read_records(ct.study(["fedavg", "simprox"], data=worlds.make_federation(), seeds=range(2), **plan).evidence)
+    view = FederationView(compute_findings(records))
+    (figure,) = draw_time_curves(view)
+    (values,) = figure.spec(width=600)["datasets"].values()
+    assert {row["method"] for row in values} == {view.name("fedavg"), view.name("simprox")}
+    assert max(row["time"] for row in values) == pytest.approx(records.clock[:, :, -1].min(), rel=1e-3)  # type: ignore[index]
+    table = build_cost_table(view)
+    assert {"time", "time_to_target"} <= set(table.frame.columns)
+    spent = view.findings.methods["fedavg"].spending
+    assert spent.time == pytest.approx(records.clock[0, :, -1].mean())  # type: ignore[index]
+    untimed = FederationView(compute_findings(replace(records, clock=None)))
+    assert draw_time_curves(untimed) == []
+    assert "time" not in build_cost_table(untimed).frame.columns

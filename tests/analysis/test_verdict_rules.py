@@ -46,8 +46,8 @@ def parts(total: float, similarity: float, spread: float = 0.0) -> Decomposition
         (1.0, "all"),
         (1.5, "all"),  # random groups lose
         (2**-10, "part"),
-        (0.0, "not shown"),
-        (-0.5, "not shown"),
+        (0.0, "none"),
+        (-0.5, "none"),
     ],
 )
 def test_a_gain_is_from_similarity_from_half_of_it_on(similarity: float, origin: str) -> None:
@@ -56,8 +56,8 @@ def test_a_gain_is_from_similarity_from_half_of_it_on(similarity: float, origin:
 
 def test_what_similarity_brings_must_be_shown() -> None:
     assert classify_origin(parts(1.0, 0.75, spread=0.125)) == "all"
-    assert classify_origin(parts(1.0, 0.75, spread=1.0)) == "not shown"  # its interval holds 0
-    assert classify_origin(Decomposition(gain(1.0), (GainPart("groups", "fedavg", "random", gain(1.0)),))) == "not shown"
+    assert classify_origin(parts(1.0, 0.75, spread=1.0)) == "none"  # its interval holds 0
+    assert classify_origin(Decomposition(gain(1.0), (GainPart("groups", "fedavg", "random", gain(1.0)),))) == "none"
 
 
 @pytest.mark.parametrize("tests", range(1, 11))

@@ -61,24 +61,24 @@ def test_one_draw_is_students_interval_over_seeds() -> None:
     for shared in (True, False):
         found = estimated(compute_seed_interval(values, shared=shared))
         assert (found.low, found.high) == pytest.approx((low, high))
-        assert compute_draw_interval(values, shared=shared) == "one draw: this says nothing about other splits of the data"
+        assert compute_draw_interval(values, shared=shared) == "one draw: no estimate for other splits of the data"
 
 
 def test_what_cannot_be_estimated_is_said() -> None:
     column = np.array([[1.0], [2.0], [4.0]])
     found = estimated(compute_draw_interval(column))
-    assert found.caveat == "one seed for all draws: this says nothing about other seeds"
+    assert found.caveat == "one seed for all draws: no estimate for other seeds"
     assert estimated(compute_draw_interval(column, shared=False)).caveat == ""
     assert (found.mean, found.degrees) == pytest.approx((7 / 3, 2))
     assert found.over == "3 draws x 1 seed"
-    assert compute_seed_interval(column) == "one seed: this says nothing about other seeds"
-    assert "cannot be told apart" in str(compute_seed_interval(column, shared=False))
+    assert compute_seed_interval(column) == "one seed: no estimate for other seeds"
+    assert "cannot be separated" in str(compute_seed_interval(column, shared=False))
     assert isnan(estimate_variance_components(column).rest)
     for nothing in (np.zeros((0, 3)), np.full((2, 2), nan)):
         assert compute_draw_interval(nothing) == compute_seed_interval(nothing) == "no pair of runs reached the end"
         assert isnan(estimate_variance_components(nothing).draws)
     gaps = np.array([[1.0, 2.0, nan], [nan, nan, 3.0]])  # no seed is in two draws
-    assert estimated(compute_draw_interval(gaps)).caveat == "too many gaps to tell seeds from chance"
+    assert estimated(compute_draw_interval(gaps)).caveat == "too many gaps to separate seeds from chance"
     assert "one seed only" in str(compute_seed_interval(gaps))
 
 

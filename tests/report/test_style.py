@@ -1,5 +1,7 @@
 """No colour twice."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -10,18 +12,25 @@ from coterie.report.style import (
     METHODS,
     MUTED,
     UNASSIGNED,
-    _to_oklab,
     assign_styles,
-    compute_separation,
+    parse_rgb,
     pick_distinct_colours,
     pick_group_colours,
+    to_oklab,
 )
+
+
+def compute_separation(colours: Sequence[str]) -> float:
+    """The distance in OKLab of the two that are most alike."""
+    lab = to_oklab(np.array([parse_rgb(colour) for colour in colours]))
+    apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)
+    return float(apart[~np.eye(len(lab), dtype=bool)].min(initial=np.inf))
 
 
 def test_the_axes_of_oklab() -> None:
     """Its author's own example: red is 0.628, 0.225, 0.126; white is 1 and no colour."""
-    assert _to_oklab(np.array([[255, 0, 0]]))[0] == pytest.approx([0.628, 0.225, 0.126], abs=1e-3)
-    assert _to_oklab(np.array([[255, 255, 255]]))[0] == pytest.approx([1, 0, 0], abs=1e-6)
+    assert to_oklab(np.array([[255, 0, 0]]))[0] == pytest.approx([0.628, 0.225, 0.126], abs=1e-3)
+    assert to_oklab(np.array([[255, 255, 255]]))[0] == pytest.approx([1, 0, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 30])
