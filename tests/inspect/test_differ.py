@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.inspect.differences import Difference, combine_tests, compare_halves, compare_halves_by_class
-from grouping.choice.made_probes import made, proportions_alone
+from grouping.made_probes import made, proportions_alone
 
 
 def test_two_halves_that_agree_and_that_do_not() -> None:

@@ -66,7 +66,9 @@ def choose_route(world: World, local: Local, device: torch.device) -> Route:
     if is_device_filling(module) and not (can_use_layer_kernels(device) and read_chain(module, world.federation.input_shape)):
         return _choose_captured(world, local, device, "a large model fills the device by itself")
     if local.rule is not None:
-        reason = check_stacked(world, device=device, local=TRIAL.replace(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum))
+        reason = check_stacked(
+            world, device=device, local=TRIAL.replace(rule=local.rule, optimizer=local.optimizer, momentum=local.momentum)
+        )
         return Route("loop", reason) if reason else Route("vectorised", "a local rule, stacked over clients; a trial agreed with the loop")
     reason = check_stacked(world, device=device, convolutions=choose_conv_mode(device), known=can_use_layer_kernels(device))
     if reason is None:

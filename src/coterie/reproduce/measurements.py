@@ -15,10 +15,11 @@ from coterie.engines.loop import LoopEngine
 from coterie.engines.world import World
 from coterie.evidence.settings import Settings
 from coterie.grouping.clustering import compute_silhouette
-from coterie.grouping.heterogeneity import ask_pni, compute_kolmogorov_smirnov
+from coterie.grouping.heterogeneity import compute_kolmogorov_smirnov
 from coterie.grouping.kmeans import kmeans
 from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram, compute_ternary_cosines
 from coterie.methods.catalogue import build
+from coterie.methods.client_probes import ask_pni
 from coterie.methods.fedgroup import FedGroup
 from coterie.run.driver import run_script
 from coterie.run.study import Study

@@ -17,8 +17,7 @@ from coterie.engines.engine import StampedAsk
 from coterie.engines.evaluation import batch
 from coterie.engines.evaluation import dense as dense_module
 from coterie.engines.evaluation.batch import EvalSets
-from coterie.engines.evaluation.dense import NumpyEvaluator
-from coterie.engines.evaluation.dense import TorchEvaluator
+from coterie.engines.evaluation.dense import NumpyEvaluator, TorchEvaluator
 from coterie.engines.evaluation.evaluate import evaluate, find_only_model
 from coterie.engines.local_engine import Work
 from coterie.engines.loop import LoopEngine

@@ -11,8 +11,8 @@ from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.serving import COMBINED, Mixture, Serving
 from coterie.engines.engine import StampedAsk
 from coterie.engines.evaluation.dense import TorchEvaluator
-from coterie.engines.evaluation.evaluate import evaluate as evaluated
 from coterie.engines.evaluation.evaluate import argmax_classes, compute_auroc
+from coterie.engines.evaluation.evaluate import evaluate as evaluated
 from coterie.engines.routes import get_layer_sizes
 from coterie.engines.workspace import Workspace
 from coterie.engines.world import World
