@@ -33,8 +33,8 @@ HORIZON = 200.0
 
 WAYS: dict[str, dict[str, Any]] = {
     "synchronous": {},
-    "asynchronous": {"asynchronous": 5},
-    "asynchronous, a = 0": {"asynchronous": 5, "staleness": 0.0},  # an old update counts as much as any
+    "asynchronous": {"buffer_size": 5},
+    "asynchronous, a = 0": {"buffer_size": 5, "staleness": 0.0},  # an old update counts as much as any
 }
 
 

@@ -1,5 +1,8 @@
 """Settings of the whole test run."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -11,3 +14,12 @@ torch.set_num_threads(1)
 settings.register_profile("hunt", derandomize=False, print_blob=True)
 settings.register_profile("same", derandomize=True, database=None)
 settings.load_profile("same")
+
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make quick` leaves out."""
+    for item in items:
+        if getattr(item, "originalname", item.name) in SLOW:
+            item.add_marker("slow")

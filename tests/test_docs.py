@@ -11,7 +11,14 @@ import pytest
 from coterie.run import study
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "results").glob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+]
 
 
 def test_generated_parts_are_up_to_date() -> None:

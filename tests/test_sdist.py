@@ -1,33 +1,83 @@
-"""The source distribution holds everything that the repository does."""
+"""The source distribution holds everything that the repository does; a wheel holds what an installed Coterie needs."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+BUILD = "import sys; from setuptools import build_meta as b; place = sys.argv[1]; b.build_sdist(place); b.build_wheel(place)"
 
 
-def test_every_tracked_file_is_in_the_source_distribution(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77")
+@pytest.fixture(scope="module")
+def tracked() -> set[str]:
+    """The files of the repository."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a checkout")
-    tracked = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
-    for name in tracked:  # a copy: building leaves files behind
-        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, tmp_path / "copy" / name)
-    done = subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=tmp_path / "copy", capture_output=True, text=True, check=False)
+    return {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def built(tracked: set[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel, built from a copy since building leaves files behind."""
+    pytest.importorskip("setuptools", minversion="77")
+    place = tmp_path_factory.mktemp("built")
+    for name in tracked:
+        (place / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, place / "copy" / name)
+    done = subprocess.run([sys.executable, "-c", BUILD, place], cwd=place / "copy", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (archive,) = tmp_path.glob("coterie-*.tar.gz")
+    return place
+
+
+def test_every_tracked_file_is_in_the_source_distribution(tracked: set[str], built: Path) -> None:
+    (archive,) = built.glob("coterie-*.tar.gz")
     with tarfile.open(archive) as found:
         held = {name.partition("/")[2] for name in found.getnames()}
     assert tracked - held == set()
     assert not [name for name in held if name.endswith(".pyc") or ".venv" in name]
+
+
+def test_a_wheel_holds_the_package_its_data_and_the_study_files(tracked: set[str], built: Path) -> None:
+    (wheel,) = built.glob("coterie-*.whl")
+    with zipfile.ZipFile(wheel) as found:
+        held = {name for name in found.namelist() if ".dist-info/" not in name}
+    package = {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
+    studies = {f"coterie/reproduce/{name}" for name in tracked if name.startswith("studies/") and name.endswith(".toml")}
+    assert studies
+    assert held == package | studies
+
+
+def test_an_installed_wheel_finds_its_studies_and_draws_its_pages(built: Path) -> None:
+    (wheel,) = built.glob("coterie-*.whl")
+    site = built / "site"
+    with zipfile.ZipFile(wheel) as found:
+        found.extractall(site)
+    program = """
+import coterie
+from coterie.reproduce import list_studies
+from coterie.report.page import render_page
+print(coterie.__file__, *list_studies().values(), "<style>" in render_page("t", "l", []), sep="\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=built,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *paths, page = done.stdout.splitlines()
+    assert all(Path(path).is_relative_to(site) for path in paths)
+    assert len(paths) == 1 + len(list((ROOT / "studies").glob("*.toml")))
+    assert page == "True"
 
 
 def test_the_lock_has_a_hash_for_every_version_that_make_installs() -> None:

@@ -68,9 +68,9 @@ from coterie.methods.server_optimised import ServerOptimised as ServerOptimised
 from coterie.methods.simagg import SimAgg as SimAgg
 from coterie.methods.simprox import SimProx as SimProx
 from coterie.run.callbacks import Callback as Callback
+from coterie.run.callbacks import ProgressBar as ProgressBar
 from coterie.run.compare import compare as compare
 from coterie.run.execution import Execution as Execution
-from coterie.run.progress import ProgressBar as ProgressBar
 from coterie.run.result import NothingFinishedError as NothingFinishedError
 from coterie.run.result import Result as Result
 from coterie.run.study import Study as Study

@@ -5,7 +5,7 @@ from math import isnan
 import numpy as np
 import pytest
 
-from coterie.analysis.group_agreement import compute_group_agreement
+from coterie.analysis.groups import compute_group_agreement
 
 
 def test_seeds_and_draws_by_hand() -> None:

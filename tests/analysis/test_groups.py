@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from analysis.made_records import AVG, GROUP, by_hand, flat
-from coterie.analysis import group_agreement
 from coterie.analysis.findings import compute_findings
-from coterie.analysis.group_agreement import adjusted_rand_scores, normalized_mutual_info_scores
+from coterie.analysis.metrics import adjusted_rand_scores, normalized_mutual_info_scores
 from coterie.analysis.records import Records
 from coterie.analysis.scores import compute_scores, find_scope
 from coterie.analysis.verdict import write_verdicts
@@ -47,7 +46,7 @@ groupings = st.integers(1, 30).flatmap(lambda n: st.tuples(*[st.lists(st.integer
 def test_indices_of_many_pairs_are_scikit_learns_of_each(lists: list[tuple[list[int], list[int]]], together: int) -> None:
     pairs = [(np.array(one), np.array(two)) for one, two in lists]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group_agreement, "BATCH_CELLS", together)  # however they are taken together
+        patch.setattr("coterie.analysis.metrics.BATCH_CELLS", together)  # however they are taken together
         rand, information = adjusted_rand_scores(pairs), normalized_mutual_info_scores(pairs)
     assert rand.tolist() == pytest.approx([adjusted_rand_score(*pair) for pair in pairs])
     assert information.tolist() == pytest.approx([normalized_mutual_info_score(*pair) for pair in pairs], abs=1e-9)

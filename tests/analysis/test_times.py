@@ -38,7 +38,7 @@ def result() -> ct.Result:
         data=worlds.make_federation(),
         rounds=6,
         seeds=range(3),
-        asynchronous=2,
+        buffer_size=2,
         speeds="lognormal(1.0)",
         evaluate_every=2,
     )

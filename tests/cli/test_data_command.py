@@ -11,8 +11,7 @@ import pytest
 from coterie.cli import main
 from coterie.data.catalogue import DATA_SETS
 from coterie.data.dataset import get_facts
-from coterie.data.sources.packaged import _read_packages, make_packaged_set
-from coterie.data.sources.rdatasets import tidy_births
+from coterie.data.sources.packaged import _read_packages, make_packaged_set, tidy_births
 from data.packages.small_packages import pickled, placed
 from data.trial_files import write_sites
 

@@ -105,8 +105,8 @@ def test_code_that_a_folder_names_runs_only_if_trusted(coterie: Commands, monkey
         "from torch import nn\ndef net(input_shape, outputs) -> nn.Module:\n    return nn.Sequential(nn.Linear(input_shape[0], outputs))\n"
     )
     coterie("run", "fedavg", *QUICK, "--model", "theirs:net", "--out", "study")
-    assert "if you trust it, say so with --trust" in coterie.refused("resume", "study")
-    coterie("resume", "study", "--trust")
+    assert "if you trust it, add --trust-code" in coterie.refused("resume", "study")
+    coterie("resume", "study", "--trust-code")
 
 
 def test_what_no_folder_says_is_refused(tmp_path: Path) -> None:

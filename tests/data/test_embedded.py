@@ -93,7 +93,7 @@ def test_what_heart_says_of_its_scaling_leads_from_raw_rows_to_its_features() ->
     for client, (name, file, rows) in enumerate(HOSPITALS):
         raw, _ = raw_rows(file, rows)
         own = np.sort(np.concatenate([made.train[client], made.test[client]]))
-        scaling = Scaling.read(json.loads(json.dumps(made.provenance["scaling"][name])))
+        scaling = Scaling.from_dict(json.loads(json.dumps(made.provenance["scaling"][name])))
         assert scaling.apply(raw).tobytes() == made.x[own].tobytes()
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from coterie._util.errors import UserError
 from coterie.data.catalogue import DATA_SETS, fetch, load
 from coterie.data.dataset import DataSet
-from coterie.data.sources import images, mnist, texts
+from coterie.data.sources import images, texts
 from coterie.data.sources.crisis import MEDIC
 from coterie.data.text import TextFeatures
 
@@ -59,9 +59,9 @@ def mnist_on_the_hub(folder: Path, label: str = "label", kind: Any = None) -> No
 
 def test_mnist_is_fetched_once_and_then_found(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mnist_on_the_hub(tmp_path / "mnist")
-    known = local(mnist.MNIST, tmp_path / "mnist", counts={"train": 20, "test": 10})
+    known = local(images.MNIST, tmp_path / "mnist", counts={"train": 20, "test": 10})
     monkeypatch.setitem(DATA_SETS, "mnist", known)
-    monkeypatch.setattr(mnist, "MNIST", known)
+    monkeypatch.setattr(images, "MNIST", known)
     with pytest.raises(UserError, match="run 'coterie data get mnist'"):
         load("mnist/iid(clients=2)")
     assert fetch("mnist") == cache / "fetched" / "mnist"
@@ -84,7 +84,7 @@ def test_mnist_is_fetched_once_and_then_found(tmp_path: Path, cache: Path, monke
 def test_a_wrong_column_is_refused_and_nothing_is_kept(tmp_path: Path, cache: Path, label: str, kind: str | None, words: str) -> None:
     mnist_on_the_hub(tmp_path / "mnist", label, value(kind) if kind else None)
     with pytest.raises(UserError) as error:
-        local(mnist.MNIST, tmp_path / "mnist").fetch()
+        local(images.MNIST, tmp_path / "mnist").fetch()
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert not list(cache.rglob("*"))
@@ -94,15 +94,15 @@ def test_a_column_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "x", "train", {"image": ["a", "b"], "label": [0, 1]}, {"image": value("string"), "label": names(["a", "b"])})
     write(tmp_path / "x", "test", {"image": ["a", "b"], "label": [0, 1]}, {"image": value("string"), "label": names(["a", "b"])})
     with pytest.raises(UserError, match="column 'image' should hold the image but is of type string"):
-        local(mnist.MNIST, tmp_path / "x").fetch()
+        local(images.MNIST, tmp_path / "x").fetch()
 
 
 def test_wrong_counts_and_missing_splits_are_refused(tmp_path: Path, cache: Path) -> None:
     mnist_on_the_hub(tmp_path / "mnist")
     with pytest.raises(UserError, match="has 20 train samples where 60000 are expected"):
-        local(mnist.MNIST, tmp_path / "mnist", counts=mnist.COUNTS).fetch()
+        local(images.MNIST, tmp_path / "mnist", counts=images.COUNTS).fetch()
     with pytest.raises(UserError, match="cannot read split 'dev' of"):
-        local(mnist.MNIST, tmp_path / "mnist", splits={"train": "train", "validation": "dev"}).fetch()
+        local(images.MNIST, tmp_path / "mnist", splits={"train": "train", "validation": "dev"}).fetch()
     assert not list(cache.rglob("*"))
 
 

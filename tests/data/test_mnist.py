@@ -16,7 +16,8 @@ from coterie.data.federation import Samples
 from coterie.data.paper_partitions import powerlaw
 from coterie.data.partitions import iid, natural
 from coterie.data.readers.files import get_cache_folder, list_data_folders, read_idx
-from coterie.data.sources import mnist as sets
+from coterie.data.sources import images as sets
+from coterie.data.store import mark_pixels
 from data.small_files import MNIST_COUNTS, write_idx, write_mnist
 
 IMAGES = "train-images-idx3-ubyte.gz"
@@ -34,7 +35,7 @@ def small(counts: dict[str, int] = MNIST_COUNTS) -> DataSet:
 
 
 def read(folder: Path, counts: dict[str, int] = MNIST_COUNTS) -> Samples:
-    return small(counts).samples(sets.mark_pixels, folder.parent)
+    return small(counts).samples(mark_pixels, folder.parent)
 
 
 def test_reads_images_labels_and_the_central_test_set(folder: Path) -> None:
@@ -55,7 +56,7 @@ def test_is_decoded_once_and_opened_as_a_read_only_map(folder: Path, cache: Path
     assert isinstance(first.x, np.memmap)
     assert not first.x.flags.writeable
     known = replace(small(), read=lambda root: pytest.fail("read again"))
-    again = known.samples(sets.mark_pixels, folder.parent)
+    again = known.samples(mark_pixels, folder.parent)
     assert np.array_equal(again.x, first.x)
     assert [path.name for path in (cache / "decoded").iterdir()] == [Path(first.x.filename or "").parent.name]
 
@@ -75,7 +76,7 @@ def test_another_reader_or_file_is_decoded_anew(folder: Path, cache: Path, chang
         data[4] ^= 1  # the time that gzip keeps, which changes no label
         (folder / LABELS).write_bytes(data)
         os.utime(folder / LABELS, ns=(before.st_atime_ns, before.st_mtime_ns))
-    dataset.samples(sets.mark_pixels, folder.parent)
+    dataset.samples(mark_pixels, folder.parent)
     assert len(list((cache / "decoded").iterdir())) == 2
 
 
@@ -106,7 +107,7 @@ def test_missing_files_are_named_with_where_to_put_them_and_how_to_fetch_them(fo
 def test_files_in_the_users_cache_are_found_when_the_data_folder_has_none(folder: Path, cache: Path, tmp_path: Path) -> None:
     cache.mkdir(parents=True)
     folder.rename(cache / "mnist")
-    assert len(small().samples(sets.mark_pixels, tmp_path).y) == 40
+    assert len(small().samples(mark_pixels, tmp_path).y) == 40
     assert small().locate(None) == (cache, False)
 
 

@@ -63,7 +63,7 @@ def test_a_table_with_texts_and_a_split(tmp_path: Path) -> None:
     assert made.input_shape == (32,)
     assert (made.train.sizes.tolist(), made.test.sizes.tolist()) == ([4, 4], [2, 2])
     path.write_text(path.read_text().replace("test", "later"))
-    with pytest.raises(UserError, match="'later' is no part: the split should say train, validation, test"):
+    with pytest.raises(UserError, match="'later' is no part: the split should hold train, validation, test"):
         load(spec(path, label="mood", client="who", text="says", split="part"))
 
 

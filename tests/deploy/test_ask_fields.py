@@ -152,7 +152,19 @@ def test_the_table_has_every_field_of_every_kind_that_an_ask_may_hold() -> None:
     for kind, table in FIELDS.items():
         assert set(table) == {f.name for f in fields(kind)}
     asked = {kind.__name__ for kind in FIELDS}
-    answered = {"Parcel", "Answers", "Hello", "SiteCard", "Delivery", "Received", "Denied", "Trained", "Gradients", "LossTable", "Errors"}
+    answered = {
+        "AskBatch",
+        "ReplyBatch",
+        "Hello",
+        "SiteCard",
+        "Delivery",
+        "Receipt",
+        "Denial",
+        "Trained",
+        "Gradients",
+        "LossTable",
+        "Errors",
+    }
     assert set(KINDS) - asked - answered == {"Evaluated", "dict"}
 
 

@@ -163,17 +163,17 @@ SENDER = """
 import os, sys, traceback
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel
-from coterie.deploy.flare.processes import wait_for
+from coterie.deploy.flare.processes import wait_until
 from deploy.test_incoming import Line, POLL
 cell = Cell(fqcn="b", root_url=sys.argv[1], secure=False, credentials={})
 cell.start()
 line = Line(sys.argv[1], None, cell, None)
 code = 1
 try:
-    assert wait_for(lambda: line.send(1, POLL) == "ok", 40)
+    assert wait_until(lambda: line.send(1, POLL) == "ok", 40)
     for size in map(int, sys.argv[2:]):
         line.frame(size, 0, size)
-        assert wait_for(lambda: line.send(1, POLL) == "ok", 40), size
+        assert wait_until(lambda: line.send(1, POLL) == "ok", 40), size
     code = 0
 except BaseException:
     traceback.print_exc()

@@ -224,7 +224,7 @@ def test_models_whose_samples_have_no_gradients_of_their_own_are_refused(build: 
         PrivateTrainer(make_custom_world(make_federation(), build), DP)
 
 
-@pytest.mark.parametrize("where", ["_agrees", "poisson_batch"])
+@pytest.mark.parametrize("where", ["_has_correct_gradients", "draw_poisson_batch"])
 def test_a_full_gpu_is_told_as_such(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as a model that cannot be trained under dp-sgd, nor as an error without a name."""
 

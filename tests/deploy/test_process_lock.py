@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from coterie._util.errors import UserError
+from coterie._util.locks import NOTE_START
 from coterie.deploy.flare.child_process import SIGNAL, WATCH, child_command
 from coterie.deploy.flare.processes import LOCK_FILE, LockHolder, ProcessLock, wait_until
 
@@ -25,7 +26,7 @@ ENDS = 10.0  # seconds in which a process must have ended
 SLEEPING = "import signal\nprint('ready', flush=True)\nsignal.pause()\n"
 # Starts a child as `coterie join` starts FLARE's client, says its number, and waits to be killed.
 PARENT = """
-import subprocess, sys, signal
+import os, subprocess, sys, signal
 from pathlib import Path
 from coterie.deploy.flare.child_process import child_command
 from coterie.deploy.flare.processes import ProcessLock
@@ -33,7 +34,9 @@ how, folder = sys.argv[1], Path(sys.argv[2])
 lock = ProcessLock(folder, "The site a")
 words = child_command([sys.executable], "nvflare.private.fed.app.sleeping", how) if how != "orphan" else [
     sys.executable, "-c", "import signal; signal.pause()", "nvflare.private.fed.app.sleeping"]
-child = subprocess.Popen([*words, "-m", str(folder)], pass_fds=[lock.handle], start_new_session=True, stdout=subprocess.DEVNULL)
+environment = os.environ | {"PYTHONPATH": os.pathsep.join([sys.argv[3], os.environ["PYTHONPATH"]])}
+child = subprocess.Popen(
+    [*words, "-m", str(folder)], env=environment, pass_fds=[lock.handle], start_new_session=True, stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 signal.pause()
 """
@@ -46,7 +49,7 @@ def module(tmp_path: Path) -> Path:
     for name in ("nvflare", "private", "fed", "app"):
         package = package / name
         package.mkdir(parents=True)
-        (package / "__init__.py").touch()
+        (package / "__init__.py").write_text('__path__ = __import__("pkgutil").extend_path(__path__, __name__)')
     (package / "sleeping.py").write_text(SLEEPING)
     return tmp_path / "modules"
 
@@ -61,9 +64,9 @@ class Family:
     """A holder and its child."""
 
     def __init__(self, how: str, kit: Path, module: Path) -> None:
-        paths = {"PYTHONPATH": os.pathsep.join([str(module), SOURCE])}
+        paths = {"PYTHONPATH": SOURCE}
         self.parent = subprocess.Popen(
-            [sys.executable, "-c", PARENT, how, str(kit)], env=os.environ | paths, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PARENT, how, str(kit), str(module)], env=os.environ | paths, stdout=subprocess.PIPE, text=True
         )
         assert self.parent.stdout is not None
         self.child = psutil.Process(int(self.parent.stdout.readline()))
@@ -147,14 +150,14 @@ def test_a_note_of_before_a_restart_of_the_machine_holds_nothing(kit: Path) -> N
 @pytest.mark.parametrize("said", ["", "{", '{"process": 1}', "[]"])
 def test_a_note_that_says_nothing(kit: Path, said: str) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / LOCK_FILE).write_text(said)
+        (kit / LOCK_FILE).write_text(" " * NOTE_START + said)
         with pytest.raises(UserError, match="was left running by a process that was killed"):
             ProcessLock(kit, "The site a", patience=0.0)
 
 
 def test_a_kit_on_a_shared_disk_names_the_machine(kit: Path) -> None:
     with ProcessLock(kit, "The site a"):
-        (kit / LOCK_FILE).write_text(json.dumps(vars(LockHolder(7, 0.0, "elsewhere"))))
+        (kit / LOCK_FILE).write_text(" " * NOTE_START + json.dumps(vars(LockHolder(7, 0.0, "elsewhere"))))
         with pytest.raises(UserError, match="runs already, as process 7 on elsewhere: stop it there first"):
             ProcessLock(kit, "The site a")
 

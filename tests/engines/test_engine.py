@@ -33,7 +33,7 @@ DRAWING = worlds.make_custom_world(
 ENGINES: dict[str, tuple[World, Callable[[World], Engine]]] = {
     "loop": (worlds.make_world(), LoopEngine),
     "fused": (worlds.make_world(), BatchedEngine),
-    "vectorised": (STACKED, BatchedEngine),
+    "stacked": (STACKED, BatchedEngine),
     "batched loop": (DRAWING, BatchedEngine),
     "altered": (worlds.make_world(), lambda world: AlteredEngine(pass_unchanged, world)),
     "fake": (worlds.make_world(), lambda world: FakeEngine(lambda ask, client: None)),

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Evaluate, Evaluated
 from coterie.core.local import Local
 from coterie.core.plan import Plan
@@ -27,7 +25,6 @@ from coterie.evidence.tables import KEYS, TABLES, make_tables
 from coterie.run.execution import Execution
 from coterie.run.result import Result
 from coterie.run.study import Study
-from integrity import without_manifests
 
 SETTINGS = Settings(
     methods=("fedavg", "ifca(groups=2)", "fedsim(clusters=2)"),
@@ -225,21 +222,3 @@ def test_a_round_whose_evaluation_nobody_answered_leaves_no_rows() -> None:
         counted = [f"{name}_{c}" for name in ("hits", "predicted", "actual") for c in range(3)]
         assert clients.column_names[-10:] == [*counted, "answers"]
         assert clients["answers"].null_count == len(rounds)  # nobody asked for them
-
-
-def test_a_column_that_an_earlier_version_did_not_write_says_nothing(tmp_path: Path) -> None:
-    """A study that was begun before a column was added, and went on after it."""
-    written = carried_out(execution=replace(LOOP, checkpoint_every=1), out=tmp_path / "study")
-    without_manifests(tmp_path / "study")
-    first, last = (sorted((tmp_path / "study" / "segments").iterdir())[i] / "rounds.parquet" for i in (0, -1))
-    pq.write_table(pq.read_table(first).drop_columns(["passes"]), first)
-    table, whole = Evidence.open(tmp_path / "study").table("rounds"), written.table("rounds")
-    assert table.column_names == [*(name for name in whole.column_names if name != "passes"), "passes"]
-    assert 0 < table["passes"].null_count < len(table)
-    assert repr(table.drop_columns(["passes"]).to_pydict()) == repr(whole.drop_columns(["passes"]).to_pydict())
-    passes = read_records(Evidence.open(tmp_path / "study").select_draw(3)).costs["passes"]
-    assert np.isnan(passes).any()
-    assert np.isfinite(passes).any()
-    digest(Evidence.open(tmp_path / "study"))
-    pq.write_table(pq.read_table(last).drop_columns(["passes"]), last)
-    assert np.isnan(read_records(Evidence.open(tmp_path / "study").select_draw(3)).costs["passes"]).any()

@@ -14,9 +14,9 @@ from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.manifest import read_study_head
+from coterie.evidence.manifest import find_studies, read_study_head
 from coterie.evidence.settings import Settings
-from coterie.evidence.verify import find_studies, verify
+from coterie.evidence.verify import verify
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.local_only import LocalOnly
 from coterie.run.callbacks import Callback
@@ -68,7 +68,7 @@ def wanted(whole: Path) -> str:
 
 def test_a_study_that_nobody_touched_is_whole(whole: Path) -> None:
     found = verify(whole)
-    assert (found.checkable, found.damaged, found.set_aside) == (True, (), ())
+    assert (found.damaged, found.set_aside) == ((), ())
     assert found.good == {f"{number:06d}": 4 if number in (1, 5) else 2 for number in range(1, 9)}  # two lanes; the first has round 0, too
     assert json.dumps(found.as_json())
     head = read_study_head(whole)
@@ -196,16 +196,9 @@ def test_other_settings_than_those_written_do_not_mend_a_study(copy: Path) -> No
         prepared.run(out=copy, resume=True)
 
 
-def test_a_folder_from_before_manifests_opens_says_so_and_goes_on(whole: Path, copy: Path) -> None:
-    integrity.without_manifests(copy)
-    assert digest(Evidence.open(copy)) == wanted(whole)
-    found = verify(copy)
-    assert (found.checkable, found.whole) == (False, True)
-    integrity.remove_segment(copy, -1)
-    run(copy, resume=True)
-    assert digest(Evidence.open(copy)) == wanted(whole)
-    assert not (copy / "head.json").exists()
+def test_more_right_answers_than_samples_are_refused(copy: Path) -> None:
     integrity.rewrite_table(copy, "clients", -1, integrity.double_hits)
+    integrity.reseal(copy)
     with pytest.raises(UserError, match=r"cannot be in its table clients: client . has \d+ right answers"):
         Evidence.open(copy).table("clients")
 
@@ -214,8 +207,8 @@ def test_weights_that_are_no_numbers_are_refused(copy: Path) -> None:
     import numpy as np
     import pyarrow as pa
 
-    integrity.without_manifests(copy)
     integrity.rewrite_table(copy, "mixing", 0, lambda table: table.set_column(7, "weight", pa.array(np.full(len(table), np.inf))))
+    integrity.reseal(copy)
     with pytest.raises(UserError, match="a weight is no finite number"):
         Evidence.open(copy).table("mixing")
 
@@ -239,12 +232,13 @@ def test_studies_below_a_folder_are_found(whole: Path, tmp_path: Path) -> None:
 def test_the_digest_of_counts_leaves_out_what_a_processor_rounds(whole: Path, copy: Path) -> None:
     import pyarrow as pa
 
-    integrity.without_manifests(copy)
     integrity.rewrite_table(
         copy, "clients", 0, lambda table: table.set_column(5, "loss", pa.array(table["loss"].to_numpy() * (1 + 1e-15) + 1e-300))
     )
+    integrity.reseal(copy)
     assert digest(Evidence.open(copy)) != wanted(whole)
     counts = digest(Evidence.open(whole), counts=True)
     assert digest(Evidence.open(copy), counts=True) == counts != wanted(whole)
     integrity.rewrite_table(copy, "clients", -1, lambda table: table.set_column(6, "hits_0", pa.array([0] * len(table), pa.int32())))
+    integrity.reseal(copy)
     assert digest(Evidence.open(copy), counts=True) != counts

@@ -50,7 +50,12 @@ def start_of(world: World) -> Any:
     return start + 0.05 * np.random.default_rng(0).standard_normal(len(start)).astype(np.float32)
 
 
-SETTINGS = {"train=head": "fused", "train=head,head=5,pool=first": "fused", "train=lora,rank=2": "vectorised", "train=all": "loop"}
+SETTINGS = {
+    "train=head": "fused: numba",
+    "train=head,head=5,pool=first": "fused: numba",
+    "train=lora,rank=2": "stacked: adapters",
+    "train=all": "loop: autograd",
+}
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -86,7 +91,7 @@ def test_the_body_is_never_sent_and_stays_the_same_bit_for_bit(folder: Path, set
             assert np.isfinite(state.models).all()
             assert state.models.shape == (1, world.model.layout.size)
         assert body(loop.space(world).module) == before
-        for stacked in [route for kept in fast._resident.values() for route in kept._vectorised.values()]:
+        for stacked in [route for kept in fast._resident.values() for route in kept._stacked.values()]:
             assert {name: tensor.numpy().tobytes() for name, tensor in stacked.shared.items() if name in before} == before
     assert body(world.model.module()) == before
 

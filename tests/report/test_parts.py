@@ -10,16 +10,25 @@ import pandas as pd
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.analysis.aggregation_weights import read_aggregation_weights
-from coterie.analysis.group_agreement import co_membership_from_labels, order_by_similarity
+from coterie.analysis.groups import co_membership_from_labels, order_by_similarity, read_aggregation_weights
 from coterie.report.charts.clients import draw_client_map
 from coterie.report.charts.elements import apply_ramp, colour_groups, encode_data_url, shrink
 from coterie.report.charts.groups import draw_co_membership, draw_groups, match_labels
 from coterie.report.federation_view import _select_clients, pick_evenly
 from coterie.report.figure import Figure, parse_formats
-from coterie.report.page import Section, render_page, render_paragraph
+from coterie.report.page import (
+    Column,
+    ReportTable,
+    Section,
+    render_page,
+    render_paragraph,
+    show_amount,
+    show_interval,
+    show_number,
+    show_points,
+    show_text,
+)
 from coterie.report.style import GREY, METHODS, OKABE_ITO, OLIVE
-from coterie.report.tables import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 from report.made_up import subject
 
 
@@ -59,7 +68,7 @@ def test_groups_of_a_round_keep_their_names_as_far_as_possible() -> None:
 def test_weight_is_spread_over_as_many_clients_as_count_alike() -> None:
     levels = {"fedavg": [0.5, 0.5], "fedgroup(groups=2)": [0.6, 0.6]}
     found = subject(levels, groups={"fedgroup(groups=2)": np.array([0, 0, 0, 0, 1, 1])})
-    weighing = read_aggregation_weights(found.findings, 0)
+    weighing = read_aggregation_weights(found.findings.draws.each[0], 0)
     np.testing.assert_allclose(weighing.spread["fedavg"][:, 1:], 6.0)
     np.testing.assert_allclose(weighing.spread["fedgroup(groups=2)"][:, 1:], 3.0)  # models of 4 and of 2 clients
     assert np.isnan(weighing.spread["fedavg"][:, 0]).all()  # nothing is mixed at the start

@@ -8,14 +8,14 @@ import pytest
 import coterie as ct
 from coterie.analysis.findings import compute_findings
 from coterie.analysis.record_reader import read_records
-from coterie.report.charts.costs import draw_time_curves
+from coterie.report.charts.accuracy import draw_time_curves
 from coterie.report.federation_tables import build_cost_table
 from coterie.report.federation_view import FederationView
 from coterie.testing import worlds
 
 
 def test_the_report_draws_and_tables_time_where_there_is_any() -> None:
-    plan: dict[str, Any] = {"rounds": 3, "asynchronous": 2, "speeds": "lognormal(1.0)"}
+    plan: dict[str, Any] = {"rounds": 3, "buffer_size": 2, "speeds": "lognormal(1.0)"}
     records = read_records(ct.study(["fedavg", "simprox"], data=worlds.make_federation(), seeds=range(2), **plan).evidence)
     subject = FederationView(compute_findings(records))
     (figure,) = draw_time_curves(subject)

@@ -14,8 +14,7 @@ from coterie.analysis.record_reader import read_records
 from coterie.cli.app import app
 from coterie.evidence.reader import Evidence
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.page import render_verdict, write_page
-from coterie.reproduce.page_text import make_score_frame
+from coterie.reproduce.page import make_score_frame, render_verdict, write_page
 from coterie.reproduce.rejudge import ReproductionResult, rejudge
 from coterie.reproduce.values import PartValues
 from coterie.statistics import Interval

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coterie._util.errors import UserError
-from coterie.analysis.aggregation_weights import RoundWeights, fit_sample_slope
-from coterie.reproduce.csv_files import add_weights, format_weights
+from coterie.analysis.groups import RoundWeights, fit_sample_slope
 from coterie.reproduce.figures import draw_weights
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import add_weights, format_weights
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart
 from coterie.reproduce.values import PartValues, read_values

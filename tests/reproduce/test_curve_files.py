@@ -7,9 +7,9 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.csv_files import MAX_POINTS, add_curves, add_paper_curves, format_curves, select_rounds
 from coterie.reproduce.figures import draw_curves, draw_differences, has_hidden_lines
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import MAX_POINTS, add_curves, add_paper_curves, format_curves, select_rounds
 from coterie.reproduce.study_files import PaperCurves
 from coterie.reproduce.values import PartValues
 

@@ -47,11 +47,11 @@ def test_every_table_of_the_papers_has_a_study() -> None:
 
 
 def test_installed_studies_are_found_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = tmp_path / "share" / "coterie" / "studies"
-    installed.mkdir(parents=True)
-    (installed / "mine.toml").write_text(GOOD)
-    monkeypatch.setattr("sysconfig.get_path", {"data": str(tmp_path)}.__getitem__)
-    assert find_study("mine") == installed / "mine.toml"
+    installed = tmp_path / "site-packages" / "coterie" / "reproduce"
+    (installed / "studies").mkdir(parents=True)
+    (installed / "studies" / "mine.toml").write_text(GOOD)
+    monkeypatch.setattr("coterie.reproduce.study_files.__file__", str(installed / "study_files.py"))
+    assert find_study("mine") == installed / "studies" / "mine.toml"
 
 
 GOOD = """

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from coterie._util.errors import UserError
 from coterie.cli.app import app
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence
+from coterie.evidence.verify import digest
 from coterie.reproduce import read_reproduction
-from coterie.reproduce.provenance import Provenance, collect_provenance, describe_provenance, format_ranges
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import Provenance, collect_provenance, describe_provenance, format_ranges
 
 SMALL = Path(__file__).parent / "small.toml"
 
@@ -30,7 +30,8 @@ def test_a_parts_evidence_says_how_it_was_made(carried: tuple[ReproductionResult
     told = json.loads((out / "fixed" / "rounds" / "environment.json").read_text())
     assert fixed.commit == (told["commit"] or "")
     assert fixed.versions["numpy"] == told["packages"]["numpy"]
-    assert (fixed.device, fixed.seeds, fixed.draws) == ("cpu", "0-5", "0")
+    used = json.loads((out / "fixed" / "rounds" / "execution.json").read_text())
+    assert (fixed.device, fixed.seeds, fixed.draws) == (used["device"], "0-5", "0")
     both = [digest(Evidence.open(out / "fixed" / name)) for name in ("rounds", "last")]
     assert fixed.digest not in both  # of several studies it is one of their own
     assert len(fixed.digest) == 64

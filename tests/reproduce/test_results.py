@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.analysis.aggregation_weights import fit_sample_slope
+from coterie.analysis.groups import fit_sample_slope
 from coterie.reproduce import find_study, read_reproduction
 from coterie.reproduce.page import render_page, render_verdict
 from coterie.reproduce.rejudge import ReproductionResult, rejudge
 
 ROOT = Path(__file__).parents[2]
 WHEN = re.compile(r"^`coterie reproduce [^\n]*?(nothing was run anew\.|kept\.|\d\.)(?= Accuracies| Scores|$)", re.MULTILINE)
-RESULTS = sorted(path for path in (ROOT / "docs" / "results").glob("*.csv") if not path.stem.endswith(("-curves", "-weights")))
+RESULTS = sorted(path for path in (ROOT / "results").glob("*.csv") if not path.stem.endswith(("-curves", "-weights")))
 WEIGHED = [path for path in RESULTS if path.with_name(f"{path.stem}-weights.csv").is_file()]
 
 
@@ -25,12 +25,12 @@ def again(scores: Path) -> ReproductionResult:
 def test_a_page_is_what_its_scores_give(scores: Path) -> None:
     outcome, page = again(scores), scores.with_suffix(".md").read_text()
     assert f"\n**Verdict: {outcome.result.sentence}.**\n\n" + "\n".join(render_verdict(outcome)) + "\n" in page
-    assert f"| [{scores.stem}]({scores.stem}.md) |" in (ROOT / "docs" / "results" / "README.md").read_text()
+    assert f"| [{scores.stem}]({scores.stem}.md) |" in (ROOT / "results" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("scores", RESULTS, ids=lambda path: path.stem)
 def test_a_page_says_what_its_study_file_says_today(scores: Path) -> None:
-    """All of it but the command and the dates: `coterie reproduce NAME --from docs/results/NAME.csv --page docs/results` writes it anew."""
+    """All of it but the command and the dates: `coterie reproduce NAME --from results/NAME.csv --page results` writes it anew."""
     page = scores.with_suffix(".md").read_text()
     figures = re.findall(r"\]\(([\w-]+\.svg)\)", page)
     made = "\n".join(render_page(again(scores), figures, "", has_csv=True)) + "\n"
@@ -78,7 +78,7 @@ def test_pages_show_what_is_kept_and_say_what_is_not() -> None:
 
 
 def test_the_summary_has_the_verdicts_of_the_pages() -> None:
-    summary = (ROOT / "docs" / "results" / "README.md").read_text().splitlines()
+    summary = (ROOT / "results" / "README.md").read_text().splitlines()
     for scores in RESULTS:
         verdict = again(scores).result.sentence.partition(" (")[0]
         row = next(line for line in summary if line.startswith(f"| [{scores.stem}]({scores.stem}.md) |"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.reproduce.claims import ClaimResult, StudyVerdict, explain_variant
-from coterie.reproduce.page_text import describe_curves, describe_scores, describe_settings, make_claim_cells
+from coterie.reproduce.page import describe_curves, describe_scores, describe_settings, make_claim_cells
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, StudyPart

@@ -8,8 +8,7 @@ import pytest
 
 from coterie.reproduce.claims import judge_claims
 from coterie.reproduce.figures import draw_figures
-from coterie.reproduce.page import render_page
-from coterie.reproduce.page_text import OWN_WORDS, PAPER_WORDS
+from coterie.reproduce.page import OWN_WORDS, PAPER_WORDS, render_page
 from coterie.reproduce.rejudge import ReproductionResult
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.study_files import Claim, ClaimKind, StudyPart

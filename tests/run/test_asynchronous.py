@@ -20,14 +20,14 @@ from coterie.core.plan import Plan
 from coterie.core.states import Models
 from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.world import World
-from coterie.evidence.digest import digest
 from coterie.evidence.settings import Settings
+from coterie.evidence.verify import digest
 from coterie.methods.averaging import average_replies
 from coterie.methods.catalogue import build, methods
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.one_model import OneModelMethod
+from coterie.run.async_rounds import PendingReplies, compute_staleness_weights, rebase_updates
 from coterie.run.execution import Execution
-from coterie.run.pending_replies import PendingReplies, compute_staleness_weights, rebase_updates
 from coterie.run.study import Study, study
 from coterie.testing import worlds
 from coterie.testing.play import History, get_loop_engine, play
@@ -51,7 +51,7 @@ def same(one: History, other: History) -> None:
 @pytest.mark.parametrize("spec", [*ONCE, *WRAPPED])
 def test_a_buffer_of_the_whole_cohort_is_the_synchronous_method(spec: str) -> None:
     plan = replace(PLAN, cohort=4)
-    whole = replace(plan, asynchronous=4)
+    whole = replace(plan, buffer_size=4)
     synchronous = play(build(spec), plan=plan)
     for speeds in (None, "lognormal(1.0)"):  # all are waited for, however long they take
         same(play(build(spec), plan=replace(whole, speeds=speeds)), synchronous)
@@ -72,7 +72,7 @@ def test_it_is_on_any_federation_under_any_conditions(
     world = World.of(worlds.make_federation(tuple(sizes)), "mclr")
     cohort = max(1, round(share * len(sizes)))
     plan = replace(PLAN, cohort=cohort, dropout=dropout, stragglers=stragglers, attack=attack)
-    timed = replace(plan, asynchronous=cohort, speeds="equal")
+    timed = replace(plan, buffer_size=cohort, speeds="equal")
     same(play(build(spec), plan=timed, world=world), play(build(spec), plan=plan, world=world))
 
 
@@ -127,7 +127,7 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
     """
     (tmp_path / "t.csv").write_text("client,time\nclient-0,1\nclient-1,2\nclient-2,5\n")
     world = World.of(worlds.make_federation((4, 4, 4)), "mclr")
-    plan = replace(PLAN, asynchronous=2, speeds=str(tmp_path / "t.csv"))
+    plan = replace(PLAN, buffer_size=2, speeds=str(tmp_path / "t.csv"))
     engine = Scripted((1.0, 10.0, 100.0), world)
     history = play(FedAvg(), plan=plan, world=world, engine=engine, rounds=4)
     states: list[Any] = list(history.states)
@@ -160,7 +160,7 @@ def test_statistics_are_drawn_towards_the_clients_and_stay_positive() -> None:
 
 
 def test_a_model_with_statistics_runs() -> None:
-    plan = replace(PLAN, asynchronous=2, speeds="lognormal(1.0)", local=Local(epochs=1, batch_size=4, lr=0.1))
+    plan = replace(PLAN, buffer_size=2, speeds="lognormal(1.0)", local=Local(epochs=1, batch_size=4, lr=0.1))
     world = worlds.make_batch_norm_world()
     history = play(FedAvg(), plan=plan, world=world, rounds=6)
     spread = next(s for s in world.model.layout.slices if s.name.endswith("running_var"))
@@ -175,7 +175,7 @@ def test_answers_that_cannot_be_right_do_not_count_whenever_they_come() -> None:
         engine.moves[client] = np.nan
         return engine
 
-    plan = replace(PLAN, asynchronous=2, speeds="lognormal(1.0)")
+    plan = replace(PLAN, buffer_size=2, speeds="lognormal(1.0)")
     history = play(FedAvg(), plan=plan, engine=spoil(3), rounds=5)
     absences = [(r.round_, a.client, a.why) for r in history.records for a in r.absences]
     assert absences
@@ -187,7 +187,7 @@ WHOLE = Settings(
     methods=("fedavg", "simprox", "fedavg+server"),
     data="digits/rotated(clients=9,groups=3)",
     seeds=(0, 1),
-    plan=Plan(rounds=7, cohort=6, asynchronous=2, concurrency=5, speeds="lognormal(1.0)", evaluate_every=3),
+    plan=Plan(rounds=7, cohort=6, buffer_size=2, concurrency=5, speeds="lognormal(1.0)", evaluate_every=3),
 )
 
 
@@ -223,7 +223,7 @@ def test_what_is_on_its_way_survives_an_interruption(tmp_path: Path) -> None:
 
 def test_other_speeds_than_it_began_with_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 1}\n" for i in range(6)))
-    plan = Plan(rounds=2, speeds=str(tmp_path / "t.csv"), asynchronous=2)
+    plan = Plan(rounds=2, speeds=str(tmp_path / "t.csv"), buffer_size=2)
     federation = worlds.make_federation()
     study("fedavg", data=federation, plan=plan, out=tmp_path / "s")
     (tmp_path / "t.csv").write_text("client,time\n" + "".join(f"client-{i},{i + 2}\n" for i in range(6)))
@@ -239,8 +239,8 @@ def test_speeds_that_cannot_be_read_are_refused_before_anything_is_written(tmp_p
 
 @pytest.mark.parametrize("spec", ["fedsim", "ifca", "fesem", "scaffold", "moon", "local", "fedex", "fedavg+guard", "feddane"])
 def test_other_methods_are_refused_before_anything_is_written(spec: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be run with asynchronous=2: asynchronous rounds are for methods"):
-        study(["fedavg", spec], data=worlds.make_federation(), rounds=1, asynchronous=2, out=tmp_path / "s")
+    with pytest.raises(UserError, match="cannot be run with buffer_size=2: asynchronous rounds are for methods"):
+        study(["fedavg", spec], data=worlds.make_federation(), rounds=1, buffer_size=2, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
@@ -268,19 +268,19 @@ class Pretending(OneModelMethod):
 )
 def test_a_method_that_asks_for_more_is_refused(more: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        play(Pretending(more=more), plan=replace(PLAN, asynchronous=2))
+        play(Pretending(more=more), plan=replace(PLAN, buffer_size=2))
 
 
 def test_settings_that_cannot_go_together_are_refused() -> None:
-    with pytest.raises(UserError, match="concurrency without asynchronous"):
+    with pytest.raises(UserError, match="concurrency without buffer_size"):
         Plan(concurrency=3)
-    with pytest.raises(UserError, match=r"of 7 answers need as large a cohort, which has 6 clients: use asynchronous=6"):
-        Plan(asynchronous=7).check(6)
-    with pytest.raises(UserError, match=r"which has 3 clients"):
-        Plan(asynchronous=4, cohort=3).check(6)
-    with pytest.raises(UserError, match=r"which has 2 clients"):
-        Plan(asynchronous=4, selection="windows", window=0.3).check(6)
-    Plan(asynchronous=3, cohort=3, concurrency=1).check(6)
+    with pytest.raises(UserError, match=r"of 7 answers needs a cohort of as many clients, and it has 6: use buffer_size=6"):
+        Plan(buffer_size=7).check(6)
+    with pytest.raises(UserError, match=r"and it has 3"):
+        Plan(buffer_size=4, cohort=3).check(6)
+    with pytest.raises(UserError, match=r"and it has 2"):
+        Plan(buffer_size=4, selection="windows", window=0.3).check(6)
+    Plan(buffer_size=3, cohort=3, concurrency=1).check(6)
 
 
 def test_nothing_is_on_its_way_at_the_beginning() -> None:

@@ -11,6 +11,7 @@ from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.local import Local
 from coterie.core.plan import Attack, Plan, parse_attack
+from coterie.core.rng import make_key
 from coterie.core.roster import Roster
 from coterie.core.vectors import Sketch, project
 from coterie.data.poisoning import make_trigger_set, poison_federation
@@ -63,6 +64,16 @@ def test_noise_is_as_long_as_said_and_shared_by_those_who_collude() -> None:
     together = updates_under("noise(factor=2,collude=true)") - UPDATES
     np.testing.assert_allclose(together[1] / 4, together[2] / 6, rtol=1e-5)
     assert not np.allclose(updates_under("noise", round_=2), updates_under("noise"))
+
+
+def test_the_key_of_noise_has_the_name_of_the_ask() -> None:
+    """The class names of asks that carry vectors are part of random keys: another name is another draw."""
+    keys = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.run.conditions.make_key", lambda *words: keys.append(words) or make_key(*words))
+        updates_under("noise(share=0.5,collude=true)")
+    assert keys == [(0, "hostile noise", 1, "Train", 0)] * 2
+    assert (Gradient.__name__, Train.__name__) == ("Gradient", "Train")
 
 
 def test_a_mimic_sends_an_honest_client_s_update_from_its_own_model() -> None:

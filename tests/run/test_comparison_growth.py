@@ -11,8 +11,8 @@ from coterie.analysis.comparison import Comparison, open_comparison
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.manifest import find_broken_seals
-from coterie.evidence.verify import find_studies, verify
+from coterie.evidence.manifest import find_broken_seals, find_studies
+from coterie.evidence.verify import verify
 from coterie.run.compare import FIRST_TUNING_SEED, compare
 from coterie.run.execution import Execution
 

@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.run.pending_replies import BusyClient, Candidate, schedule_round
+from coterie.run.async_rounds import BusyClient, Candidate, schedule_round
 
 
 def test_a_round_ends_with_the_answer_that_is_wanted() -> None:

@@ -49,7 +49,7 @@ def test_an_error_that_only_sounds_like_it_ends_its_lane_and_no_other(kind: type
     assert [lane.status for lane in lanes] == [FAILED, RUNNING]
 
 
-@pytest.mark.parametrize("place", ["carry_out", "_world"])
+@pytest.mark.parametrize("place", ["execute", "_world"])
 @pytest.mark.parametrize(("kind", "text", "told"), OF_THE_GPU)
 def test_in_what_an_engine_carries_out(kind: type[Exception], text: str, told: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: LoopEngine, work: Any) -> Any:

@@ -18,12 +18,12 @@ from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.evidence import Evidence, digest
-from coterie.evidence.growth import GROWTH_FOLDER
 from coterie.evidence.manifest import HEAD
 from coterie.evidence.records import LaneKey, RoundRecord
 from coterie.evidence.settings import Settings
 from coterie.evidence.tables import KEYS
 from coterie.evidence.verify import verify
+from coterie.evidence.writer import GROWTH_FOLDER
 from coterie.methods.catalogue import methods
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
@@ -189,16 +189,6 @@ def test_a_study_that_has_grown_mends_its_head(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not whole"):
         Evidence.open(out)
     assert run(large, out) == before  # the command says what the last segment knows
-
-
-def test_a_study_of_before_manifests_goes_on_but_does_not_grow(tmp_path: Path) -> None:
-    out = tmp_path / "study"
-    small = replace(WHOLE, seeds=(0,), methods=("fedavg",), draws=(0,))
-    run(small, out)
-    integrity.without_manifests(out)
-    Study.prepare(small).run(out=out, resume=True)
-    with pytest.raises(UserError, match="can go on but not grow"):
-        Study.prepare(replace(small, seeds=(0, 1))).run(out=out, resume=True)
 
 
 def test_fast_routes_grow_to_the_run_of_all(tmp_path: Path) -> None:

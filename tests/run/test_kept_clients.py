@@ -20,8 +20,8 @@ from coterie.cli.tables import print_result
 from coterie.core.asks import Evaluated
 from coterie.core.roster import Roster, select_evaluated
 from coterie.core.tasks import CLASSIFICATION
-from coterie.evidence.digest import digest
 from coterie.evidence.records import DECILES, SUMMARY_COLUMNS, summarize_population
+from coterie.evidence.verify import digest
 from coterie.report import write_report
 
 DATA = "synthetic(0,0,clients=12)"
@@ -139,12 +139,12 @@ def test_a_sample_of_one_is_refused(clients: int) -> None:
 
 def test_stopping_early_does_not_mind_a_sample() -> None:
     data = "synthetic(0,0,clients=12,validation=0.2)"
-    whole, some = whole_and_kept(data, 5, rounds=6, stop_early=1)
+    whole, some = whole_and_kept(data, 5, rounds=6, patience=1)
     np.testing.assert_allclose(whole.rounds["accuracy"], some.rounds["accuracy"], rtol=1e-12)
     assert whole.table()["final"].tolist() == some.table()["final"].tolist()
     assert some.spread is not None
     assert some.spread.notna().all(axis=None)
-    assert not run("fedavg", data=data, rounds=6, stop_early=1, evaluate_clients=5).problems
+    assert not run("fedavg", data=data, rounds=6, patience=1, evaluate_clients=5).problems
 
 
 @given(

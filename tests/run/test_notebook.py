@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import coterie as ct
-from coterie.run.progress import make_watchers
+from coterie.run.callbacks import make_watchers
 
 nbformat: Any = pytest.importorskip("nbformat")
 nbclient: Any = pytest.importorskip("nbclient")

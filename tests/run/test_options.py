@@ -1,6 +1,7 @@
 """One table of settings: Python, the command line and study files have the same names, defaults and meanings."""
 
 import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from coterie.cli import compare as compare_command
 from coterie.cli import run as run_command
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.run import execution
+from coterie.core.settings import convert_values
 from coterie.run.compare import compare
 from coterie.run.comparison_request import ComparisonRequest
-from coterie.run.execution import EXECUTION_SETTINGS, LOCAL_SETTINGS, PLAN_SETTINGS, Execution, get_defaults, make_plan
-from coterie.run.study_file import ExecutionTable, LocalTable, StudyTable, read_study_file
+from coterie.run.execution import EXECUTION_SETTINGS, LOCAL_SETTINGS, PLAN_SETTINGS, Execution, make_plan
+from coterie.run.study_file import read_study_file
 
 ALL = (*PLAN_SETTINGS, *LOCAL_SETTINGS, *EXECUTION_SETTINGS)
 DATA = "digits/iid(clients=4)"
@@ -27,10 +28,22 @@ def test_run_and_compare_offer_every_setting() -> None:
         assert set(ALL) <= set(inspect.signature(command).parameters)
 
 
-def test_a_study_file_has_every_setting_with_its_default() -> None:
-    for table, kind in ((LocalTable, Local), (ExecutionTable, Execution)):
-        assert {name: field.default for name, field in table.model_fields.items()} == get_defaults(kind)
-    assert {name: StudyTable.model_fields[name].default for name in PLAN_SETTINGS} == get_defaults(Plan)
+def test_a_study_file_has_every_setting(tmp_path: Path) -> None:
+    def write_defaults(kind: Any) -> str:
+        values = {f.name: f.default for f in fields(kind) if f.name in ALL and f.default is not None}
+        return "\n".join(f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for name, value in values.items())
+
+    file = tmp_path / "study.toml"
+    tables = f"[local]\n{write_defaults(Local)}\n[execution]\n{write_defaults(Execution)}\n"
+    file.write_text(f'methods = ["fedavg"]\ndata = "{DATA}"\n{write_defaults(Plan)}\n{tables}')
+    (study,) = read_study_file(file)
+    assert (study.settings.plan, study.execution) == (Plan(), Execution())
+    for prefix, kind in (("", Plan), ("local", Local), ("execution", Execution)):  # a wrong value names the setting
+        for name in (f.name for f in fields(kind) if f.name in ALL):
+            rest = f"[{prefix}]\n" if prefix else ""
+            file.write_text(f'methods = ["fedavg"]\ndata = "{DATA}"\n{rest}{name} = [1]\n')
+            with pytest.raises(UserError, match=rf"The study file .* cannot use {name}=\[1\]: give "):
+                read_study_file(file)
 
 
 def test_nothing_said_is_the_same_everywhere(tmp_path: Path) -> None:
@@ -61,4 +74,5 @@ def test_python_takes_short_names_and_refuses_what_is_said_twice(tmp_path: Path)
 
 
 def test_zero_is_none_only_where_it_can_be_meant() -> None:
-    assert execution.replace_zeros(Local, {"batch_size": 0, "mu": 0}) == {"batch_size": None, "mu": 0}
+    assert convert_values(Local, {"batch_size": 0, "mu": 0}) == {"batch_size": None, "mu": 0.0}
+    assert type(convert_values(Local, {"lr": 1})["lr"]) is float

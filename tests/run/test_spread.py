@@ -123,7 +123,7 @@ def test_rounds_that_no_worker_survives_end_the_study_and_keep_the_others(hired:
 
 
 def test_a_study_that_stops_early_does_so_in_the_same_round_after_a_loss(hired: Hired) -> None:
-    plan = replace(SETTINGS.plan, rounds=25, stop_early=1)
+    plan = replace(SETTINGS.plan, rounds=25, patience=1)
     patient = replace(SETTINGS, data="digits/rotated(clients=8,groups=4,validation=0.3)", plan=plan, methods=("fedavg", "local"))
     whole = Study.prepare(patient).run(execution=ALONE)
     assert {end.status for end in whole.evidence.ends().values()} == {"stopped"}
@@ -139,7 +139,7 @@ def test_a_study_that_stops_early_does_so_in_the_same_round_after_a_loss(hired: 
 
 
 def test_answers_that_are_on_their_way_travel_with_their_lane(hired: Hired) -> None:
-    plan = replace(SETTINGS.plan, cohort=6, asynchronous=2, concurrency=5, speeds="lognormal(1.0)")
+    plan = replace(SETTINGS.plan, cohort=6, buffer_size=2, concurrency=5, speeds="lognormal(1.0)")
     late = replace(SETTINGS, plan=plan, methods=("fedavg", "simprox"))
     lost: set[tuple[int, int]] = set()
 
@@ -257,7 +257,7 @@ class KillsAWorker(Callback):
 
     def on_round(self, lane: Lane, record: RoundRecord) -> None:
         if not self.killed:
-            own = [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
+            own = [child for child in psutil.Process().children() if "coterie.run.workers.processes" in child.cmdline()]
             self.killed = own[-1].pid
             os.kill(self.killed, signal.SIGKILL)
 
@@ -270,7 +270,7 @@ def test_real_processes_give_the_same_digest_though_one_is_killed(alone: str, tm
     assert watcher.killed
     assert not psutil.pid_exists(watcher.killed)
     assert any(f"the process {watcher.killed} ended (-9)" in sentence for sentence in told.notices)
-    assert not [child for child in psutil.Process().children() if "coterie.run.workers.worker" in child.cmdline()]
+    assert not [child for child in psutil.Process().children() if "coterie.run.workers.processes" in child.cmdline()]
 
 
 def test_a_worker_that_ends_in_the_middle_of_a_message_is_lost_as_any_other() -> None:

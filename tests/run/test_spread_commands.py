@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.evidence.digest import compute_digests
+from coterie.evidence.verify import compute_digests
 from coterie.reproduce import read_reproduction
 from coterie.reproduce.rejudge import reproduce
 from coterie.run.execution import Execution

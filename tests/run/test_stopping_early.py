@@ -13,14 +13,14 @@ import coterie as ct
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.scores import find_scope
 from coterie.cli.app import app
-from coterie.evidence.digest import digest
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.records import STOPPED, LaneKey
+from coterie.evidence.verify import digest
 from coterie.run.lanes import EarlyStopping
 
 DATA = "synthetic(0,0,clients=6,validation=0.3)"
 METHODS = ["fedavg", "ifca(groups=2)"]
-SETTINGS: dict[str, Any] = {"data": DATA, "lr": 0.3, "seeds": (0, 1), "stop_early": 2}
+SETTINGS: dict[str, Any] = {"data": DATA, "lr": 0.3, "seeds": (0, 1), "patience": 2}
 
 
 @given(st.lists(st.one_of(st.just(float("nan")), st.integers(0, 5).map(float)), max_size=20), st.integers(1, 4))
@@ -39,7 +39,7 @@ def stops(evidence: Evidence) -> dict[LaneKey, int]:
 
 
 def test_a_run_stops_where_its_validation_says_and_nowhere_else() -> None:
-    long = ct.study(METHODS, rounds=14, **{**SETTINGS, "stop_early": None})
+    long = ct.study(METHODS, rounds=14, **{**SETTINGS, "patience": None})
     found = ct.study(METHODS, rounds=14, **SETTINGS)
     assert not found.problems
     whole, cut = long.evidence.frame("rounds"), found.evidence.frame("rounds")
@@ -95,7 +95,7 @@ def test_growing_by_rounds_gives_the_digest_of_one_run(tmp_path: Path, every: in
 
 def test_resuming_by_the_folder_and_exporting(tmp_path: Path) -> None:
     runner, out = CliRunner(), tmp_path / "s"
-    words = ["run", "fedavg", "--data", DATA, "--lr", "0.3", "--rounds", "6", "--stop-early", "1", "--out", str(out)]
+    words = ["run", "fedavg", "--data", DATA, "--lr", "0.3", "--rounds", "6", "--patience", "1", "--out", str(out)]
     ran = runner.invoke(app, words)
     assert ran.exit_code == 0, ran.output
     assert "stopped early in round" in " ".join(ran.output.split())
@@ -114,7 +114,7 @@ def test_resuming_by_the_folder_and_exporting(tmp_path: Path) -> None:
 )
 def test_what_it_cannot_go_by_is_refused(data: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(ct.UserError, match=told):
-        ct.study("fedavg", data=data, rounds=3, stop_early=2, out=tmp_path / "s")
+        ct.study("fedavg", data=data, rounds=3, patience=2, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 

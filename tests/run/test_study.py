@@ -24,7 +24,7 @@ from coterie.run.callbacks import Callback
 from coterie.run.execution import Execution
 from coterie.run.lanes import Lane
 from coterie.run.study import Study
-from integrity import without_manifests
+from integrity import reseal
 
 SETTINGS = Settings(
     methods=("fedavg", "local"),
@@ -236,7 +236,7 @@ def test_a_diverging_lane_is_recorded_and_the_others_are_whole(tmp_path: Path) -
 
 
 def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_path: Path) -> None:
-    folder = without_manifests(copy(whole, tmp_path))
+    folder = copy(whole, tmp_path)
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["torch"]
     before = digest(Evidence.open(folder))
@@ -245,12 +245,12 @@ def test_environment_and_execution_are_written_but_not_hashed(whole: Path, tmp_p
     settings = json.loads((folder / "settings.json").read_text())
     settings["plan"]["local"]["lr"] = 0.2
     (folder / "settings.json").write_text(json.dumps(settings))
-    assert digest(Evidence.open(folder)) != before
+    assert digest(Evidence.open(reseal(folder))) != before
     settings["plan"]["local"]["lr"] = 0.1
     settings["warp"] = 9
     (folder / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="warp"):
-        Evidence.open(folder)
+        Evidence.open(reseal(folder))
 
 
 def test_an_engine_of_ones_own_is_used_and_left_open(whole: Path) -> None:

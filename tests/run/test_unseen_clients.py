@@ -18,10 +18,10 @@ from coterie.data.catalogue import load
 from coterie.data.federation import Federation, Parts
 from coterie.deploy.bundle.export import load_served_models
 from coterie.deploy.site.process import select_clients
-from coterie.evidence.digest import digest
 from coterie.evidence.folder import MemorySource
 from coterie.evidence.reader import Evidence, read_notes
 from coterie.evidence.records import MALICIOUS
+from coterie.evidence.verify import digest
 from coterie.methods.catalogue import methods as catalogue
 from coterie.methods.one_model import OneModelMethod
 from coterie.report.report import write_report

@@ -27,7 +27,7 @@ from coterie.statistics import (
 from coterie.statistics.clients import compute_sign_p
 from coterie.statistics.judgement import compute_p_beyond
 
-FIGURE_10 = Path(__file__).parents[2] / "docs" / "results" / "fedsim_figure10.csv"
+FIGURE_10 = Path(__file__).parents[2] / "results" / "fedsim_figure10.csv"
 
 
 def interval_of(mean: float, error: float, degrees: float = 9, caveat: str = "") -> Interval:

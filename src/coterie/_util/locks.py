@@ -1,6 +1,5 @@
-"""Locks on files and folders between processes. The operating system releases a lock when its holder dies."""
+"""Locks on files and folders between processes. The operating system releases a lock when its holder ends, however it ends."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from filelock import lock_descriptor
+
 from coterie._util.errors import UserError
 
 LOCK_NAME = ".lock"
+NOTE_START = 1  # Windows locks byte 0 of a file, which no other process can then read
 
 
 @contextmanager
@@ -19,16 +21,29 @@ def lock_file(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_descriptor(handle, poll_interval=0.01)
         yield
     finally:
         os.close(handle)
 
 
-class FolderLock:
-    """A folder that no other process may write to until `close`, or the end of this process, however it ends.
+def read_note(handle: int) -> str:
+    """What the holder of a lock has written into the lock file."""
+    os.lseek(handle, NOTE_START, os.SEEK_SET)
+    return os.read(handle, 1000).decode(errors="replace").strip()
 
-    The lock is on a file in the folder, which keeps it when the folder gets another name. What stands in the file only says who it is.
+
+def write_note(handle: int, text: str) -> None:
+    """Replace what stands in a lock file that this process holds."""
+    os.ftruncate(handle, 0)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, (" " * NOTE_START + text).encode())
+
+
+class FolderLock:
+    """A folder that no other process may write to until `close` or the end of this process.
+
+    The lock is on a file in the folder, whose text names the process for error messages and decides nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,17 +52,12 @@ class FolderLock:
             self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_same_file(self._handle, path):  # the folder has got its final name while this process looked at its draft
-                raise BlockingIOError
-        except BlockingIOError:
-            holder = os.pread(self._handle, 32, 0).decode(errors="replace").strip()
+        if not lock_descriptor(self._handle, blocking=False) or not _is_same_file(self._handle, path):
+            holder = read_note(self._handle)
             self.close()
             who = f"process {holder}" if holder else "another process"
-            raise UserError(f"{folder} is being written to by {who}: wait until it ends, or choose another --out.") from None
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
+            raise UserError(f"{folder} is being written to by {who}: wait until it ends, or choose another --out.")
+        write_note(self._handle, f"{os.getpid()}\n")
 
     def __enter__(self) -> Self:
         return self
@@ -56,13 +66,14 @@ class FolderLock:
         self.close()
 
     def close(self) -> None:
-        """Let others write. A second time does nothing."""
+        """Let others write. A second call does nothing."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
 
 def _is_same_file(handle: int, path: Path) -> bool:
+    """Whether a name still leads to the file that was opened by it."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:

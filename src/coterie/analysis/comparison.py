@@ -12,10 +12,9 @@ import numpy as np
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object, to_json_value
 from coterie.analysis.findings import Finding, Findings, compute_findings
-from coterie.analysis.metrics import MetricFunction, is_code
+from coterie.analysis.metrics import COMPARED, MetricFunction, Score, is_code
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.roles import strip_rate_label
-from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.verdict import Recommendation, recommend, write_verdicts
 from coterie.analysis.verdict_rules import MARGIN
 from coterie.core.specs import split_at

@@ -13,8 +13,8 @@ import numpy as np
 
 from coterie._util.formatting import format_count
 from coterie.analysis import metrics
+from coterie.analysis.metrics import Score
 from coterie.analysis.records import Records, is_evaluated
-from coterie.analysis.score_names import Score
 from coterie.analysis.scores import Scope, compute_scores, find_scope
 from coterie.core.arrays import Array, Bools, Doubles
 from coterie.data.content import Redrawn, get_redrawn

@@ -29,11 +29,10 @@ from coterie.analysis.draws import (
     compute_sample_differences,
     estimate,
 )
-from coterie.analysis.group_quality import GroupQuality, assess_groups
-from coterie.analysis.metrics import Measure
+from coterie.analysis.groups import GroupQuality, assess_groups
+from coterie.analysis.metrics import COMPARED, Measure, Score
 from coterie.analysis.records import Records
 from coterie.analysis.roles import MethodRole, Roles, assign_roles, strip_rate_label
-from coterie.analysis.score_names import COMPARED, Score
 from coterie.analysis.scores import Scope
 from coterie.analysis.verdict_rules import MARGIN, Decomposition, Outcome, choose_test, decide_outcome, decompose_gain
 from coterie.core.arrays import Bools, Doubles, Ints

@@ -1,12 +1,14 @@
-"""Metrics: from counts of right, predicted and actual classes to a number for each client, and the words for it.
+"""Metrics: from counts of right, predicted and actual classes to a number for each client, agreement of groupings, and the names of scores.
 
 The first functions are vectorised over clients and rounds. Counts are arrays (..., C) by class: `hits`, `predicted`, `actual`. What is not
 defined is nan, never 0: the F1 of a class that was neither present nor predicted, the accuracy of a client without test samples.
-`METRICS` is the table of metrics; `get_metric` finds the one that a user names.
+`METRICS` is the table of metrics, `SCORES` that of scores: a new score is a line there, and a number in `scores` (of a curve) or a property
+of `records.Records` (of every round).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -276,3 +278,121 @@ def _wrap_metric(name: str, function: MetricFunction) -> Metric:
     words = name.replace("_", " ")
     measure = Measure(name, words, f"one hundredth of {words}", share=False, alike=True)
     return replace(METRICS["accuracy"], measure=measure, of=checked)
+
+
+Headline = Literal["final", "last10", "mean", "validated", "max"]  # what a comparison may rest on
+
+
+Curve = Literal["final", "last10", "mean", "max", "median", "change"]  # read from a curve of accuracies
+
+
+ByRound = Literal[
+    "macro", "worst", "bottom_decile", "loss", "auroc", "mae", "rmse", "perplexity"
+]  # known of every round; the score is that of the last
+
+
+Score = Literal[Curve, ByRound, "validated", "ari", "unseen"]
+
+
+@dataclass(frozen=True)
+class ScoreName:
+    """One score in words."""
+
+    title: str  # over a column
+    words: str = ""  # in a sentence; {measure} is what is measured, {rounds} are those averaged
+    percent: bool = True  # of the measure, and shown times 100 as that is
+    compared: bool = False  # reported by every comparison
+    tabled: bool = False  # in the table of a result
+    printed: bool = False  # on the terminal, after a run
+
+
+SCORES: dict[Score, ScoreName] = {
+    "final": ScoreName("final", "{measure} after the last round", compared=True, tabled=True, printed=True),
+    "last10": ScoreName("last 10", "mean {measure} of rounds {rounds}", compared=True, tabled=True, printed=True),
+    "mean": ScoreName("mean", "mean {measure} over the rounds", compared=True, tabled=True, printed=True),
+    "validated": ScoreName("validated", "{measure} in the round that validation chooses", compared=True),
+    "max": ScoreName("max", "highest {measure} of any round (chosen on test data)"),  # only when asked for
+    "median": ScoreName("median", "median {measure} over the rounds"),
+    "change": ScoreName("change", "mean change of {measure} from round to round"),
+    "macro": ScoreName("macro", "mean over clients of their {measure} after the last round", tabled=True),
+    "worst": ScoreName("worst", "{measure} of the client served worst after the last round", tabled=True, printed=True),
+    "bottom_decile": ScoreName("bottom decile", "mean {measure} of the tenth of clients served worst after the last round"),
+    "loss": ScoreName("loss", "loss after the last round", percent=False, tabled=True),
+    "auroc": ScoreName("AUROC", "area under the ROC curve after the last round", tabled=True, printed=True),
+    "mae": ScoreName("MAE", "mean absolute error after the last round", percent=False, tabled=True, printed=True),
+    "rmse": ScoreName("RMSE", "root mean squared error after the last round", percent=False, tabled=True, printed=True),
+    "perplexity": ScoreName("perplexity", "perplexity after the last round", percent=False, tabled=True, printed=True),
+    "unseen": ScoreName("unseen", "{measure} after the last round of clients that took no part", tabled=True, printed=True),
+    "ari": ScoreName("ARI", "adjusted Rand index with the true groups", percent=False, tabled=True, printed=True),
+}
+
+
+COMPARED: tuple[Score, ...] = tuple(name for name, told in SCORES.items() if told.compared)
+
+
+TABLED: tuple[Score, ...] = tuple(name for name, told in SCORES.items() if told.tabled)
+
+
+BATCH_CELLS = 1 << 22  # clients, or cells of tables, that are counted at once
+
+
+def adjusted_rand_scores(pairs: Sequence[tuple[Array, Array]]) -> Doubles:
+    """(P,) the adjusted Rand index of each pair of groupings (Hubert and Arabie, 1985), from tables of counts of many pairs at once.
+
+    It equals scikit-learn's, which spends a hundred times as long on checking its input: too long for all rounds of a large study.
+    """
+    found = []
+    for table in iter_contingency_tables(pairs):
+        together, in_one, in_two = (_count_pairs(counts) for counts in (table, table.sum(axis=2), table.sum(axis=1)))
+        n = table.sum(axis=(1, 2))
+        expected, most = in_one * in_two / np.maximum(n * (n - 1) / 2, 1), (in_one + in_two) / 2
+        index = np.divide(together - expected, most - expected, out=np.ones(len(n)), where=most != expected)
+        found.append(np.where(n > 0, index, np.nan))
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def normalized_mutual_info_scores(pairs: Sequence[tuple[Array, Array]]) -> Doubles:
+    """(P,) the mutual information of each pair of groupings as a share of the mean of their entropies, as scikit-learn has it."""
+    found = []
+    for table in iter_contingency_tables(pairs):
+        n = table.sum(axis=(1, 2))
+        share = table / np.maximum(n, 1)[:, None, None]
+        one, two, both = (_entropy(part) for part in (share.sum(axis=2), share.sum(axis=1), share))
+        mutual, mean = np.maximum(one + two - both, 0.0), (one + two) / 2
+        alone = (np.count_nonzero(share.sum(axis=2), axis=1) == 1) & (np.count_nonzero(share.sum(axis=1), axis=1) == 1)
+        scaled = np.divide(mutual, mean, out=np.zeros(len(n)), where=mean > 0)
+        found.append(np.where(n > 0, np.where(alone, 1.0, scaled), np.nan))
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def iter_contingency_tables(pairs: Sequence[tuple[Array, Array]]) -> Iterator[Ints]:
+    """(P', A, B) how many clients are in each group of the one and each of the other, of those in both; some of the pairs at a time."""
+    begin = 0
+    while begin < len(pairs):
+        end, rows, a, b = begin, 0, 1, 1
+        while end < len(pairs):
+            one, two = pairs[end]
+            rows, a, b = rows + len(one), max(a, int(one.max(initial=0)) + 1), max(b, int(two.max(initial=0)) + 1)
+            if end > begin and max(rows, (end + 1 - begin) * a * b) > BATCH_CELLS:
+                break
+            end += 1
+        yield _contingency_table(pairs[begin:end])
+        begin = end
+
+
+def _contingency_table(pairs: Sequence[tuple[Array, Array]]) -> Ints:
+    both = [(one >= 0) & (two >= 0) for one, two in pairs]
+    a, b = (np.concatenate([pair[which][own] for pair, own in zip(pairs, both, strict=True)]).astype(np.int64) for which in (0, 1))
+    place = np.repeat(np.arange(len(pairs)), [int(own.sum()) for own in both])
+    shape = len(pairs), int(a.max(initial=0)) + 1, int(b.max(initial=0)) + 1
+    return np.bincount((place * shape[1] + a) * shape[2] + b, minlength=int(np.prod(shape))).reshape(shape)
+
+
+def _count_pairs(counts: Ints) -> Doubles:
+    """(P,) in how many pairs of clients both are in one cell."""
+    return np.asarray((counts * (counts - 1) // 2).reshape(len(counts), -1).sum(axis=1), dtype=np.float64)
+
+
+def _entropy(share: Doubles) -> Doubles:
+    flat = share.reshape(len(share), -1)
+    return -np.asarray((flat * np.log(np.where(flat > 0, flat, 1.0))).sum(axis=1))

@@ -12,8 +12,7 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.analysis import metrics
-from coterie.analysis.metrics import ACCURACY, Measure
-from coterie.analysis.score_names import ByRound
+from coterie.analysis.metrics import ACCURACY, ByRound, Measure
 from coterie.core.arrays import Array, Bools, Doubles, Ids, Ints
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import DECILES, Cost, LaneEnd

@@ -17,8 +17,8 @@ from coterie._util.formatting import format_count
 from coterie.analysis.caveats import describe_malicious, describe_sampling
 from coterie.analysis.draws import DecidingTest, Gap
 from coterie.analysis.findings import Finding, Findings
+from coterie.analysis.metrics import SCORES
 from coterie.analysis.roles import MethodRole
-from coterie.analysis.score_names import SCORES
 from coterie.analysis.verdict_rules import (
     UNDECIDED,
     Decomposition,

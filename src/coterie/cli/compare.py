@@ -50,10 +50,9 @@ def compare(
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
     from coterie.evidence.settings import parse_seeds
-    from coterie.run.callbacks import make_tracker
+    from coterie.run.callbacks import ProgressBar, make_tracker
     from coterie.run.compare import compare as compare_methods
     from coterie.run.comparison_request import find_study_file
-    from coterie.run.progress import ProgressBar
     from coterie.run.result import NothingFinishedError
 
     stop_on_terminate()

@@ -14,7 +14,7 @@ def digest(
 
     Of a folder with several studies, one line each with its place, and last the hash of them all.
     """
-    from coterie.evidence.digest import combine_digests, compute_digests
+    from coterie.evidence.verify import combine_digests, compute_digests
 
     found = compute_digests(folder, counts=counts)
     if list(found) == ["."]:

@@ -52,7 +52,7 @@ POLL_SECONDS = 0.3  # seconds
 def follow_run(federation: "FederationFolder", run: "RunFolder", console: "PlainConsole", seen: int = 0) -> str:
     """Show what happens until the run has ended; how it ended. Jobs that end to take a site in are followed by their next."""
     from coterie.deploy.server.runs import END_STATES, read_journal
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar
 
     bar, told = ProgressBar(console), _WaitingNotices(federation, run, console)
     try:

@@ -47,7 +47,7 @@ def inspect(
     """Before training: do clients differ, beyond their labels, in distinct groups, and would grouping help?"""
     from coterie.cli.console import PlainConsole
     from coterie.inspect import InspectPlan, PilotPlan, inspect_data
-    from coterie.run.progress import StepsBar
+    from coterie.run.callbacks import StepsBar
 
     usual = PilotPlan()
     local = replace(usual.local, **{name: said[name] for name in LOCAL_SETTINGS if name in said})

@@ -87,7 +87,7 @@ def _read_studies(
         stem = Path(methods[0]).stem
     else:
         entries, stem = [FileStudy("", Settings(methods=tuple(methods), data=DATA_NAME), Execution(), None)], "run"
-    found = [(entry.name, set_default_share(entry.but(said).settings, len(folder.sites))) for entry in entries]
+    found = [(entry.name, set_default_share(entry.override(said).settings, len(folder.sites))) for entry in entries]
     for _, settings in found:
         settings.plan.check_real()
         made = [build(spec, trust=True) for spec in settings.methods]  # typed by the operator, or in a file that is trusted
@@ -138,7 +138,7 @@ def _resume_run(
         given = (
             _read_studies(folder, methods, usual | said, name, trust)[0][1]
             if methods
-            else FileStudy("", stored, Execution(), None).but(said).settings
+            else FileStudy("", stored, Execution(), None).override(said).settings
         )
         more = replace(stored, plan=replace(stored.plan, rounds=max(stored.plan.rounds, given.plan.rounds)))
         if given != more:

@@ -12,8 +12,8 @@ import typer
 from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.core.settings import get_help, get_setting_types
-from coterie.run.execution import Execution, replace_zeros
+from coterie.core.settings import convert_values, get_help, get_setting_types
+from coterie.run.execution import Execution
 
 SettingsClass = type[Plan] | type[Local] | type[Execution]
 Command = Callable[..., None]
@@ -29,7 +29,9 @@ Ray = Annotated[str | None, typer.Option(help="A Ray cluster that carries out wa
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the file or folder names: a model or method 'package.module:name', or on a Ray cluster."),
+    typer.Option(
+        "--trust-code", help="Run code that the file or folder names: a model or method 'package.module:name', or on a Ray cluster."
+    ),
 ]
 Track = Annotated[list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb; once for each.")]
 Metric = Annotated[
@@ -57,7 +59,7 @@ def add_settings(*tables: SettingsClass, only: Sequence[str] = (), **defaults: A
             said = {option.name: given.pop(option.name) for option in options}
             said = {name: value for name, value in said.items() if value is not None}
             for table in tables:
-                said |= replace_zeros(table, {name: said[name] for name in get_setting_types(table) if name in said})
+                said |= convert_values(table, {name: said[name] for name in get_setting_types(table) if name in said})
             command(said=said, **given)
 
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in [*own, *options]]

@@ -33,7 +33,7 @@ def predict(
         bool | None,
         typer.Option("--raw/--scaled", help="Rows in the site's own units, or standardised already; raw if the bundle can."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The bundle's model, said again: as good as --trust for that code.")] = None,
+    model: Annotated[str | None, typer.Option(help="The bundle's model, repeated: replaces --trust-code for that code.")] = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.analysis.score_names import Headline
+from coterie.analysis.metrics import Headline
 from coterie.cli import options
 
 

@@ -43,7 +43,7 @@ def reproduce(
     """Run a paper's table or figure again, with controls, and say what came of its claims. A run that was stopped goes on."""
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.reproduce import find_study, read_reproduction
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar
 
     console = PlainConsole(stderr=as_json)
     if list_ or name is None:
@@ -51,8 +51,7 @@ def reproduce(
         return
     stop_on_terminate()
     study = read_reproduction(find_study(name, studies))
-    from coterie.reproduce.page import write_page
-    from coterie.reproduce.page_text import choose_words, make_claim_cells
+    from coterie.reproduce.page import choose_words, make_claim_cells, write_page
     from coterie.reproduce.rejudge import merge_kept_parts, rejudge
     from coterie.reproduce.rejudge import reproduce as carry_out
 

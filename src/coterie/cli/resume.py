@@ -43,10 +43,9 @@ def resume(
     """
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
-    from coterie.evidence.manifest import REQUEST
+    from coterie.evidence.manifest import REQUEST, find_studies
     from coterie.evidence.settings import parse_seeds
-    from coterie.evidence.verify import find_studies
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar
     from coterie.run.result import list_results
     from coterie.run.resume import Extension, resume_comparison, resume_study
 

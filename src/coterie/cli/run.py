@@ -67,8 +67,8 @@ def read_studies(methods: list[str], said: dict[str, Any], trust: bool, unseen: 
         studies = run_with_trust(lambda trusted: read_study_file(Path(methods[0]), trust=trusted, **other), trust)
     else:
         studies = [FileStudy("", Settings(methods=tuple(methods), data="digits/rotated"), Execution(), None)]
-    studies = [entry.but(said) for entry in studies]
-    return studies if unseen is None else [entry.leaving_out(unseen) for entry in studies]
+    studies = [entry.override(said) for entry in studies]
+    return studies if unseen is None else [entry.exclude_clients(unseen) for entry in studies]
 
 
 def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: bool, track: list[str]) -> bool:
@@ -76,8 +76,7 @@ def _run_one(entry: "FileStudy", data_dir: Path | None, resume: bool, as_json: b
     from coterie.cli.console import PlainConsole, make_bold
     from coterie.cli.tables import print_result
     from coterie.methods.catalogue import build
-    from coterie.run.callbacks import make_tracker
-    from coterie.run.progress import ProgressBar
+    from coterie.run.callbacks import ProgressBar, make_tracker
     from coterie.run.result import describe_failures, has_no_finished_run
     from coterie.run.study import Study
 

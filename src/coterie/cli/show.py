@@ -24,9 +24,8 @@ def show(
     """Print the table of a study again, of every study below a folder, or the verdict of a comparison."""
     from coterie.cli.console import PlainConsole
     from coterie.cli.tables import print_comparison
-    from coterie.evidence.manifest import REQUEST
+    from coterie.evidence.manifest import REQUEST, find_studies
     from coterie.evidence.reader import Evidence
-    from coterie.evidence.verify import find_studies
     from coterie.run.result import Result
 
     console = PlainConsole(stderr=as_json)

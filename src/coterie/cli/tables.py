@@ -8,8 +8,7 @@ from rich.table import Table
 from coterie.analysis.caveats import collect_remarks
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.metrics import Measure
-from coterie.analysis.score_names import SCORES
+from coterie.analysis.metrics import SCORES, Measure
 from coterie.analysis.scores import DECILE_TITLES, TAIL_ROUNDS
 from coterie.analysis.verdict import TEST_NAMES, recommend
 from coterie.cli.console import PlainConsole, make_bold

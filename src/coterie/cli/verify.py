@@ -19,8 +19,7 @@ def verify(
 ) -> None:
     """Check every file, checkpoint and row of a study, or of all below a folder: exit code 0 if it is whole, 1 if anything is damaged."""
     from coterie.cli.console import PlainConsole
-    from coterie.evidence.manifest import find_broken_seals
-    from coterie.evidence.verify import find_studies
+    from coterie.evidence.manifest import find_broken_seals, find_studies
     from coterie.evidence.verify import verify as look
 
     console = PlainConsole(stderr=as_json, soft_wrap=True)
@@ -40,16 +39,13 @@ def verify(
 
 def _print_verification(found: "Verification", console: "PlainConsole") -> None:
     held = f"{len(found.good)} segment{'' if len(found.good) == 1 else 's'} with {sum(found.good.values())} rounds of lanes"
-    if not found.checkable:
-        state = "what is there can be read" if found.whole else "some of it cannot be read"
-        console.print(f"{found.folder}: without manifests (an earlier version wrote it): not checkable; {state}.", style="yellow")
-    elif found.whole:
+    if found.whole:
         console.print(f"{found.folder} is whole: {held}, as they were written.")
     else:
         console.print(f"{found.folder} is damaged. Still as they were written: {held}.", style="yellow")
     for sentence in found.damaged:
         console.print(f"- {sentence}")
-    if found.damaged and found.checkable:
+    if found.damaged:
         console.print("The command that made it makes damaged rounds again with --resume; what is damaged is set aside, not deleted.")
     if found.set_aside:
         console.print(f"Set aside by earlier runs: {', '.join(found.set_aside)}.")

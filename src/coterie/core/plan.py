@@ -244,9 +244,10 @@ class Plan:
     """The settings of a round."""
 
     rounds: int = setting(30, "Rounds.", least=1)
-    cohort: int | None = setting(None, "Clients a round; all that can be reached, or the window's share, unless given.", least=1)
+    cohort: int | None = setting(None, "Clients a round. Default: all that can be reached, or the window's share.", least=1)
     selection: str = setting(
-        "uniform", "Who takes part: uniform (a fresh sample each round), windows (over a random order), or your 'package.module:function'."
+        "uniform",
+        "Which clients take part: uniform (a new sample each round), windows (over a random order) or 'package.module:function'.",
     )
     window: float = setting(0.3, "Share of the clients in a window, unless the cohort is given.", above=0, most=1)
     decay: float = setting(1.0, "Factor on the learning rate after each round (of schedule=step: after every step).", above=0, most=1)
@@ -259,14 +260,14 @@ class Plan:
     speeds: str | None = setting(
         None, "How long clients take in simulated time: equal, lognormal(1.0), slowed(share=0.1,factor=10), or a CSV file of client,time."
     )
-    asynchronous: int | None = setting(
-        None, "Aggregate as soon as so many answers are there, and let the others come later; all are waited for unless given.", least=1
+    buffer_size: int | None = setting(
+        None, "Aggregate after this many answers; later answers join later rounds (FedBuff). Default: wait for all.", least=1
     )
-    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds; as many as a cohort unless given.", least=1)
+    concurrency: int | None = setting(None, "Clients at work at once in asynchronous rounds. Default: the cohort's size.", least=1)
     staleness: float = setting(
-        0.5, "Exponent a of (1 + t)^-a, by which an update counts less that was begun t asynchronous rounds before.", least=0
+        0.5, "Exponent a of (1 + t)^-a, the weight of an update that started t asynchronous rounds earlier.", least=0
     )
-    attack: str | None = setting(None, "What hostile clients do, such as 'signflip(share=0.2)'; nobody is hostile unless given.")
+    attack: str | None = setting(None, "What malicious clients do, such as 'signflip(share=0.2)'. Default: none is malicious.")
     counts: Literal["checked", "believed"] = setting("checked", "Whether sample counts must be those that the roster knows.")
     norm_bound: float = setting(
         20.0, "Medians of the cohort that a client may move from the model it is sent; inf: any way.", least=1, infinite=True
@@ -278,20 +279,20 @@ class Plan:
         above=0,
         most=1,
     )
-    loss: Literal["usual", "absolute"] = setting(
-        "usual", "What clients minimise: the task's usual loss (cross-entropy, squared error), or the absolute error of a regression."
+    loss: Literal["auto", "absolute"] = setting(
+        "auto", "What clients minimise: auto (the task's cross-entropy or squared error), or absolute (the absolute error of a regression)."
     )
     evaluate_every: int = setting(1, "Evaluate after every n-th round (and the last).", least=1)
     evaluate_clients: int | None = setting(
-        None, "Clients that are evaluated, the same sample for all methods and seeds; everybody unless given.", least=2
+        None, "Clients that are evaluated, the same sample for all methods and seeds. Default: all.", least=2
     )
     keep_clients: int | None = setting(
         None,
-        "Clients of whom rows are kept, a sample, and of all that are evaluated scores and their quantiles; rows of all unless given.",
+        "Clients whose rows are kept, a sample; of all evaluated clients, scores and quantiles are kept. Default: all.",
         least=2,
     )
-    stop_early: int | None = setting(
-        None, "Evaluated rounds without a better validation score after which a run stops; none stops unless given.", least=1
+    patience: int | None = setting(
+        None, "Stop a run after this many evaluated rounds without a better validation score. Default: never.", least=1
     )
     local: Local = field(default_factory=Local)
 
@@ -299,11 +300,11 @@ class Plan:
         check_settings(self, "A study")
         parse_attack(self.attack)  # a wrong one is refused here
         parse_speeds(self.speeds)  # likewise
-        if self.concurrency is not None and self.asynchronous is None:
-            raise UserError("A study cannot use concurrency without asynchronous, which says how many answers are waited for: give both.")
+        if self.concurrency is not None and self.buffer_size is None:
+            raise UserError("A study cannot use concurrency without buffer_size, the number of answers that a round waits for: give both.")
         check_sampler(self.selection)
         if self.schedule == "cosine" and self.decay != 1:
-            raise UserError("A study cannot use decay with schedule=cosine, which says how the rate falls: leave one of them away.")
+            raise UserError("A study cannot use decay with schedule=cosine, which sets how the rate falls: omit one of them.")
         if self.local.rule is not None:
             raise UserError("A local rule is part of a method, not of a study: give it within a method, by ctx.local.replace(rule=...).")
 
@@ -317,11 +318,11 @@ class Plan:
         return cls(**rest, local=local)
 
     def check_real(self) -> None:
-        """Refuse what a real federation does not do: its clients are what they are, and minimise the usual loss of classes."""
+        """Refuse what a real federation does not do: its clients are what they are, and minimise the cross-entropy."""
         refuse_attack(self.attack)
         refuse_speeds(self.speeds)
-        if self.loss != "usual":
-            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: leave --loss away.")
+        if self.loss != "auto":
+            raise UserError(f"A real federation carries classifications, and loss={self.loss} is for a regression: omit --loss.")
 
     def check_sites(self, sites: Sequence[str] | None, data: str) -> None:
         """Refuse, at start-up, what needs to know the site of each client where the data name none."""
@@ -342,10 +343,10 @@ class Plan:
         if self.cohort is not None and self.cohort > clients:
             raise UserError(f"The cohort is {self.cohort} clients but the federation has only {clients}: use --cohort {clients} or fewer.")
         size = self.cohort_size(clients)
-        if self.asynchronous is not None and self.asynchronous > size:
+        if self.buffer_size is not None and self.buffer_size > size:
             raise UserError(
-                f"Asynchronous rounds of {self.asynchronous} answers need as large a cohort, which has {size} clients: "
-                f"use --asynchronous {size} or fewer."
+                f"A buffer of {self.buffer_size} answers needs a cohort of as many clients, and it has {size}: "
+                f"use --buffer-size {size} or fewer."
             )
 
     def cohort_size(self, clients: int) -> int:

@@ -16,7 +16,7 @@ from coterie.data import scenarios as worlds
 from coterie.data.dataset import DataSet
 from coterie.data.federation import Federation, Samples
 from coterie.data.readers import frames, user_files
-from coterie.data.sources import crisis, fedsim, flights, images, mnist, rdatasets, schools, texts, watch
+from coterie.data.sources import crisis, fedsim, images, packaged, texts
 from coterie.data.sources.digits import digits
 from coterie.data.sources.heart import heart
 from coterie.data.sources.linear import linear
@@ -36,12 +36,12 @@ def _make_registry(kind: str, *makes: Callable[..., T], group: str | None = None
 sources: Registry[Samples | Federation] = _make_registry(
     "data set",
     *(digits, heart, synthetic, linear),
-    *(mnist.mnist, mnist.fashion_mnist, mnist.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
+    *(images.mnist, images.fashion_mnist, images.qmnist, images.femnist, images.cifar10, images.cifar100, images.celeba),
     *(texts.banking77, texts.sent140, texts.goodreads, texts.shakespeare, fedsim.fed_mex, fedsim.fedsim_synthetic),
     *(texts.shakespeare_tokens, texts.banking77_tokens, texts.texts),
     *(crisis.crisismmd, crisis.medic),
-    *(rdatasets.covid_clinics, rdatasets.wvs_countries, rdatasets.minneapolis_stops, rdatasets.births_states),
-    *(watch.watch_exercises, flights.flights_carriers, schools.insteval, schools.chem97),
+    *(packaged.covid_clinics, packaged.wvs_countries, packaged.minneapolis_stops, packaged.births_states),
+    *(packaged.watch_exercises, packaged.flights_carriers, packaged.insteval, packaged.chem97),
     *(frames.csv, frames.parquet, user_files.leaf, user_files.images, user_files.npz, user_files.hub),
     group="coterie.data",
 )
@@ -66,18 +66,18 @@ scenarios: Registry[Federation] = _make_registry(
 DATA_SETS: dict[str, DataSet] = {
     made.name: made
     for made in (
-        *(mnist.MNIST, mnist.FASHION, mnist.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
+        *(images.MNIST, images.FASHION, images.QMNIST, images.FEMNIST, images.CIFAR10, images.CIFAR100, images.CELEBA),
         *(texts.BANKING77, texts.SENT140, texts.GOODREADS, texts.SHAKESPEARE, fedsim.MEX, fedsim.SYNTHETIC),
         *(crisis.CRISISMMD, *crisis.MEDIC.values()),
         *(
-            rdatasets.COVID,
-            rdatasets.VALUES,
-            rdatasets.STOPS,
-            rdatasets.BIRTHS,
-            watch.WATCH,
-            flights.FLIGHTS,
-            schools.INSTEVAL,
-            schools.CHEM97,
+            packaged.COVID,
+            packaged.VALUES,
+            packaged.STOPS,
+            packaged.BIRTHS,
+            packaged.WATCH,
+            packaged.FLIGHTS,
+            packaged.INSTEVAL,
+            packaged.CHEM97,
         ),
     )
 }

@@ -45,8 +45,8 @@ def compute_deviation(total_squares: Doubles, counts: Doubles) -> Doubles:
 
 
 STEPS = 32  # bits of a float32: after so many halvings one number is left
-
-
+FAR, FEW_ROWS = 10.0, 0.001  # times the deviation of the others that an outlier is away; the share of rows that are a few
+MIN_ROWS = 10  # of which outliers can be found
 FEW = 100  # different numbers up to which a column is one of codes, whose most frequent one means something
 
 
@@ -114,15 +114,15 @@ class Scaling:
         return cls(rows.mean(axis=0), np.where(constant, 0.0, rows.std(axis=0)))
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "Scaling":
-        """From what `told` wrote."""
+    def from_dict(cls, told: Mapping[str, Any]) -> "Scaling":
+        """The inverse of `to_dict`."""
         mean, deviation, fill = (np.array(told[name], dtype=np.float64) if name in told else None for name in ("mean", "deviation", "fill"))
         if mean is None or deviation is None:
             raise ValueError("a scaling without a mean or a deviation")
         bound = told.get("bound")
         return cls(mean, deviation, fill, None if bound is None else float(bound))
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For a federation's provenance: plain numbers, which keep their bits as JSON."""
         made: dict[str, Any] = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
         made |= {} if self.fill is None else {"fill": self.fill.tolist()}
@@ -150,3 +150,28 @@ class Scaling:
         if self.bound is not None:  # of what is scaled: indicators and other features with the deviation 1 lie within it
             made = np.clip(made, -self.bound, self.bound)
         return made.astype(np.float32)
+
+
+def find_outliers(values: Doubles) -> tuple[Ints, float] | None:
+    """The places of a few values that stretch a column, the furthest first, and by what factor they enlarge its deviation."""
+    if len(values) < MIN_ROWS:
+        return None
+    away = np.abs(values - np.median(values))
+    few = min(max(3, int(FEW_ROWS * len(values))), len(values) // 4)
+    last = np.argpartition(away, len(values) - few)[len(values) - few :]
+    rest = np.delete(away, last)
+    typical, spread = (float(np.sqrt(np.mean(some**2))) for some in (rest, away))
+    if not typical > 0 or spread < FAR * typical:
+        return None
+    far = last[away[last] > FAR * max(typical, float(rest.max()))]
+    return (far[np.argsort(-away[far])], spread / typical) if len(far) else None
+
+
+def compute_correlation(one: Doubles, other: Doubles) -> float:
+    """The absolute correlation of two columns, by the rows in which the first is known; 0 where one of them is constant."""
+    known = np.isfinite(one)
+    if not known.any():
+        return 0.0
+    one, other = one[known] - one[known].mean(), other[known] - other[known].mean()
+    size = float(np.sqrt((one**2).sum() * (other**2).sum()))
+    return abs(float((one * other).sum())) / size if size > 0 else 0.0

@@ -143,13 +143,13 @@ class Columns:
 
         return np.hstack([np.zeros((len(frame), 0)), *(column.encode(cells(column), where, rows) for column in self.columns)])
 
-    def told(self) -> list[dict[str, Any]]:
+    def to_list(self) -> list[dict[str, Any]]:
         """As plain values."""
         return [{"name": column.name, "words": None if column.words is None else list(column.words)} for column in self.columns]
 
     @classmethod
-    def read(cls, told: Sequence[Mapping[str, Any]]) -> "Columns":
-        """From what `told` gave."""
+    def from_list(cls, told: Sequence[Mapping[str, Any]]) -> "Columns":
+        """The inverse of `to_list`."""
         return cls(
             tuple(TableColumn(str(each["name"]), None if each["words"] is None else tuple(map(str, each["words"]))) for each in told)
         )

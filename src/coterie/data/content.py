@@ -4,17 +4,18 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Literal
 
+import numpy as np
+
 from coterie._util.errors import UserError
 from coterie._util.json_io import to_json_line
 from coterie._util.threads import count_cores, map_in_order
-from coterie.core.arrays import Array
+from coterie.core.arrays import Array, Ints
 from coterie.core.specs import parse_path
 from coterie.core.tasks import Task
 from coterie.data.federation import Federation, Parts
 
 HASH_BLOCK = 1 << 24  # bytes that a thread hashes at a time
-
-
+ROW_BLOCK = 1 << 26  # bytes of rows that are hashed together
 MAX_HASHED = 1 << 31  # bytes of one array that are read: of a larger one, evenly spaced blocks
 
 
@@ -34,7 +35,7 @@ def hash_contents(federation: Federation) -> dict[str, str]:
     if federation.arrivals is not None:
         found["arrivals"] = hash_array(federation.arrivals)
     if federation.inputs is not None:
-        found["inputs"] = to_json_line(federation.inputs.told())
+        found["inputs"] = to_json_line(federation.inputs.to_dict())
     if federation.sites is not None and len(set(federation.sites)) < len(federation):  # several clients at a site
         found["sites"] = _join_words(federation.sites)
     if federation.unseen:
@@ -60,6 +61,17 @@ def hash_array(array: Array) -> str:
     return _join_words([array.dtype.str, str(array.shape), *blocks])
 
 
+def hash_rows(x: Array, y: Array, rows: Ints) -> Ints:
+    """(rows,) a word of 64 bits for what each row holds."""
+    made = np.zeros(len(rows), dtype=np.int64)
+    block = max(ROW_BLOCK // max(x[:1].nbytes, 1), 1)
+    for begin in range(0, len(rows), block):
+        some = np.asarray(x[rows[begin : begin + block]])
+        made[begin : begin + block] = np.fromiter((hash(row.tobytes()) for row in some), dtype=np.int64, count=len(some))
+    labels = y[rows].reshape(len(rows), -1).astype(np.float64) @ np.arange(1.0, 1 + y[:1].size)
+    return made ^ (labels.view(np.int64) * np.int64(0x9E3779B97F4A7C1))
+
+
 def _describe_task(task: Task) -> list[str]:
     """Nothing of a classification, whose hashes are as they have always been."""
     return [] if task.counts_classes else [task.name, repr(task.mean), repr(task.deviation)]
@@ -78,8 +90,6 @@ def _join_words(words: "Sequence[str] | map[str]") -> str:
 
 # everything: new samples; partition: the samples are dealt out among clients anew; split: every client's samples into its parts
 Redrawn = Literal["everything", "partition", "split"]
-
-
 FIXED_STEPS = ("natural", "arrivals")  # steps of a spec after which a client holds what its name says
 
 

@@ -25,14 +25,8 @@ from coterie.data.readers.packages import Package
 from coterie.data.table import Table, check_table, samples_from_table
 
 HASH_LENGTH = 64  # letters of a hash
-
-
 STAT_FIELDS = ("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")
-
-
 SETTLE_NS = 2_000_000_000  # nanoseconds
-
-
 Finish = Callable[[Table], Table]  # makes the features: the table that comes out has them as its values
 
 
@@ -57,13 +51,13 @@ class DataSet:
         """The samples with the features that `finish` makes under these settings, from the cache if they were decoded before."""
         folder, fetched = self.locate(data_dir)
         sources = [folder / store.ABOUT] if fetched else [folder / file for file in self.files]
-        return open_decoded(self.name, sources, lambda: finish(self.table(data_dir)), self.told, version=self.version, **settings)
+        return open_decoded(self.name, sources, lambda: finish(self.table(data_dir)), self.provenance, version=self.version, **settings)
 
     @property
-    def told(self) -> dict[str, str]:
+    def provenance(self) -> dict[str, str]:
         """Where it is from, under which licence, and whom to cite."""
         told = {"source": f"{self.title}: {self.source}", "licence": self.licence, "citation": self.citation}
-        return told if self.package is None else {**told, "package": self.package.told}
+        return told if self.package is None else {**told, "package": self.package.provenance}
 
     def table(self, data_dir: Path | None = None) -> Table:
         """The rows as the files have them, checked."""

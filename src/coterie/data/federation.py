@@ -72,11 +72,7 @@ class Parts:
 
 
 INPUTS = "inputs"  # in the provenance of samples that have several
-
-
 SITES = "sites"  # in the provenance of clients whose sites are known: the site of each, by its id
-
-
 TOKENS = "tokens_of"  # in the provenance of texts whose next tokens are predicted: the tokenizer
 
 
@@ -192,7 +188,7 @@ class Federation:
     def inputs(self) -> Inputs | None:
         """What a row of `x` holds, where samples have several inputs."""
         told = self.provenance.get(INPUTS)
-        return None if told is None else Inputs.read(told)
+        return None if told is None else Inputs.from_dict(told)
 
     @cached_property
     def sites(self) -> tuple[str, ...] | None:

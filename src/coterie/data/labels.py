@@ -18,13 +18,8 @@ from coterie.data.table import make_class_names
 if TYPE_CHECKING:
     import pandas as pd
 
-
 TaskWord = Literal["auto", "classification", "regression", "multilabel"]
-
-
 MAX_CLASS_NUMBERS = 20  # different whole numbers, up to which they are taken for classes
-
-
 MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}  # of a label that is set or not
 
 

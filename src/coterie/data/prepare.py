@@ -27,16 +27,9 @@ from coterie.data.federation import Federation, draw_unseen_clients
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Scale = Literal["none", "standard", "robust"]
-
-
 Impute = Literal["none", "mean", "median", "most_frequent"]
-
-
 Categories = Literal["none", "onehot"]
-
-
 StatisticsOf = Literal["federated", "client"]
 
 
@@ -68,21 +61,19 @@ class PrepOptions:
         """Whether quantiles are needed: most frequent values stand for codes, medians for amounts."""
         return self.scale == "robust" or self.impute in ("median", "most_frequent")
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "PrepOptions":
-        """From what `told` gave."""
+    def from_dict(cls, told: Mapping[str, Any]) -> "PrepOptions":
+        """The inverse of `to_dict`."""
         made = cls(**{**told, "drop": tuple(told["drop"])})
         made.check("A preparation")
         return made
 
 
 ALL_CLIENTS = ""  # whose statistics federated ones are
-
-
 BOUND = 10.0  # interquartile ranges from the median beyond which scale=robust clips: further out a value is damage, and would rule training
 
 
@@ -142,16 +133,16 @@ class Preparation:
         kept = {name: scaling for name, scaling in self.scalings.items() if name == ALL_CLIENTS or name in clients}
         return Preparation(self.columns, self.wishes, kept)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values, which keep their bits as JSON."""
-        scalings = {name: scaling.told() for name, scaling in self.scalings.items()}
-        return {"columns": self.columns.told(), "wishes": self.wishes.told(), "scalings": scalings}
+        scalings = {name: scaling.to_dict() for name, scaling in self.scalings.items()}
+        return {"columns": self.columns.to_list(), "wishes": self.wishes.to_dict(), "scalings": scalings}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "Preparation":
-        """From what `told` gave."""
-        scalings = {str(name): Scaling.read(scaling) for name, scaling in told["scalings"].items()}
-        made = cls(Columns.read(told["columns"]), PrepOptions.read(told["wishes"]), scalings)
+    def from_dict(cls, told: Mapping[str, Any]) -> "Preparation":
+        """The inverse of `to_dict`."""
+        scalings = {str(name): Scaling.from_dict(scaling) for name, scaling in told["scalings"].items()}
+        made = cls(Columns.from_list(told["columns"]), PrepOptions.from_dict(told["wishes"]), scalings)
         width = len(made.features)
         parts = [part for s in scalings.values() for part in (s.mean, s.deviation, s.fill) if part is not None]
         if any(part.shape != (width,) for part in parts):
@@ -216,14 +207,12 @@ def scale_targets(targets: Array, task: Task) -> Floats:
 
 
 PENDING = "to prepare"  # in the provenance of samples: columns and wishes
-
-
 DONE = "preparation"  # in that of a federation: what was fitted
 
 
 def describe_pending(columns: Columns, wishes: PrepOptions) -> dict[str, Any]:
     """What samples say of themselves that are still to be prepared."""
-    return {PENDING: {"columns": columns.told(), "wishes": wishes.told()}}
+    return {PENDING: {"columns": columns.to_list(), "wishes": wishes.to_dict()}}
 
 
 def has_gaps(facts: Mapping[str, Any]) -> bool:
@@ -239,7 +228,7 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
     told = federation.provenance.get(PENDING)
     if told is None:
         return federation
-    columns, wishes = Columns.read(told["columns"]), PrepOptions.read(told["wishes"])
+    columns, wishes = Columns.from_list(told["columns"]), PrepOptions.from_dict(told["wishes"])
     raw = np.asarray(federation.x, dtype=np.float64)
     training = {name: raw[federation.train[client]] for client, name in enumerate(federation.ids)}
     fitted = {name: training[name] for client, name in enumerate(federation.ids) if client not in apart}
@@ -251,14 +240,14 @@ def prepare_federation(federation: Federation, unseen: float = 0.0) -> Federatio
         x=_apply_preparation(federation, raw, made),
         raw=federation.x,
         central=_prepare_central(federation, made),
-        provenance={**provenance, DONE: made.told()},
+        provenance={**provenance, DONE: made.to_dict()},
     )
 
 
 def get_preparation(federation: Federation) -> Preparation | None:
     """What was fitted, if anything was."""
     told = federation.provenance.get(DONE)
-    return None if told is None else Preparation.read(told)
+    return None if told is None else Preparation.from_dict(told)
 
 
 def _apply_preparation(federation: Federation, raw: Array, made: Preparation) -> Floats:

@@ -22,8 +22,6 @@ from coterie.data.prepare import DONE
 from coterie.data.text import TEXT_COLUMN
 
 MakeFederation = Callable[..., Federation]
-
-
 DEFAULT_CLIENTS, DEFAULT_TEST = 40, 0.1  # of a scenario in place of a partition
 
 

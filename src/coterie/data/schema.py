@@ -52,7 +52,7 @@ class Schema:
     def of(cls, federation: Federation) -> "Schema":
         """The schema of a federation."""
         told = federation.provenance.get(SCHEMA)
-        made = cls._from_names(federation) if told is None else cls.read(told)
+        made = cls._from_names(federation) if told is None else cls.from_dict(told)
         return replace(made, classes=federation.classes, task=federation.task.name, shape=federation.input_shape)
 
     @classmethod
@@ -91,13 +91,13 @@ class Schema:
         """What sites must agree on: without the label's column and the marks of gaps, which are each file's own."""
         return replace(self, label=(), missing=())
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self) | {"text": None if self.text is None else dict(self.text)}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "Schema":
-        """From what `told` gave.
+    def from_dict(cls, told: Mapping[str, Any]) -> "Schema":
+        """The inverse of `to_dict`.
 
         Raises:
             ValueError: The values are not those of a schema.
@@ -117,7 +117,7 @@ class Schema:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return to_json_line(self.told())
+        return to_json_line(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -129,7 +129,7 @@ class Schema:
         found = json.loads(text)
         if not isinstance(found, Mapping):
             raise ValueError("not a schema")
-        return cls.read(found)
+        return cls.from_dict(found)
 
 
 def check_schema(own: Schema, schema: Schema, where: str, other: str = "the federation") -> None:
@@ -212,7 +212,7 @@ def conform_federation(federation: Federation, schema: Schema, other: str = "the
     if own.classes != schema.classes:
         made = _renumber_classes(made, own.classes, schema.classes)
     kept = replace(schema, missing=own.missing, label=own.label or schema.label)
-    told = kept.told() if SCHEMA in federation.provenance else None
+    told = kept.to_dict() if SCHEMA in federation.provenance else None
     return made.with_(
         provenance=made.provenance if told is None else {**made.provenance, SCHEMA: told},
         later=tuple((begin, conform_federation(world, schema, other, where)) for begin, world in federation.later),
@@ -247,10 +247,10 @@ def _reorder_features(federation: Federation, features: tuple[str, ...], schema:
 
     told = {**federation.provenance, "features": list(schema.features)}
     if (preparation := get_preparation(federation)) is not None:
-        told[DONE] = _reorder_preparation(preparation, kept, places, schema).told()
+        told[DONE] = _reorder_preparation(preparation, kept, places, schema).to_dict()
     if "scaling" in told:
         told["scaling"] = {
-            name: _select_scaling(Scaling.read(one), kept).select(places, width).told() for name, one in told["scaling"].items()
+            name: _select_scaling(Scaling.from_dict(one), kept).select(places, width).to_dict() for name, one in told["scaling"].items()
         }
     central = federation.central
     return federation.with_(

@@ -28,9 +28,12 @@ from coterie.data.readers.files import get_cache_folder
 from coterie.data.table import BLOCK_ROWS, Table
 
 ABOUT = "about.json"
-
-
 WHITE = 255
+
+
+def mark_pixels(table: Table) -> Table:
+    """A table of bytes as pixels: `save_samples` scales them to [0, 1]."""
+    return replace(table, facts={**table.facts, "divided_by": WHITE})
 
 
 @contextmanager
@@ -165,8 +168,6 @@ def _map_array(path: Path) -> Array:
 
 
 IN_MEMORY = 1 << 30  # bytes of features up to which they are held
-
-
 GENERATOR_VERSION = 1  # of what is drawn: another one is drawn anew
 
 

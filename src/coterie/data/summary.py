@@ -70,11 +70,7 @@ class PartitionSummary:
 
 
 MAX_DOTS = 60  # clients up to which each has its own column of dots
-
-
 MAX_SHOWN = 1000  # clients a heat map shows at most; of more, as many evenly spaced ones
-
-
 FORMATS = (".svg", ".png", ".pdf")
 
 

@@ -23,13 +23,8 @@ from coterie.data.tokens import hash_tokenizer, load_tokenizer, tokenise_texts
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Features = Literal["bag", "tokens"]
-
-
 PADDING, UNKNOWN = 0, 1
-
-
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -128,7 +123,7 @@ class TextColumn:
     def table(self, table: Table) -> Table:
         """The table with features in place of its texts, which says how they were made."""
         made = self.wording.table(table)
-        return replace(made, facts={**made.facts, TEXT_COLUMN: self.told()})
+        return replace(made, facts={**made.facts, TEXT_COLUMN: self.to_dict()})
 
     def rows(self, frame: "pd.DataFrame", where: str) -> Array:
         """The features of new texts."""
@@ -137,7 +132,7 @@ class TextColumn:
             raise UserError(f"{where} has no text column {self.column!r}: {suggest_names(self.column, names)}")
         return self.wording.values([str(text) for text in frame[names[self.column]]])
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         wording = asdict(self.wording)
         if self.wording.tokenizer is None:
@@ -145,8 +140,8 @@ class TextColumn:
         return {"column": self.column, "wording": wording}
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "TextColumn":
-        """From what `told` gave. A list of words lies with whoever trained, so it is not read again."""
+    def from_dict(cls, told: Mapping[str, Any]) -> "TextColumn":
+        """The inverse of `to_dict`. A list of words lies with whoever trained, so it is not read again."""
         wording = TextFeatures(**told["wording"])
         if wording.words is not None:
             raise ValueError("a wording with a list of words of its own")
@@ -157,4 +152,4 @@ class TextColumn:
 def get_text_column(provenance: Mapping[str, Any]) -> TextColumn | None:
     """How texts became features, where a table of texts says so."""
     told = provenance.get(TEXT_COLUMN)
-    return None if told is None else TextColumn.read(told)
+    return None if told is None else TextColumn.from_dict(told)

@@ -21,7 +21,6 @@ from coterie.data.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -76,11 +75,7 @@ def hash_tokenizer(where: str) -> str:
 
 
 CLASSES = ("next token",)  # what a federation of texts has in place of classes
-
-
 BLOCK_TOKENS, BLOCK_COLUMN = "tokens_a_block", "text_column"  # in the provenance of texts: to predict in a block; where a table has them
-
-
 Blocks = npt.NDArray[np.int32]
 
 
@@ -185,13 +180,13 @@ class TextBlocker:
             raise UserError(f"The tokenizer of {self.tokenizer!r} is not the one that the model was trained with: fetch that one.")
         return tokenise_with_ends(texts, self.tokenizer)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> "TextBlocker":
-        """From what `told` gave."""
+    def from_dict(cls, told: Mapping[str, Any]) -> "TextBlocker":
+        """The inverse of `to_dict`."""
         made = cls(str(told["tokenizer"]), int(told["length"]), str(told["column"]), str(told["files"]))
         if made.length < 1:
             raise ValueError(f"blocks of {made.length} tokens")

@@ -70,7 +70,7 @@ class OversizedMessage:
 RawMessage = bytes | OversizedMessage
 
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 LIMIT = 1 << 31  # bytes of a message, unless a side sets less
@@ -215,14 +215,14 @@ def from_message(data: bytes, kind: type[M], limit: int = LIMIT) -> M:
     if isinstance(found, Denial):
         raise (PendingError if found.cause == "pending" else MessageError)(f"the other side says: {escape_text(str(found.reason))}")
     if not isinstance(found, kind):
-        raise MessageError(f"a {type(found).__name__} where a {kind.__name__} was waited for")
+        raise MessageError(f"{type(found).__name__} instead of {kind.__name__}")
     if found.protocol != PROTOCOL:
         raise MessageError(
             f"a message of protocol {escape_text(str(found.protocol), 40)}, this side speaks {PROTOCOL}: "
             "install the same version of coterie on both sides"
         )
     if (fault := next(_find_faults(found), None)) is not None:
-        raise MessageError(f"a {kind.__name__} with {fault}")
+        raise MessageError(f"{kind.__name__} with {fault}")
     return found
 
 

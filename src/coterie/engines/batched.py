@@ -25,12 +25,11 @@ from coterie.engines.evaluation.dense import TorchEvaluator
 from coterie.engines.features import FeatureWorlds
 from coterie.engines.fused import cpu_route as fused_cpu
 from coterie.engines.fused import gpu_route as fused_gpu
-from coterie.engines.inference import InferenceRunner
+from coterie.engines.inference import InferenceRunner, WorldCache
 from coterie.engines.jobs import TrainingJob, merge_asks, send_rows, split_replies
 from coterie.engines.local_engine import LocalEngine, Work
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import Route, WorldCache, choose_route
-from coterie.engines.sampling import has_single_leftover
+from coterie.engines.routes import Route, choose_ask_route, choose_engine, choose_route, name_kind
 from coterie.engines.stacked.local_rules import RuleJob
 from coterie.engines.world import World
 
@@ -56,7 +55,6 @@ class BatchedEngine(LocalEngine):
         self.threads = threads or count_cores()
         self.loop = LoopEngine(worlds, device, threads=threads, precision=precision, microbatch=microbatch)
         self._featured = FeatureWorlds(self.device, precision)
-        self._routes: dict[str, str] = {}
         self._pinned = dict(pinned or {})  # routes of a study that is resumed
         self._resident: dict[World, WorldCache] = {}
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="coterie-batched")
@@ -72,14 +70,11 @@ class BatchedEngine(LocalEngine):
     def _world(self, stamped: StampedAsk) -> World:
         return self._featured.of(super()._world(stamped))
 
-    def routes(self) -> Mapping[str, str]:
-        return self._routes
-
     def close(self) -> None:
         self.loop.close()
         self._pool.shutdown()
 
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+    def execute(self, works: Sequence[Work]) -> list[Any]:
         answers: list[Any] = [None] * len(works)
         with limit_torch_threads(1), use_precision(self.precision):
             for numbers in self._group_trainings(works):
@@ -93,9 +88,9 @@ class BatchedEngine(LocalEngine):
     def _train(self, works: Sequence[Work]) -> Sequence[Any]:
         """Asks of one world and one optimiser, in one job."""
         asks = [work.ask for work in works if isinstance(work.ask, Train)]
-        world, kept = works[0].world, self._keep(works[0].world)
-        route = self._route(world, asks[0].local)
-        if route.name == "loop" or self._needs_loop(works[0]):
+        kept = self._keep(works[0].world)
+        route = self._route_ask(works[0])
+        if route.name == "loop":
             return [self.loop.answer(work) for work in works]
         apart = (self.holds or route.name != "fused") and asks[0].local.rule is None
         job = merge_asks(works, asks, kept.sizes, apart=apart)
@@ -105,25 +100,24 @@ class BatchedEngine(LocalEngine):
             return split_replies(asks, job.samples(), vectors, steps, more)
         if route.name == "fused":
             vectors, steps = self._fused(job, kept)
-        elif route.name == "alone":
-            there, steps = kept.alone().train_on_device(job, asks[0].local)
+        elif route.name == "captured":
+            there, steps = kept.captured_trainer.train_on_device(job, asks[0].local)
             vectors = self._store_trained(there, job)
         else:
             assert asks[0].local.optimizer != "adamw"  # whose route is the loop
-            there, steps = kept.get_stacked_trainer(exact=route.name == "exact").train_on_device(job, asks[0].local.optimizer)
+            there, steps = kept.get_stacked_trainer(exact=route.is_exact).train_on_device(job, asks[0].local.optimizer)
             vectors = self._store_trained(there, job)
         return split_replies(asks, job.samples(), vectors, steps)
 
-    def _needs_loop(self, work: Work) -> bool:
-        """Whether somebody's last batch would be too small for the model: the loop joins it to the one before."""
+    def _route_ask(self, work: Work) -> Route:
+        """The route of one ask to train."""
         assert isinstance(work.ask, Train)
-        if (
-            self._keep(work.world).sizes
-            or self._route(work.world, work.ask.local).name == "alone"
-            or self.loop.space(work.world).least == 1
-        ):
-            return False
-        return has_single_leftover(work.world.federation.train.sizes, work.ask.local.batch_size)
+        world, local = work.world, work.ask.local
+
+        def find_smallest_batch() -> int:
+            return 1 if self._keep(world).sizes else self.loop.space(world).smallest_batch
+
+        return choose_ask_route(self._route(world, local), world.federation.train.sizes, local.batch_size, find_smallest_batch)
 
     def _fused(self, job: TrainingJob, kept: WorldCache) -> tuple[Floats, Ints]:
         if self.device.type == "cuda":
@@ -145,27 +139,24 @@ class BatchedEngine(LocalEngine):
 
     def _group_trainings(self, works: Sequence[Work]) -> list[list[int]]:
         """The numbers of the asks to train, those of one world and one optimiser together; by a local rule, those of the same settings."""
-        buckets: dict[tuple[int, str, Local | str | None, bool], list[int]] = {}
+        buckets: dict[tuple[int, str, Local | str | None, str], list[int]] = {}
         for number, work in enumerate(works):
             if isinstance(work.ask, Train):
                 local = work.ask.local
-                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, self._needs_loop(work))
+                key = (id(work.world), local.optimizer, local if local.rule is not None else local.augment, str(self._route_ask(work)))
                 buckets.setdefault(key, []).append(number)
         return list(buckets.values())
 
     def _route(self, world: World, local: Local) -> Route:
-        by = f" by {type(local.rule).__name__}" if local.rule is not None else ""
-        by += f", augmented by {local.augment}" if local.augment is not None else ""
-        kind, kept = f"{world.model.text} with {local.optimizer}{by}", self._keep(world)
+        kind, kept = name_kind(world.model.text, local), self._keep(world)
         if kind not in kept.routes:
             route = choose_route(world, local, self.device)
-            if self._pinned.get(kind, route.name) != route.name:
+            if self._pinned.get(kind, str(route)) != str(route):
                 raise UserError(
-                    f"The study was begun on the {self._pinned[kind]} route, which is not to be had here ({route.why}): "
-                    "resume it where it was begun, or begin anew."
+                    f"The study was started on the route {self._pinned[kind]!r}, which is not available here ({route}: {route.why}): "
+                    "resume it on the machine where it was started, or start over."
                 )
-            kept.routes[kind] = route
-            self._routes[kind] = route.name
+            kept.routes[kind] = self.chosen[kind] = route
         return kept.routes[kind]
 
     def _keep(self, world: World) -> WorldCache:
@@ -190,8 +181,7 @@ def make_engine(
     With `holds`, what was trained on a GPU stays there, and replies are arrays that are fetched when their numbers are asked for.
     """
     found = resolve_device(device)
-    alone = engine == "loop" or found.startswith("mps")  # Apple's GPUs have no float64, which the batched engine's trials need
-    if alone:
+    if choose_engine(engine, found) == "loop":
         return LoopEngine(worlds, found, threads=threads, precision=precision, microbatch=microbatch)
     return BatchedEngine(worlds, found, threads, pinned, precision, microbatch, holds=holds and found.startswith("cuda"))
 
@@ -203,5 +193,5 @@ def resolve_device(device: str) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"The device {device!r} is not to be had here ({str(error).splitlines()[0]}): use cpu or auto.") from error
+        raise UserError(f"The device {device!r} is not available here ({str(error).splitlines()[0]}): use cpu or auto.") from error
     return device

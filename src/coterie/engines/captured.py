@@ -158,7 +158,7 @@ class CapturedTrainer:
         self.device, self.dtype, self.precision, self.microbatch = torch.device(device), dtype, precision, microbatch
         self.layout, self.loss = make_layout(module), loss
         self.x, self.y = x.to(self.device, dtype if x.is_floating_point() else x.dtype), y.to(self.device)
-        self.least = find_smallest_batch(module, x[:1].float() if x.is_floating_point() else x[:1])
+        self.smallest_batch = find_smallest_batch(module, x[:1].float() if x.is_floating_point() else x[:1])
         self.module = module.to(self.device, dtype).train()
         self._kinds = {name: tensor.dtype for name, tensor in get_sent_tensors(self.module)}
         self._trainings: dict[tuple[object, ...], list[CapturedTraining]] = {}
@@ -215,7 +215,7 @@ class CapturedTrainer:
         """The batches that the loop would take."""
         own, limit = job.indices[job.offsets[i] : job.offsets[i + 1]], int(job.max_steps[i])
         size, epochs = int(job.batch_size[i]), int(job.epochs[i])
-        return list(iterate_batches(int(job.keys[i]), own, size, epochs, None if limit < 0 else limit, self.least))
+        return list(iterate_batches(int(job.keys[i]), own, size, epochs, None if limit < 0 else limit, self.smallest_batch))
 
     def _setting(self, rule: StepRule, local: Local) -> CaptureSetting:
         how = parse_augmentation(local.augment)

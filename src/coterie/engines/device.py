@@ -105,7 +105,7 @@ def get_wave_memory(device: str) -> float:
 
 
 def get_stacked_memory(device: torch.device, *, one_body: bool = False) -> int:
-    """Bytes that the vectorised route may stack: on a GPU a part of all its memory, whatever is free, so that a job is always cut alike.
+    """Bytes that the stacked route may stack: on a GPU a part of all its memory, whatever is free, so that a job is always cut alike.
 
     Where clients share `one_body` (adapters), a step is one large batch through it: what fills a GPU with such batches is no small stack.
     """

@@ -1,25 +1,32 @@
-"""Asks that train nothing: losses, errors, gradients and evaluations, those of many lanes together where that is faster."""
+"""Asks that train nothing: losses, errors, gradients and evaluations, those of many lanes together where that is faster.
+
+`WorldCache` keeps, for each world, the routes chosen and the objects that train and evaluate its models.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from coterie._util.threads import map_with_helpers, use_one_thread
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Gradients, Losses
 from coterie.data.federation import Parts
+from coterie.engines.captured import CapturedTrainer
 from coterie.engines.client_training import compute_gradients
+from coterie.engines.device import Precision, as_tensor, get_stacked_memory
 from coterie.engines.device_vectors import DeviceVectors
-from coterie.engines.evaluation.batch import BatchEvaluator, evaluate_together
-from coterie.engines.evaluation.dense import MapFunction, NumpyEvaluator
+from coterie.engines.evaluation.batch import BatchEvaluator, EvalSets, evaluate_together
+from coterie.engines.evaluation.dense import MapFunction, NumpyEvaluator, make_dense_evaluator
 from coterie.engines.evaluation.evaluate import Classify, EachEvaluator, compute_errors, compute_loss_table, evaluate
 from coterie.engines.jobs import ConcatRows, RowBlock
 from coterie.engines.local_engine import Work, fetch_models
 from coterie.engines.loop import LoopEngine
-from coterie.engines.routes import WorldCache
+from coterie.engines.routes import Route, choose_stacked_options, get_layer_sizes
 from coterie.engines.stacked.inference import StackedEachEvaluator, compute_stacked_gradients
 from coterie.engines.stacked.route import StackedTrainer
 from coterie.engines.world import World
@@ -37,6 +44,44 @@ def compute_gradients_together(works: Sequence[Work], route: StackedTrainer) -> 
     vectors, ends = DeviceVectors.from_gradients(found).as_array(), np.cumsum([0, *(len(ask.clients) for ask in asks)])
     spans = [slice(begin, end) for begin, end in pairwise(ends)]
     return [Gradients(ask.clients, vectors[span], own.sizes[span], losses[span]) for ask, span in zip(asks, spans, strict=True)]
+
+
+class WorldCache:
+    """What is kept of one world. A dense network has its layer sizes and data from the start; everything else is made at first use."""
+
+    def __init__(
+        self, world: World, device: torch.device, threads: int, precision: Precision, microbatch: int | None, *, holds: bool
+    ) -> None:
+        self.world, self.device, self.precision, self.microbatch = world, device, precision, microbatch
+        self.sizes = get_layer_sizes(world)
+        self.dense = make_dense_evaluator(world.federation, self.sizes, device, threads, holds=holds)
+        self.panels = EvalSets(world.federation)
+        self.routes: dict[str, Route] = {}
+        self._stacked: dict[bool, StackedTrainer] = {}  # by whether batches have exact sizes
+
+    @property
+    def has_stacked_route(self) -> bool:
+        """Whether trainings of this world are stacked in padded batches: then gradients can be."""
+        padded = (route.name == "stacked" and not route.is_exact for route in self.routes.values())
+        return self.dense is None and any(padded)
+
+    @cached_property
+    def captured_trainer(self) -> CapturedTrainer:
+        """Trains large models client by client."""
+        options: dict[str, Any] = {"device": self.device, "precision": self.precision, "microbatch": self.microbatch}
+        return CapturedTrainer(self.world.model.module(), self.world.loss, *self._tensors(), **options)
+
+    def get_stacked_trainer(self, *, exact: bool = False) -> StackedTrainer:
+        """Trains and evaluates stacks of models."""
+        if exact not in self._stacked:
+            module, options = self.world.model.module(), choose_stacked_options(self.world, self.device, exact=exact)
+            memory = get_stacked_memory(self.device, one_body=options.backend == "adapters")
+            given: dict[str, Any] = {"device": self.device, "memory": memory, "options": options, "precision": self.precision}
+            self._stacked[exact] = StackedTrainer(module, self.world.loss, *self._tensors(), **given)
+        return self._stacked[exact]
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return as_tensor(self.world.federation.x), as_tensor(self.world.federation.y)
 
 
 class InferenceRunner:

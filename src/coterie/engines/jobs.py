@@ -304,7 +304,7 @@ def _compute_offsets(counts: Sequence[int]) -> list[int]:
 
 def _compute_keys(works: Sequence[Work], asks: Sequence[Train], clients: Ids, counts: Sequence[int]) -> Words:
     """The key of each training: `Work.keys` of all asks at once."""
-    begun = np.array([work.stamped.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
+    begun = np.array([work.key(ask.purpose) for work, ask in zip(works, asks, strict=True)], np.uint64)
     return fold_keys(np.repeat(begun, counts), works[0].world.words[clients])
 
 

@@ -97,7 +97,7 @@ class LoopEngine(LocalEngine):
         self._pool = ClientPool((threads or count_cores()) if device == "cpu" else 1)
         self._spaces: dict[World, Workspace] = {}
 
-    def carry_out(self, works: Sequence[Work]) -> list[Any]:
+    def execute(self, works: Sequence[Work]) -> list[Any]:
         with limit_torch_threads(1), use_precision(self.precision):
             return [self.answer(work) for work in works]
 

@@ -115,7 +115,7 @@ class Workspace:
         self.y = as_tensor(world.federation.y, device)
         texts = device.type == "cuda" and self.x.ndim == 2 and not self.x.is_floating_point()
         self.chunk = get_chunk_size(self.module, tokens=self.x.shape[1] if texts else 0)
-        self.least = find_smallest_batch(self.module, self.x)  # samples that a step needs
+        self.smallest_batch = find_smallest_batch(self.module, self.x)  # samples that a step needs
         if microbatch is not None and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.module.modules()):
             raise UserError(
                 f"Model {world.model.text!r} has batch norm, whose batches cannot be cut: leave microbatch away, or use norm=group."

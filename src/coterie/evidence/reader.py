@@ -16,13 +16,24 @@ from coterie._util.errors import UserError
 from coterie._util.json_io import read_json
 from coterie.core.arrays import Array, Ints
 from coterie.core.tasks import TaskName
-from coterie.evidence import format1
 from coterie.evidence.folder import FolderSource, TableSource, get_roster_path, read_roster
-from coterie.evidence.growth import LaneRound, LastEvaluation, PlannedAbsences, drop_unplanned, find_last_evaluations
 from coterie.evidence.manifest import check_integrity, is_study
 from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings
-from coterie.evidence.tables import ANSWERS, EXTRA, KEYS, TABLES, UNSEEN, find_implausible, get_class_names
+from coterie.evidence.tables import (
+    ANSWERS,
+    EXTRA,
+    KEYS,
+    TABLES,
+    UNSEEN,
+    LaneRound,
+    LastEvaluation,
+    PlannedAbsences,
+    drop_unplanned,
+    find_implausible,
+    find_last_evaluations,
+    get_class_names,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,19 +72,13 @@ class Evidence:
         folder = Path(folder)
         if not is_study(folder):
             raise UserError(f"{folder} holds no study: name the folder that --out made.")
-        if wrong := check_integrity(folder).sentences(folder):
+        if wrong := check_integrity(folder).describe(folder):
             more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise UserError(
                 f"{folder} is not whole: {wrong[0]}{more}. 'coterie verify {folder}' says what is still good; what is damaged is made "
                 "again by the command that made the study, with --resume."
             )
-        tree = read_json(folder / "settings.json")
-        if format1.wrote(tree):
-            settings = format1.settings_of(tree)
-            return cls(
-                settings, {settings.draws[0]: read_roster(folder / "roster.parquet")}, format1.OldFolder(folder, settings, tree["methods"])
-            )
-        settings = Settings.from_json(tree)
+        settings = Settings.from_json(read_json(folder / "settings.json"))
         return cls(settings, {draw: read_roster(get_roster_path(folder, draw)) for draw in settings.draws}, FolderSource(folder))
 
     @property

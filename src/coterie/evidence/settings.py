@@ -1,18 +1,22 @@
-"""What defines a study: equal settings mean equal evidence. How it is carried out (engine, threads, folder) is kept apart."""
+"""What defines a study: equal settings mean equal evidence. Engine, threads and folder are stored apart."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_args
 
 from coterie._util.errors import UserError
+from coterie.core.local import Local
 from coterie.core.plan import Plan
 from coterie.methods.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
+
+
 MAX_SEEDS = 100_000
-FORMAT = 3  # of the evidence on disk
-UNCHAINED = 2  # the same without a head and manifests; what format 1 looked like is known to `format1`
+
+
+FORMAT = 1  # of the evidence on disk
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,10 @@ class Settings:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Settings":
-        """The settings that `as_json` wrote. A setting that this version does not know is refused; one that it has since got is at its
-        default, which is how the study was run."""
+        """The settings that `as_json` wrote; an unknown setting is refused."""
         if not isinstance(tree, Mapping):
             raise UserError(f"The study's settings are a value of type {type(tree).__name__}, not an object: restore them from a copy.")
-        if tree.get("format") not in (UNCHAINED, FORMAT):
+        if tree.get("format") != FORMAT:
             raise UserError(
                 f"The study was written in format {tree.get('format')!r}, this version reads {FORMAT}: use the version that made it."
             )
@@ -139,3 +142,32 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise UserError(f"The seeds {text[:40]!r} are more than {MAX_SEEDS:,}: a study of so many could not be carried out.")
         seeds.extend(span)
     return tuple(dict.fromkeys(seeds))
+
+
+GROWABLE = ("methods", "seeds", "draws")
+
+
+def find_obstacles(stored: Settings, wanted: Settings) -> list[str]:
+    """The settings that keep a study from growing into another, by name."""
+    found = [name for name in stored.differences(wanted) if name not in GROWABLE and not name.startswith("plan.")]
+    found += [sentence for name in GROWABLE for sentence in list_removed(name, getattr(stored, name), getattr(wanted, name))]
+    return found + find_plan_obstacles(stored.plan, wanted.plan)
+
+
+def list_removed(name: str, stored: Iterable[object], wanted: Collection[object]) -> list[str]:
+    """The items that would be removed, in words; nothing if none would."""
+    missing = [str(item) for item in stored if item not in wanted]
+    return [f"{name}, without {', '.join(missing)}"] if missing else []
+
+
+def find_plan_obstacles(stored: Plan, wanted: Plan) -> list[str]:
+    """The differences of two plans other than more rounds, by name."""
+    found = [
+        f"plan.{f.name}" for f in fields(Plan) if f.name not in ("rounds", "local") and getattr(stored, f.name) != getattr(wanted, f.name)
+    ]
+    found += [f"plan.local.{f.name}" for f in fields(Local) if getattr(stored.local, f.name) != getattr(wanted.local, f.name)]
+    if wanted.rounds < stored.rounds:
+        found.append(f"plan.rounds, fewer than {stored.rounds}")
+    elif wanted.rounds > stored.rounds and stored.schedule == "cosine":
+        found.append("plan.rounds: along a cosine every round's rate depends on their number")
+    return found

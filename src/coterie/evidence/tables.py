@@ -1,19 +1,25 @@
-"""Round records as tables: one set of columns in memory, on disk and in the digest; the roster table; and checks for implausible values."""
+"""Round records as tables: one set of columns in memory, on disk and in the digest; the roster table; and checks for implausible values.
+
+A last round is evaluated whatever `evaluate_every` says. Once a study has grown by more rounds, that evaluation is dropped when tables
+are read; the column `extra` of the rounds records which absences and notes came from it.
+"""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from coterie._util.json_io import to_json_line, to_json_value
-from coterie.core.arrays import Array, Ints
+from coterie.core.arrays import Array, Bools, Ints
 from coterie.core.asks import Evaluated
+from coterie.core.plan import Plan
 from coterie.core.tasks import CLASSIFICATION, FIXED_SUMS, Task, compute_credits
 from coterie.data.federation import Federation
-from coterie.evidence.records import Cost, RoundRecord, make_summary_columns
+from coterie.evidence.records import SUMMARY_COLUMNS, Cost, LaneKey, RoundRecord, make_summary_columns
 
 CLASSES_KEY = b"classes"
 
@@ -303,3 +309,99 @@ def _check_counts(batch: pa.RecordBatch, rosters: Mapping[int, pa.Table]) -> str
 def _read_integers(batch: pa.RecordBatch, name: str) -> Ints:
     found: Ints = batch.column(name).to_numpy(zero_copy_only=False)
     return found
+
+
+LaneRound = tuple[LaneKey, int]
+
+
+@dataclass(frozen=True)
+class LastEvaluation:
+    """The absences and notes of a last round's evaluation."""
+
+    absent: int  # all absences of the round
+    extra: int  # those of the evaluation: the last ones of the round
+    notes: tuple[str, ...]
+
+
+def find_last_evaluations(rounds: pa.RecordBatch, plan: Plan) -> dict[LaneRound, LastEvaluation]:
+    """By lane and round that is no longer the last, the absences and notes of its evaluation; from the table of rounds as written."""
+    if EXTRA not in rounds.schema.names:
+        return {}
+    rows = rounds.filter(pa.array(_is_unplanned(rounds, plan))).to_pylist()
+    trees = [(row, json.loads(row[EXTRA])) for row in rows if row[EXTRA] is not None]
+    return {_get_lane_round(row): LastEvaluation(row["absent"], tree["absences"], tuple(tree["notes"])) for row, tree in trees}
+
+
+def drop_unplanned(name: str, batch: pa.RecordBatch, plan: Plan, last: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
+    """A batch of a table without the evaluations of rounds that were once the last. For absences, see `PlannedAbsences`."""
+    if name == "clients" and ANSWERS in batch.schema.names:
+        batch = _drop_answers(batch, plan)
+    if plan.evaluate_every == 1:
+        return batch
+    once = _is_unplanned(batch, plan)
+    if not once.any():
+        return batch
+    if name in ("clients", "central"):
+        return batch.filter(pa.array(~once))
+    if name == "rounds":
+        return _clear_rounds(batch, once, last)
+    if name == "notes":
+        nothing = LastEvaluation(0, 0, ())
+        rows = zip(once, batch.to_pylist(), strict=True)
+        dropped = [gone and row["name"] in last.get(_get_lane_round(row), nothing).notes for gone, row in rows]
+        return batch.filter(pa.array(~np.array(dropped, dtype=np.bool_)))
+    return batch
+
+
+class PlannedAbsences:
+    """The same for absences, of which the last ones of a round are dropped: batches come in the order in which they were written."""
+
+    def __init__(self, plan: Plan, last: Mapping[LaneRound, LastEvaluation]) -> None:
+        self.plan, self.last = plan, last
+        self.seen: Counter[LaneRound] = Counter()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        once = _is_unplanned(batch, self.plan)
+        kept = np.ones(len(batch), dtype=np.bool_)
+        keys = batch.select(["draw", "method", "seed", "round"]).to_pylist() if once.any() else []
+        for row in np.flatnonzero(once) if keys else ():
+            place = _get_lane_round(keys[row])
+            if (evaluation := self.last.get(place)) is not None:
+                kept[row] = self.seen[place] < evaluation.absent - evaluation.extra
+                self.seen[place] += 1
+        return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def _is_unplanned(batch: pa.RecordBatch, plan: Plan) -> Bools:
+    """(rows,) whether the plan does not evaluate the row's round."""
+    rounds = batch.column("round").to_numpy()
+    return np.asarray((rounds % plan.evaluate_every != 0) & (rounds != plan.rounds))
+
+
+def _drop_answers(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    earlier = batch.column("round").to_numpy() != plan.rounds
+    at = batch.schema.get_field_index(ANSWERS)
+    if batch.column(at).null_count == len(batch) or not earlier.any():
+        return batch
+    kept = [None if gone else row for gone, row in zip(earlier, batch.column(at).to_pylist(), strict=True)]
+    return batch.set_column(at, ANSWERS, pa.array(kept, batch.column(at).type))
+
+
+def _clear_rounds(batch: pa.RecordBatch, once: Bools, last: Mapping[LaneRound, LastEvaluation]) -> pa.RecordBatch:
+    changed: dict[str, Array] = {}
+    names = batch.schema.names
+    for name in ("validation", "everybody", *SUMMARY_COLUMNS):
+        if name in names:
+            changed[name] = np.where(once, np.nan, batch.column(name).to_numpy(zero_copy_only=False))
+    if "absent" in names:
+        keys = map(_get_lane_round, batch.select(["draw", "method", "seed", "round"]).to_pylist())
+        extra = [last[key].extra if gone and key in last else 0 for gone, key in zip(once, keys, strict=True)]
+        changed["absent"] = batch.column("absent").to_numpy(zero_copy_only=False) - np.array(extra, dtype=np.int32)
+    for name, values in changed.items():
+        at = names.index(name)
+        batch = batch.set_column(at, name, pa.array(values, batch.column(at).type))
+    return batch
+
+
+def _get_lane_round(row: Mapping[str, Any]) -> LaneRound:
+    return LaneKey(row["draw"], str(row["method"]), row["seed"]), int(row["round"])

@@ -34,9 +34,9 @@ from coterie.inspect.differences import (
 from coterie.inspect.pilot import EvaluationFold, Pilot, PilotPlan, run_pilot
 from coterie.methods.client_probes import ask_pni, ask_probes
 from coterie.models.catalogue import GivenModel, resolve_model
+from coterie.run.callbacks import StepsBar
 from coterie.run.driver import run_script
 from coterie.run.execution import Execution
-from coterie.run.progress import StepsBar
 
 StepsCallback = Callable[[int, int, str], None]  # how many questions are answered, of how many, and what is done next
 

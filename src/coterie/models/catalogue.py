@@ -30,8 +30,6 @@ from coterie.models.resnet import resnet18, resnet50
 from coterie.models.text import text_model
 
 MAX_TENSORS = 2000  # of a model that a spec names: DenseNet-121 has 364
-
-
 models: Registry[nn.Module] = Registry("model", "coterie.models")
 
 
@@ -167,21 +165,15 @@ _WORD_HELP = {
     "embeddings": "A NumPy file with a row for each token, in place of random ones.",
     "train_embeddings": "Whether embeddings are trained along; frozen otherwise.",
 }
-
-
 _IMAGE_HELP = {
     "stem": "cifar begins with 3x3 and no pool, for images of some 32x32 pixels; imagenet halves the side before the first stage.",
     "norm": "batch, whose statistics are averaged and never compared, or group, which has none.",
 }
-
-
 _ADAPTER_HELP = {
     "rank": "Rank of the adapters.",
     "alpha": "Their scale: alpha / rank times what they add.",
     "layers": "Names of the dense layers that get adapters, joined by +; those of queries and values unless given.",
 }
-
-
 HELP: Mapping[str, Mapping[str, str]] = {
     "mclr": {},
     "mlp": {"hidden": "Widths of the hidden layers in order, as in mlp(200, 100); one of 128 unless given."},

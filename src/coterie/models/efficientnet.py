@@ -18,11 +18,7 @@ from coterie.models.layers import FrozenBody
 from coterie.models.mlp import Mlp
 
 WHO = "Model 'efficientnet_lite0'"
-
-
 TENSORS = 294  # without those of the thousand classes
-
-
 THEIR_LOGITS = "_fc."
 
 
@@ -35,11 +31,7 @@ IN_BLOCK = {
     "_project_conv": "narrow.0",
     "_bn2": "narrow.1",
 }
-
-
 OUTSIDE = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "last", "_bn1": "last_norm"}
-
-
 _NAME = re.compile(r"(?:_blocks\.(?P<block>\d+)\.)?(?P<layer>_\w+)\.(?P<tensor>\w+)")
 
 
@@ -97,17 +89,9 @@ STAGES = (
     InvertedStage(6, 5, 2, 192, 4),
     InvertedStage(6, 3, 1, 320, 1),
 )
-
-
 FIRST, LAST = 32, 1280  # channels
-
-
 MIN_SIDE = 8  # pixels a side
-
-
 ImageTrained = Literal["head", "all"]
-
-
 TRAINED_EPSILON = 1e-3  # of batch norm, where the released weights were trained
 
 

@@ -18,11 +18,7 @@ from coterie.models.layers import FrozenBody, check_counts, count_stacked_client
 from coterie.models.text import ENCODER_ATTENTION_LAYERS, Trained, add_adapters
 
 WHO = "Model 'lm'"
-
-
 MAX_LOGITS = 1 << 26  # of one pass where nothing is trained: there are tens of thousands for every token
-
-
 BYTES_PER_LOGIT = 160  # bytes of a GPU's memory for each: ten are used, and most of a GPU is for other things
 
 

@@ -65,8 +65,6 @@ def read_embeddings(model: str, path: str) -> Tensor:
 
 
 GATES = {"lstm": 4, "rnn": 1}
-
-
 Cell = Literal["lstm", "rnn"]
 
 

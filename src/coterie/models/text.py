@@ -16,8 +16,6 @@ from coterie.models.layers import FrozenBody, LoraLinear, StackedLinear, check_c
 from coterie.models.mlp import Mlp
 
 Pool = Literal["mean", "first"]
-
-
 WHO = "Model 'text'"
 
 

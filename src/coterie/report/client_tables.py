@@ -7,7 +7,7 @@ import pandas as pd
 
 from coterie.analysis.scores import DECILE_TITLES, compute_deciles
 from coterie.report.federation_view import FederationView
-from coterie.report.tables import CellFormatter, Column, ReportTable, show_interval, show_number, show_points, show_text
+from coterie.report.page import CellFormatter, Column, ReportTable, show_interval, show_number, show_points, show_text
 from coterie.statistics.clients import MANY_CLIENTS
 
 METHOD = Column("method", show_text("method"))

@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.metrics import ACCURACY
-from coterie.analysis.score_names import SCORES
+from coterie.analysis.metrics import ACCURACY, SCORES
 from coterie.analysis.verdict import TEST_NAMES, describe_score
 from coterie.report.charts.clients import STEPS, TOTAL
 from coterie.report.client_tables import build_decile_tables, build_trust_tables, build_unseen_tables
 from coterie.report.federation_view import FederationView
-from coterie.report.tables import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
+from coterie.report.page import Column, ReportTable, show_amount, show_interval, show_number, show_points, show_text
 
 METHOD = Column("method", show_text("method"))
 

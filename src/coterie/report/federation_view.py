@@ -7,10 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from coterie.analysis.aggregation_weights import AggregationWeights, read_aggregation_weights
 from coterie.analysis.class_scores import BinaryScores, compute_binary_scores
 from coterie.analysis.findings import Finding, Findings
-from coterie.analysis.group_agreement import co_membership_from_labels, order_by_similarity
+from coterie.analysis.groups import AggregationWeights, co_membership_from_labels, order_by_similarity, read_aggregation_weights
 from coterie.analysis.metrics import Measure
 from coterie.analysis.records import Cluster
 from coterie.core.arrays import Doubles, Ints
@@ -60,7 +59,7 @@ class FederationView:
     @cached_property
     def weighing(self) -> AggregationWeights:
         """Aggregation weights, of one seed and of all."""
-        return read_aggregation_weights(self.findings, self.seed)
+        return read_aggregation_weights(self.findings.draws.each[0], self.seed)
 
     @cached_property
     def two_classes(self) -> dict[str, BinaryScores]:

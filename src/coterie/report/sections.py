@@ -10,14 +10,12 @@ from coterie._util.formatting import format_count
 from coterie._util.json_io import read_json_object
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.verdict import list_incomplete, list_unknowns
-from coterie.report.charts.accuracy import draw_accuracy
+from coterie.report.charts.accuracy import draw_accuracy, draw_costs, draw_ranks, draw_time_curves
 from coterie.report.charts.clients import draw_before_and_after, draw_client_map, draw_decomposition, draw_gains
-from coterie.report.charts.costs import draw_costs, draw_ranks, draw_time_curves
 from coterie.report.charts.groups import draw_co_membership, draw_groups, draw_weights
 from coterie.report.client_tables import UNSEEN_HEADING
 from coterie.report.federation_view import FederationView
-from coterie.report.page import Block, Html, Section, render_paragraph
-from coterie.report.tables import ReportTable, render_definitions
+from coterie.report.page import Block, Html, ReportTable, Section, render_definitions, render_paragraph
 from coterie.report.verdict_text import Card, write_advice, write_cards, write_headline
 
 

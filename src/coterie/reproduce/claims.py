@@ -27,8 +27,6 @@ from coterie.statistics import (
 ControlOutcome = Literal[
     "shown", "the opposite is shown", "inconclusive", "not run"
 ]  # controls are no claims of a paper: nothing replicates
-
-
 CONTROL_OUTCOMES: dict[Judgement, ControlOutcome] = {
     "replicates": "shown",
     "holds in our variant": "shown",
@@ -36,8 +34,6 @@ CONTROL_OUTCOMES: dict[Judgement, ControlOutcome] = {
     "inconclusive": "inconclusive",
     "not run": "not run",
 }
-
-
 OUTCOME_WORDS: dict[Judgement, tuple[str, str]] = {  # of one, of several
     "replicates": ("replicates", "replicate"),
     "holds in our variant": ("holds in our variant", "hold in our variant"),
@@ -152,14 +148,8 @@ def collect_sources(claim: Claim, numbers: Doubles, values: Mapping[str, PartVal
 
 
 NOT_RUN = ClaimTests(nan, nan, own_row=False, run=False)
-
-
 NO_SCORES = "there are no scores of it"
-
-
 OVER_SEEDS = "tests of rounds are over seeds alone: they say nothing about other splits of the data, clients or samples"
-
-
 UNCOUNTED = RoundsBetter(nan, nan, nan, 0)
 
 

@@ -12,16 +12,13 @@ import pandas as pd
 from coterie._util.files import write_inside
 from coterie.core.arrays import Doubles
 from coterie.report.style import OKABE_ITO, pick_distinct_colours
-from coterie.reproduce.csv_files import select_rounds, select_rows
-from coterie.reproduce.page_text import choose_words
 from coterie.reproduce.rejudge import ReproductionResult
+from coterie.reproduce.result_files import select_rounds, select_rows
 from coterie.reproduce.run import PartRun
 from coterie.reproduce.values import PartValues
 from coterie.statistics import compute_t_bands
 
 FIRST_COLOURS = tuple(OKABE_ITO[name] for name in ("blue", "orange", "green", "vermillion", "purple", "sky", "black"))
-
-
 SOURCE_DASHES = {"ours": [1, 0], "the paper's": [6, 4]}  # dashes
 
 
@@ -153,8 +150,6 @@ def _points_ahead(values: PartValues, row: str, first: str) -> pd.DataFrame:
 
 
 DRAWN_ROUNDS = 3  # drawn of each seed: the first, the last and the one in the middle
-
-
 REFERENCE_LINES = {"FedAvg by samples": OKABE_ITO["vermillion"], "FedAvg, uniform": OKABE_ITO["black"]}
 
 
@@ -233,7 +228,7 @@ def _draw_claims(alt: Any, outcome: ReproductionResult) -> Any:
         return None
     base = alt.Chart(pd.DataFrame(rows)).encode(y=alt.Y("claim:N", sort=None, title=None, axis=alt.Axis(labelLimit=900)))
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(color="#999999").encode(x="x:Q")
-    title = f"difference: ● ours with 95 % interval{choose_words(outcome.study).diamond}"
+    title = "difference: ● ours with 95 % interval" + (", ◆ the paper" if outcome.study.has_paper else "")
     ours, theirs = OKABE_ITO["blue"], OKABE_ITO["vermillion"]
     ends = alt.Scale(nice=False, padding=8)
     span = base.mark_rule(strokeWidth=2, color=ours).encode(x=alt.X("low:Q", title=title, scale=ends), x2="high:Q")

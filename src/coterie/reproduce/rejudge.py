@@ -10,8 +10,7 @@ import pandas as pd
 from coterie._util.errors import UserError
 from coterie._util.formatting import unescape_csv
 from coterie.reproduce.claims import StudyVerdict, judge_claims
-from coterie.reproduce.csv_files import add_curves, add_paper_curves, add_weights
-from coterie.reproduce.provenance import PartRecord, StudyRecord, make_record, read_record
+from coterie.reproduce.result_files import PartRecord, StudyRecord, add_curves, add_paper_curves, add_weights, make_record, read_record
 from coterie.reproduce.run import PartRun, explain_not_run, run_parts
 from coterie.reproduce.study_files import Reproduction, StudyPart
 from coterie.reproduce.values import PartValues, read_values
@@ -59,14 +58,8 @@ def reproduce(
 
 
 SCORE_KEYS = ["part", "method", "seed"]
-
-
 NOT_ASKED = "not asked for"  # what was kept once of a part that the command had left out
-
-
 ALL_EARLY = "all its runs ended early"
-
-
 NOT_KEPT = "test clients: not kept with the scores, so this says nothing about other clients or samples"
 
 

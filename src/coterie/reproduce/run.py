@@ -1,22 +1,66 @@
-"""Carrying a reproduction out: every part a study with evidence of its own, resumed where it was left."""
+"""Runs of a reproduction: every part is a study with its own evidence, resumed where it stopped, or a measurement."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from coterie._util.errors import UserError, suggest_names
 from coterie._util.files import resolve_inside
 from coterie.core.specs import check_cluster, check_trust
 from coterie.data.catalogue import load
+from coterie.data.federation import Federation
+from coterie.engines.loop import LoopEngine
+from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.reproduce.measurements import MEASURES, Measurement
-from coterie.reproduce.study_files import Reproduction, StudyPart
+from coterie.grouping.heterogeneity import ask_pni
+from coterie.reproduce.study_files import Reproduction, StudyPart, find_own_folders
 from coterie.run.callbacks import Callback
+from coterie.run.driver import run_script
 from coterie.run.execution import Execution, override_workers
 from coterie.run.study import Study
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A row's score."""
+
+    row: str
+    score: str
+    seed: int
+    value: float
+
+
+Measure = Callable[[Federation, Settings], list[Measurement]]
+
+
+def measure_pni(federation: Federation, settings: Settings) -> list[Measurement]:
+    """FedSim's index (Section 3.3), as printed and normalised, for each seed."""
+    world = World.of(federation, settings.model)
+    clients, found = world.problem.roster.clients, []
+    with LoopEngine(world) as engine:
+        for seed in settings.seeds:
+            index = run_script(ask_pni(clients, world.model.initial(seed)), engine, seed=seed)
+            found += [Measurement("pni", "literal", seed, index.literal), Measurement("pni", "normalised", seed, index.normalised)]
+    return found
+
+
+def load_measure(name: str) -> Measure:
+    """The function of a part's ``measure``: `measure_pni`, or one of `measurements.py` beside Coterie's own study files."""
+    if name == "pni":
+        return measure_pni
+    files = [path for folder in find_own_folders() if (path := folder / "measurements.py").is_file()]
+    spec = spec_from_file_location("coterie_study_measurements", files[0]) if files else None
+    if spec is None or spec.loader is None:
+        raise UserError(f"The measurement {name!r} needs measurements.py of Coterie's studies, which is not installed: reinstall Coterie.")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Measure = getattr(module, f"measure_{name}")
+    return found
+
 
 MAX_REASON = 200  # characters of why a run ended early
 
@@ -127,7 +171,7 @@ def _run_part(
                 part, settings=settings, why_not=f"{str(error).partition(':')[0].rstrip('.')} (see: coterie data '{drawn.data}')"
             )
         if part.measure != "training":
-            measured += MEASURES[part.measure](federation, drawn)
+            measured += load_measure(part.measure)(federation, drawn)
             continue
         folder = resolve_inside(out, part.name, *([f"seed-{drawn.draws[0]}"] if part.redrawn else []))
         jobs = [(drawn, folder / "rounds", studies)]

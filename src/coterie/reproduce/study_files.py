@@ -1,7 +1,6 @@
 """Study files of reproductions: what is run, what the paper says and the rule of the verdict, written before anything is run."""
 
 import re
-import sysconfig
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -46,20 +45,12 @@ class Protocol(BaseModel):
 
 
 FIELDS = {name: name.replace("_", " ") for name in Protocol.model_fields if name != "unsaid"}
-
-
 ClaimKind = Literal["difference", "level", "at_least", "at_most", "trend", "rounds"]
-
-
 MIN_REPETITIONS = 5  # seeds or draws; with fewer Student's t is all trust in a shape: nothing is decided
-
-
 SHOWN_RULE = (
     "*Shown* is what has a one-sided p below 0.05 after Holm's correction over the claims of the study, for and against each of them, over "
     "every source of error that is known: draws of the data where there are several, else seeds; and test clients"
 )
-
-
 RULES: dict[ClaimKind, str] = {  # `whose`: the paper's, or what was claimed without one
     "difference": "one method minus the other is shown to be on {whose} side of 0 (sign 0: within the stated margin of 0, by two "
     "one-sided tests); the size is not judged",
@@ -203,7 +194,7 @@ MAX_NAME = 200  # bytes of a part's name, which is a folder's
 def read_reproduction(path: Path) -> Reproduction:
     """A file, checked: its keys, every part's settings, and that claims name parts that exist."""
     try:
-        tree = tomllib.loads(path.read_text())
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
         ReproductionFile.model_validate(tree)
         found = Reproduction.model_validate({**tree, "name": path.stem, "path": path})
     except OSError as error:
@@ -271,11 +262,16 @@ def _check_folder_name(path: Path, name: str) -> None:
         )
 
 
+def find_own_folders() -> list[Path]:
+    """The folders of Coterie's own studies: that of the source tree, and the installed package's."""
+    own = Path(__file__)
+    return [place for place in (own.parents[3] / "studies", own.parent / "studies") if place.is_dir()]
+
+
 def find_study_folders(extra: Path | None = None) -> list[Path]:
-    """Where studies are looked for: the folder given, else `studies` here, that of the source tree, and what was installed."""
-    installed = Path(sysconfig.get_path("data")) / "share" / "coterie" / "studies"
-    places = [extra] if extra is not None else [Path("studies"), Path(__file__).parents[3] / "studies", installed]
-    return [place for place in places if place.is_dir()]
+    """Where studies are looked for: the folder given, else `studies` here and Coterie's own."""
+    given = Path("studies") if extra is None else extra
+    return [*([given] if given.is_dir() else []), *(find_own_folders() if extra is None else [])]
 
 
 def list_studies(extra: Path | None = None) -> dict[str, Path]:

@@ -6,13 +6,13 @@ from math import ceil, nan
 
 import numpy as np
 
-from coterie.analysis.aggregation_weights import RoundWeights, fit_sample_slope, read_client_weights
 from coterie.analysis.class_scores import F1_SCORES, iter_f1
 from coterie.analysis.costs import find_rounds_to_target
 from coterie.analysis.draws import collect_hits, compute_overlap
+from coterie.analysis.groups import RoundWeights, fit_sample_slope, read_client_weights
+from coterie.analysis.metrics import SCORES
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.records import Records, require_complete
-from coterie.analysis.score_names import SCORES
 from coterie.analysis.scores import Scope, compute_scores, find_scope, read_central_curves, score_curves
 from coterie.core.arrays import Bools, Doubles, Ids, Ints
 from coterie.evidence.reader import Evidence, read_notes
@@ -162,14 +162,8 @@ def list_weight_methods(claims: Iterable[Claim]) -> list[str]:
 
 
 Key = tuple[str, str]  # row and score
-
-
 Line = tuple[Ints, Doubles]  # rounds, and accuracies in percent
-
-
 NOTED_SCORES = ("components", "flatness", "effective_clients")  # FedSim's principal components; how uneven SimProx's weights are
-
-
 LAST_ROUND_SCORES = ("final", "macro", "worst", "ari")  # of controls that are judged after the last round only
 
 

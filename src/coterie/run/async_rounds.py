@@ -1,30 +1,159 @@
-"""The clock of a lane, simulated or real, and asynchronous rounds (FedBuff: Nguyen et al., 2022).
+"""Asynchronous rounds (FedBuff: Nguyen et al., 2022): the clock of a lane, simulated or real, and pending replies.
 
 A method's round stays as it is. Its one `Train` goes to the clients of the cohort for which there is room. It is answered by the next
 replies to arrive, some of them to the asks of earlier rounds, rebased on the model of this one. In a simulation, arrival times follow
 from the clients' speeds alone, so all clients asked in a round train in one call of the engine, and later replies are kept until they
-arrive. In a real federation the clock is the server's, in seconds since the run began, and replies pending when a job ends are lost:
-those clients are asked again.
+arrive; they are part of a checkpoint. In a real federation the clock is the server's, in seconds since the run began, and replies
+pending when a job ends are lost: those clients are asked again. No client is asked twice with one model: its training is keyed by
+(seed, round, client) and would be the same again.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie._util.errors import UserError
-from coterie.core.arrays import Doubles, Ids, Words
+from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints, Words
 from coterie.core.asks import Ask, Gradient, RefusedReply, Train, Trained
 from coterie.core.method import Context, Method, Problem
 from coterie.core.plan import Equal, Plan, parse_speeds
 from coterie.core.replies import accept
 from coterie.core.rng import make_key
+from coterie.core.states import State
 from coterie.engines.engine import AsyncAsk, AsyncReplies, StampedAsk
-from coterie.run.pending_replies import BusyClient, Candidate, PendingReplies, RoundSchedule, schedule_round
+
+
+class BusyClient(NamedTuple):
+    """A client at work, in the order in which answers come: those done at the same moment by round and by draw."""
+
+    end: float
+    round_: int  # in which it was asked
+    draw: int  # its own, of that round
+    client: int
+
+
+class Candidate(NamedTuple):
+    """A client that may be asked in this round, and how long it would take; one that is gone is asked and never heard of."""
+
+    client: int
+    draw: int
+    time: float
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class RoundSchedule:
+    """How a round goes."""
+
+    asked: tuple[int, ...]  # clients that were sent the round's model, those that are gone among them, in their order
+    arrived: tuple[BusyClient, ...]  # in the order of arrival
+    pending: tuple[BusyClient, ...]  # still at work, or done and not yet attended to
+    clock: float  # when the server goes on
+
+
+def schedule_round(
+    clock: float, aloft: Iterable[BusyClient], candidates: Iterable[Candidate], round_: int, wanted: float, room: float
+) -> RoundSchedule:
+    """The course of a round that begins at `clock`: it ends with the `wanted`-th answer, or when nobody is at work any more.
+
+    Candidates begin in the order of their draws as long as there is room; whoever comes back makes room for the next at once. Those who
+    are at work already are not asked.
+    """
+    working, arrived, asked = list(aloft), list[BusyClient](), list[int]()
+    heapify(working)
+    busy = {each.client for each in working}
+    waiting = sorted((each for each in candidates if each.client not in busy), key=lambda each: each.draw, reverse=True)
+    while len(arrived) < wanted:
+        while waiting and len(working) < room:
+            one = waiting.pop()
+            asked.append(one.client)
+            if not one.gone:
+                heappush(working, BusyClient(clock + one.time, round_, one.draw, one.client))
+        if not working:
+            break
+        arrived.append(heappop(working))
+        clock = max(clock, arrived[-1].end)
+    return RoundSchedule(tuple(asked), tuple(arrived), tuple(sorted(working)), clock)
+
+
+@dataclass(frozen=True)
+class PendingReplies(State):
+    """Simulated time, and n answers that have not come yet, in any order."""
+
+    clock: float
+    times: Doubles  # (roster,) how long clients take, so that a changed file is noticed; none of real ones
+    clients: Ids  # (n,)
+    begun: Ints  # (n,) the round in which each was asked
+    ends: Doubles  # (n,) when each is done
+    vectors: Floats  # (n, d) what each will send
+    sizes: Ints  # (n,)
+    steps: Ints  # (n,)
+    rounds: Ints  # (v,) those in which any of them was asked
+    models: Floats  # (v, d) the model that was sent in each of these rounds
+
+    @classmethod
+    def empty(cls, times: Doubles, length: int) -> "PendingReplies":
+        """At the beginning: models of this length, and none on its way."""
+        none, empty = np.zeros(0, dtype=np.int64), np.zeros((0, length), dtype=np.float32)
+        return cls(0.0, times, none, none, np.zeros(0), empty, none, none, none, empty)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def at(self, clock: float) -> "PendingReplies":
+        return replace(self, clock=clock)
+
+    def add_replies(self, trained: Trained, ends: Doubles, round_: int, model: Floats) -> "PendingReplies":
+        """With the answers of clients that were sent the model (d,) of a round."""
+        return replace(
+            self,
+            clients=np.concatenate([self.clients, trained.clients]),
+            begun=np.concatenate([self.begun, np.full(len(trained), round_, dtype=np.int64)]),
+            ends=np.concatenate([self.ends, ends]),
+            vectors=np.concatenate([self.vectors, np.asarray(trained.vectors)]),
+            sizes=np.concatenate([self.sizes, trained.sizes]),
+            steps=np.concatenate([self.steps, trained.steps]),
+            rounds=np.append(self.rounds, round_),
+            models=np.concatenate([self.models, model[None, :]]),
+        )
+
+    def only(self, rows: Bools) -> "PendingReplies":
+        """Some of the answers, and the models that are still needed for them."""
+        names = ("clients", "begun", "ends", "vectors", "sizes", "steps")
+        needed = np.isin(self.rounds, self.begun[rows])
+        return replace(self, **{name: getattr(self, name)[rows] for name in names}, rounds=self.rounds[needed], models=self.models[needed])
+
+    def answers(self, round_: int, model: Floats, exponent: float, compared: Bools) -> Trained:
+        """All of it as answers to the question of a round, whose model (d,) is sent then: ascending by client, each rebased."""
+        order = np.argsort(self.clients, kind="stable")
+        vectors, behind = self.vectors, round_ - self.begun
+        if (late := behind > 0).any():  # what was trained from this very model stays as it is, to the bit
+            vectors, sent = vectors.copy(), self.models[np.searchsorted(self.rounds, self.begun[late])]
+            vectors[late] = rebase_updates(vectors[late], sent, model, compute_staleness_weights(behind[late], exponent), compared)
+        return Trained(self.clients[order], vectors=vectors[order], sizes=self.sizes[order], steps=self.steps[order])
+
+
+def compute_staleness_weights(behind: Ints, exponent: float) -> Doubles:
+    """(n,) how much updates count that were begun so many rounds ago: (1 + t)^-a (Nguyen et al. 2022, Section 5; a = 1/2 there)."""
+    return np.asarray((1.0 + behind) ** -exponent)
+
+
+def rebase_updates(vectors: Floats, sent: Floats, model: Floats, weights: Doubles, compared: Bools) -> Floats:
+    """(n, d) models trained from other models than this one, as if from this: it plus each client's update times its weight.
+
+    FedBuff's server adds the mean of weighted updates (Nguyen et al. 2022, Algorithm 1), which is the mean of these minus the model.
+    Statistics and counters have no update: of them the client's share is its weight, so that a running variance stays positive.
+    """
+    origin = np.where(compared, sent, model).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused when it is accepted
+        return (model + weights[:, None] * (vectors - origin)).astype(np.float32)
+
 
 ASYNC_RULE = "asynchronous rounds are for methods whose round is one training of one shared model (such as fedavg, fedprox, simprox)"
 
@@ -32,10 +161,8 @@ ASYNC_RULE = "asynchronous rounds are for methods whose round is one training of
 def check_async_methods(plan: Plan, labels: Sequence[str], methods: Sequence[Method[Any]]) -> None:
     """Refuse, at start-up, methods that cannot have asynchronous rounds."""
     for label, method in zip(labels, methods, strict=True):
-        if plan.asynchronous is not None and not method.trains_once:
-            raise UserError(
-                f"The method {label!r} cannot be run with asynchronous={plan.asynchronous}: {ASYNC_RULE}; leave one of them away."
-            )
+        if plan.buffer_size is not None and not method.trains_once:
+            raise UserError(f"The method {label!r} cannot be run with buffer_size={plan.buffer_size}: {ASYNC_RULE}; omit one of them.")
 
 
 def check_speeds(plan: Plan, problems: Iterable[Problem]) -> None:
@@ -101,7 +228,7 @@ class SimulatedClock:
 
     def send(self, ask: Ask[Any], left: Ask[Any], round_: int) -> Ask[Any]:
         """What goes out of a question of which the world leaves `left`; all but trainings and gradients take no time."""
-        if self.plan.asynchronous is None:
+        if self.plan.buffer_size is None:
             if isinstance(ask, (Train, Gradient)) and isinstance(left, (Train, Gradient)):
                 course = schedule_round(self.pending.clock, (), self._candidates(ask, left, round_), round_, inf, inf)
                 self.pending = self.pending.at(course.clock)
@@ -110,7 +237,7 @@ class SimulatedClock:
         assert isinstance(ask, Train)
         assert isinstance(left, Train)
         candidates = self._candidates(ask, left, round_)
-        course = schedule_round(self.pending.clock, self._at_work(), candidates, round_, self.plan.asynchronous, self.room)
+        course = schedule_round(self.pending.clock, self._at_work(), candidates, round_, self.plan.buffer_size, self.room)
         asked = np.array(course.asked, dtype=np.int64)
         self.sent = SentAsk(ask.take(np.isin(ask.clients, asked)), round_, course)
         return left.take(np.isin(left.clients, asked))
@@ -173,8 +300,8 @@ class RealClock:
     """What `SimulatedClock` is in a simulation."""
 
     def __init__(self, plan: Plan, problem: Problem, seed: int) -> None:
-        assert plan.asynchronous is not None
-        self.plan, self.problem, self.seed, self.wanted = plan, problem, seed, plan.asynchronous
+        assert plan.buffer_size is not None
+        self.plan, self.problem, self.seed, self.wanted = plan, problem, seed, plan.buffer_size
         self.room = plan.concurrency or plan.cohort_size(len(problem.roster))
         self.pending = PendingReplies.empty(np.zeros(0), problem.layout.size)
         self._began = monotonic()
@@ -222,5 +349,5 @@ class RealClock:
 def make_clock(plan: Plan, problem: Problem, seed: int, *, real: bool) -> SimulatedClock | RealClock | None:
     """The clock of a lane; None where time is not of interest."""
     if real:
-        return None if plan.asynchronous is None else RealClock(plan, problem, seed)
-    return None if plan.speeds is None and plan.asynchronous is None else SimulatedClock(plan, problem, seed)
+        return None if plan.buffer_size is None else RealClock(plan, problem, seed)
+    return None if plan.speeds is None and plan.buffer_size is None else SimulatedClock(plan, problem, seed)

@@ -5,6 +5,7 @@ Methods and the controls that show where a gain comes from, on one or several fe
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -27,18 +28,17 @@ from coterie.data.checks import check_before_use
 from coterie.data.client_scenarios import add_unseen
 from coterie.data.federation import Federation
 from coterie.evidence.folder import create_folder
-from coterie.evidence.growth import list_removed
 from coterie.evidence.manifest import REQUEST as NAME
 from coterie.evidence.manifest import SEALS, repair_request, replace_sealed, seal, write_sealed
 from coterie.evidence.reader import Evidence
-from coterie.evidence.settings import Settings
+from coterie.evidence.settings import Settings, list_removed
 from coterie.methods.catalogue import get_spec
 from coterie.methods.controls import Assign, bin_by_size
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
-from coterie.run.callbacks import Callback
+from coterie.run.callbacks import Callback, make_watchers
 from coterie.run.comparison_request import (
     ComparisonInputs,
     ComparisonRequest,
@@ -49,7 +49,6 @@ from coterie.run.comparison_request import (
     make_design,
 )
 from coterie.run.execution import Execution, make_plan
-from coterie.run.progress import make_watchers
 from coterie.run.result import check_comparison_finished
 from coterie.run.study import Study
 from coterie.run.tuning import (
@@ -181,8 +180,9 @@ def run_request(
         get_metric(metric or request.metric, first.task.name, first.task.labels(len(first.classes)))  # refuses one that is not of this task
         if request.rates:
             source(design.draws[0]).part("validation")  # refuses one that has none
-    if resume and (out / NAME).is_file():  # a grid that was not widened when it was run stays as it is
-        request = replace(request, extensions=_read_extensions(out / NAME, request.extensions))
+    if resume and (out / NAME).is_file():
+        with suppress(UserError):  # a damaged request is reported when the folder is opened
+            request = replace(request, extensions=int(read_json_object(out / NAME).get("extensions", request.extensions)))
     runs = [
         _FederationRun(request, *one, out, execution, callbacks, make)
         for one in zip(request.designs, sources, request.folders, strict=True)
@@ -197,13 +197,6 @@ def run_request(
     with _open_folder(out, request, resume, callbacks, {run.name: run for run in runs}, entries):
         _run_federations(runs, entries, budget)
         return open_comparison(out, metric=metric or request.metric)
-
-
-def _read_extensions(path: Path, wanted: int) -> int:
-    try:
-        return int(read_json_object(path).get("extensions", 0))
-    except UserError:  # it is damaged, and told of where it is opened
-        return wanted
 
 
 def _format_metric(metric: str | MetricFunction | None) -> str | None:
@@ -247,7 +240,7 @@ class _FederationRun:
     def carry_out(self, entries: Sequence[LabelledMethod]) -> None:
         entries = self.completed(entries)
         if self.request.rates:
-            entries = self._tuned(entries)
+            entries = self._tune_rates(entries)
         self._study(entries, self.design, self.out / self.name)
 
     def completed(self, entries: Sequence[LabelledMethod]) -> Sequence[LabelledMethod]:
@@ -285,23 +278,17 @@ class _FederationRun:
 
     @property
     def _tuning_seeds(self) -> tuple[int, ...]:
-        """Of a range of their own, so that the seeds compared can grow; a tuning that an earlier version began keeps its own."""
-        there = self._tuning_settings
-        return there.seeds if there is not None else tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
+        """Seeds of their own range, so that the seeds compared can grow."""
+        return tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.request.tuning_seeds))
 
-    @property
-    def _tuning_settings(self) -> Settings | None:
-        try:
-            return Settings.from_json(read_json(self.out / "tuning" / self.name / "settings.json"))
-        except UserError:  # it is not there yet, or is made again
-            return None
-
-    def _tuned(self, entries: Sequence[LabelledMethod]) -> list[LabelledMethod]:
+    def _tune_rates(self, entries: Sequence[LabelledMethod]) -> list[LabelledMethod]:
         """Every method at the rate that does best on validation parts of the first draw."""
         folder = self.out / "tuning" / self.name
         design, grid = Design(self.design.draws[:1], self._tuning_seeds), self.request.rates
-        there = self._tuning_settings.methods if self._tuning_settings is not None else ()
-        rates = {label: sorted({*map(float, grid), *parse_stored_rates(there, label)}) for label, _ in entries}
+        stored: tuple[str, ...] = ()
+        with suppress(UserError):  # there are none yet, or they are damaged and written again
+            stored = Settings.from_json(read_json(folder / "settings.json")).methods
+        rates = {label: sorted({*map(float, grid), *parse_stored_rates(stored, label)}) for label, _ in entries}
         evidence = self._study(make_grid(entries, rates), design, folder)
         while wider := extend_grids(evidence, entries, rates, grid, self.request.extensions):
             told = [f"{label}: its best rate is the edge of the grid, so {rate:g} is tried, too." for label, rate in wider.items()]

@@ -15,7 +15,7 @@ from coterie.core.method import Method
 from coterie.core.plan import Plan
 from coterie.data.content import is_same_data, share_arrays
 from coterie.data.federation import Federation
-from coterie.evidence.growth import find_plan_obstacles, list_removed
+from coterie.evidence.settings import find_plan_obstacles, list_removed
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel
 from coterie.run.tuning import MAX_EXTENSIONS, LabelledMethod
@@ -115,7 +115,7 @@ class ComparisonInputs:
         federations = (said,) if isinstance(said, (str, Federation)) else tuple(said)
         if not federations:
             raise UserError("A comparison needs data: give --data, once for each federation.")
-        of_file = named.seeds if named is not None and file is not None and "seeds" in file.said else None
+        of_file = named.seeds if named is not None and file is not None and "seeds" in file.given else None
         return cls(
             federations,
             model if model is not None else named.model if named is not None else "mclr",
@@ -127,16 +127,13 @@ class ComparisonInputs:
 
 def find_study_file(methods: Any, trust: bool, other_ray: bool = False) -> "FileStudy | None":
     """The study file that stands in place of methods, if one does. One with a grid is several studies."""
-    from coterie.run.study_file import FileStudy, read_study_file
+    from coterie.run.study_file import FileStudy, find_study_path, read_study_file
 
     if isinstance(methods, FileStudy):
         return methods
     words = [methods] if isinstance(methods, (str, Path)) else methods if isinstance(methods, Sequence) else []
-    if not any(str(each).endswith(".toml") for each in words if isinstance(each, (str, Path))):
-        return None
-    if len(words) > 1:
-        raise UserError("Give either methods or one study file, not both.")
-    return get_only_study(read_study_file(Path(words[0]), trust=trust, other_ray=other_ray), str(words[0]))
+    path = find_study_path(words)
+    return None if path is None else get_only_study(read_study_file(path, trust=trust, other_ray=other_ray), str(path))
 
 
 def get_only_study(studies: "Sequence[FileStudy]", where: str) -> "FileStudy":
@@ -152,7 +149,7 @@ def label_methods(methods: "Sequence[Method[Any] | str] | Method[Any] | str | Fi
     return [(m, build(m, trust=True)) if isinstance(m, str) else (get_spec(m), m) for m in chosen]
 
 
-FORMAT = 3  # with designs, and sealed
+FORMAT = 1
 
 
 GROWABLE = ("methods", "data", "designs", "plan")  # each by a rule of its own; nothing else may change
@@ -201,10 +198,9 @@ class ComparisonRequest:
         if tree.get("format") != FORMAT:
             raise UserError(f"{where} was written in format {tree.get('format')!r}, this version goes on with {FORMAT}: begin anew.")
         try:
-            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", "extensions", *GROWABLE)}
+            rest = {name: value for name, value in tree.items() if name not in ("format", "folders", *GROWABLE)}
             return cls(
-                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree.get("tests", ()))},
-                extensions=int(tree.get("extensions", 0)),  # earlier versions had none
+                **{**rest, "rates": tuple(map(float, tree["rates"])), "tests": tuple(tree["tests"])},
                 methods=_parse_words(tree["methods"]),
                 data=_parse_words(tree["data"]),
                 designs=tuple(Design(*(tuple(map(int, design[name])) for name in ("draws", "seeds"))) for design in tree["designs"]),

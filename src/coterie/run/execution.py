@@ -121,16 +121,5 @@ def make_plan(said: Mapping[str, Any], plan: Plan | None, local: Local | None, b
     return override_plan(said, base if local is None else replace(base, local=local))
 
 
-def get_defaults(kind: type[Plan] | type[Local] | type[Execution]) -> dict[str, Any]:
-    """The plain settings of a table with their defaults."""
-    return {f.name: f.default for f in fields(kind) if f.name in get_setting_types(kind)}
-
-
-def replace_zeros(kind: type[Plan] | type[Local] | type[Execution], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said, with 0 turned into none where the setting takes it for that (a batch size of 0 is the full batch)."""
-    turns = {f.name for f in fields(kind) if f.metadata.get("zero_is_none")}
-    return {name: None if name in turns and value == 0 else value for name, value in said.items()}
-
-
 def _select_settings(said: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name in names}

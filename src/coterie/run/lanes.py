@@ -37,10 +37,9 @@ from coterie.evidence.records import (
 )
 from coterie.evidence.tables import compute_validation_score
 from coterie.methods.combiners import ByRow
-from coterie.run.async_rounds import make_clock
+from coterie.run.async_rounds import PendingReplies, make_clock
 from coterie.run.conditions import MaliciousClients, apply_conditions
 from coterie.run.costs import RoundAccount
-from coterie.run.pending_replies import PendingReplies
 
 
 class EarlyStopping:
@@ -70,14 +69,14 @@ class EarlyStopping:
 
 def check_early_stopping(plan: Plan, data: str, *, validation: bool, changing: bool) -> None:
     """Refuse to stop by what is not there, or by what means something else in every round."""
-    if plan.stop_early is None:
+    if plan.patience is None:
         return
     if not validation:
         raise UserError(
-            f"--stop-early watches clients' validation parts, and {data!r} has none: ask for them with validation=0.1 in its spec."
+            f"--patience watches clients' validation parts, and {data!r} has none: ask for them with validation=0.1 in its spec."
         )
     if changing:
-        raise UserError(f"--stop-early cannot be used with {data!r}, whose clients or data may change from round to round: leave it away.")
+        raise UserError(f"--patience cannot be used with {data!r}, whose clients or data may change from round to round: omit it.")
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Lane:
         self.state: State | None = None
         self.round_ = -1  # the last complete round
         self.status, self.reason = RUNNING, ""
-        self.patience = EarlyStopping(plan.stop_early)
+        self.patience = EarlyStopping(plan.patience)
         self.account = RoundAccount()
         attack = parse_attack(plan.attack)
         self.hostile = None if attack is None else MaliciousClients.of(attack, problem.roster, self.keyed)
@@ -162,7 +161,7 @@ class Lane:
         be right; in asynchronous rounds, what is there by now. It is charged to the round."""
         if self.hostile is not None:
             reply = self.hostile.answer(sent.ask, reply, sent.round_)
-        if self.plan.asynchronous is None or self.account.is_measuring:
+        if self.plan.buffer_size is None or self.account.is_measuring:
             accepted = accept(sent.ask, reply, self._limits, self.account.moves)
             self.account.charge(ask, accepted, seconds)
             return accepted
@@ -244,7 +243,7 @@ class Lane:
 
     def _check_early_stopping(self, ctx: Context, measured: Mapping[str, Any]) -> None:
         """End after this round where validation has not improved for long enough."""
-        if self.plan.stop_early is None:
+        if self.plan.patience is None:
             return
         self.patience.seen(ctx.round_, compute_validation_score(measured.get("validated"), self.problem.task))
         if self.patience.over:

@@ -13,14 +13,12 @@ from coterie._util.locks import FolderLock
 from coterie.data.content import find_differences, hash_contents
 from coterie.engines.loss import cross_entropy
 from coterie.engines.world import World
-from coterie.evidence import format1
 from coterie.evidence.folder import get_roster_path, is_free, read_roster
-from coterie.evidence.growth import find_obstacles, finish_growing, grow
-from coterie.evidence.manifest import is_study, read_study_head, repair_routes, repair_study
+from coterie.evidence.manifest import is_study, repair_routes, repair_study
 from coterie.evidence.records import LaneKey
 from coterie.evidence.restore import RestoredLane, restore
-from coterie.evidence.settings import Settings
-from coterie.evidence.writer import Writer
+from coterie.evidence.settings import Settings, find_obstacles
+from coterie.evidence.writer import Writer, finish_growing, grow
 from coterie.run.environment import describe_environment, find_changes
 from coterie.run.execution import Execution
 
@@ -52,10 +50,6 @@ class StudyOpener:
         data = {str(draw): hash_contents(world.federation) for draw, world in self.worlds.items()}
         extras = {"execution": asdict(execution_now), "environment": describe_environment() | {LOSS: self._loss()}, "data": data}
         if resume and is_study(self.out):
-            if format1.wrote(_read_tree(self.out / "settings.json")):
-                raise UserError(
-                    f"{self.out} was written by an earlier version and can be read but not resumed: begin anew in another --out."
-                )
             hold = FolderLock(self.out)
             try:
                 return self._resume(hold, execution, extras)
@@ -85,7 +79,7 @@ class StudyOpener:
             told.append(f"The study goes on under {', '.join(now)}: losses may differ in their last bits from those of a run in one piece.")
         grows = stored.differences(self.settings)
         if grows:
-            self._grow(extras["data"])
+            grow(out, self.settings, extras["data"], self.rosters)
         writer = Writer(out, hold)
         if grows:
             writer.log(f"the study grows in {', '.join(grows)}")
@@ -100,20 +94,14 @@ class StudyOpener:
         kept = replace(begun, threads=execution.threads, microbatch=execution.microbatch or begun.microbatch, memory=memory).settled()
         return OpenedStudy(writer, kept, found, tuple(told))
 
-    def _grow(self, data: Mapping[str, Any]) -> None:
-        """Let the folder hold a study of more, of which what there is is a part."""
-        if read_study_head(self.out) is None:
-            raise UserError(f"{self.out} was written by an earlier version and can go on but not grow: begin anew in another --out.")
-        grow(self.out, self.settings, data, self.rosters)
-
     def _loss(self) -> str:
         """What clients minimise, by name: a loss of one's own is given in Python and stands in no settings."""
         losses = {world.loss for world in self.worlds.values()} or {cross_entropy}
         return ", ".join(sorted(getattr(loss, "__name__", type(loss).__name__) for loss in losses))
 
     def _check_loss(self, before: object) -> None:
-        """Refuse another loss than the study began with; one that was begun before losses were named may go on."""
-        if isinstance(before, str) and before != self._loss():
+        """Refuse another loss than the study began with."""
+        if before != self._loss():
             raise UserError(
                 f"{self.out} was begun with the loss {before!r}, not {self._loss()!r}: go on in Python with the same, as in "
                 "study(..., loss=..., resume=True)."
@@ -124,32 +112,18 @@ class StudyOpener:
         path = self.out / "data.json"
         before = read_json_object(path) if path.exists() else {}
         other = [name for draw in before for name in find_differences(before[draw], data[draw])]
-        if not before:  # all that is known of a real federation, or of data before they were hashed
-            other = [name for draw, roster in self.rosters.items() for name in self._changed_roster(draw, roster)]
+        if not before:  # the clients are all that is known of a real federation
+            other = ["clients" for draw, roster in self.rosters.items() if not self._has_known_clients(draw, roster)]
         if other:
             what = f"{', '.join(dict.fromkeys(other))} of {self.settings.data!r} differ"
             raise UserError(
                 f"The data of {self.out} are not those it was begun with ({what}): go on with those, or begin anew in another --out."
             )
 
-    def _changed_roster(self, draw: int, roster: pa.Table) -> list[str]:
-        """What is another in the list of clients. In a real federation clients may come, and tell other numbers of samples."""
+    def _has_known_clients(self, draw: int, roster: pa.Table) -> bool:
+        """Whether a roster starts with the clients of the stored one. In a real federation clients may join."""
         try:
             before = read_roster(get_roster_path(self.out, draw))
         except UserError:  # it is written again
-            return []
-        if not self.worlds:
-            return [] if roster["id"].to_pylist()[: len(before)] == before["id"].to_pylist() else ["clients"]
-        names = {"id": "clients", "train": "training samples", "group": "true groups"}
-        if before.column_names != roster.column_names:
-            return ["classes"]
-        return [names.get(name, "test samples") for name in roster.column_names if not before[name].equals(roster[name])]
-
-
-def _read_tree(path: Path) -> dict[str, Any]:
-    """What a JSON file holds, or nothing where it is damaged: that is told of later."""
-    try:
-        tree = read_json(path)
-    except UserError:
-        return {}
-    return tree if isinstance(tree, dict) else {}
+            return True
+        return bool(roster["id"].to_pylist()[: len(before)] == before["id"].to_pylist())

@@ -17,10 +17,9 @@ from coterie.analysis.class_scores import make_round_table
 from coterie.analysis.comparison import Comparison
 from coterie.analysis.costs import describe_times
 from coterie.analysis.findings import Divergence, summarize_divergence
-from coterie.analysis.metrics import Measure
+from coterie.analysis.metrics import TABLED, Measure
 from coterie.analysis.record_reader import read_records
 from coterie.analysis.records import Records
-from coterie.analysis.score_names import TABLED
 from coterie.analysis.scores import DECILE_TITLES, Scope, compute_deciles, compute_scores, find_scope
 from coterie.core.arrays import Array
 from coterie.evidence.reader import Evidence, insert_column

@@ -14,9 +14,9 @@ from coterie._util.locks import FolderLock
 from coterie.analysis.comparison import Comparison
 from coterie.core.plan import Plan
 from coterie.core.specs import check_trust
-from coterie.evidence.growth import finish_growing
 from coterie.evidence.manifest import REQUEST, is_study
 from coterie.evidence.settings import Settings
+from coterie.evidence.writer import finish_growing
 from coterie.methods.catalogue import build
 from coterie.run.callbacks import Callback
 from coterie.run.compare import make_draws, run_request

@@ -33,12 +33,11 @@ from coterie.evidence.tables import make_roster_table
 from coterie.methods.catalogue import build, get_spec
 from coterie.models.catalogue import GivenModel, build_model, resolve_model
 from coterie.run.async_rounds import check_async_methods, check_speeds
-from coterie.run.callbacks import Callback
+from coterie.run.callbacks import Callback, make_watchers
 from coterie.run.driver import is_wave_finished, run_segments
 from coterie.run.execution import Execution, make_plan, override_workers
 from coterie.run.lanes import Lane, check_early_stopping, make_lanes
 from coterie.run.open_study import OpenedStudy, StudyOpener
-from coterie.run.progress import make_watchers
 from coterie.run.recorder import CheckpointSchedule, Recorder
 from coterie.run.result import CompletedRun, Result, check_finished
 from coterie.run.waves import TimeLimit, check_memory, describe_spill, split_into_waves
@@ -90,7 +89,7 @@ class Study:
         given = dict.fromkeys(settings.draws, federation) if isinstance(federation, Federation) else federation or {}
         federations = {draw: given[draw] if draw in given else load(settings.data, draw, data_dir) for draw in settings.draws}
         attack = parse_attack(settings.plan.attack)
-        if loss is not None and settings.plan.loss != "usual":
+        if loss is not None and settings.plan.loss != "auto":
             raise UserError(f"The loss is said twice: {settings.plan.loss!r} in the plan, and one of your own; say it in one place.")
         losses = {
             draw: get_loss(settings.plan.loss, each.task) if loss is None else make_per_sample(loss) for draw, each in federations.items()
@@ -162,7 +161,7 @@ class Study:
             if opened is not None and lane.key in opened.lanes:
                 stood = opened.lanes[lane.key]
                 lane.resume_from(stood.end, stood.state, stood.pending)
-        if opened is not None and opened.lanes and self.settings.plan.stop_early is not None:
+        if opened is not None and opened.lanes and self.settings.plan.patience is not None:
             _replay_validation_scores(lanes, Evidence.open(opened.writer.folder))
         keeper = Recorder(self, opened.writer if opened is not None else None)
         checkpoints = CheckpointSchedule(execution, self.settings.plan.rounds, len(lanes))

@@ -96,7 +96,7 @@ def _count_placed(lane: Lane) -> int:
 
 def _count_pending(lane: Lane) -> int:
     """Answers that are still to come in asynchronous rounds, and the models that they began from."""
-    return 0 if lane.plan.asynchronous is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
+    return 0 if lane.plan.buffer_size is None else 2 * (lane.plan.concurrency or lane.plan.cohort or len(lane.problem.roster))
 
 
 def _count_served_bytes(lane: Lane) -> int:

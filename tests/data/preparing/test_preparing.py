@@ -103,7 +103,7 @@ def test_the_most_frequent_word_and_number_stand_for_gaps() -> None:
     made = Preparation.fit(columns, PrepOptions(impute="most_frequent", categories="onehot"), many)
     gap = np.array([[0, 0, np.nan, np.nan], [1, 0, 7, 4]])
     assert made.apply(gap, None).tolist() == [[0, 1, 3, 118], [1, 0, 7, 4]]
-    again = Preparation.read(json.loads(json.dumps(made.told())))
+    again = Preparation.from_dict(json.loads(json.dumps(made.to_dict())))
     assert again.apply(gap, None).tolist() == made.apply(gap, None).tolist()
     mean = Preparation.fit(columns, PrepOptions(impute="mean", categories="onehot"), many)
     assert mean.apply(gap, None)[0, :2].tolist() == [0, 0]  # no other way fills words
@@ -137,7 +137,7 @@ def test_other_ways_leave_no_gaps_and_travel_with_a_bundle(tmp_path: Path, how: 
 def test_a_preparation_that_was_tampered_with_is_refused(change: dict[str, object]) -> None:
     made = Preparation.fit(NUMBERS, BOTH, {"x": np.zeros((2, 2))})
     with pytest.raises(ValueError, match=r"cannot use scale='magic'|statistics that are|a scaling without"):
-        Preparation.read({**made.told(), **change})
+        Preparation.from_dict({**made.to_dict(), **change})
 
 
 def test_words_become_indicators_and_unknown_ones_none() -> None:
@@ -157,11 +157,11 @@ def test_words_become_indicators_and_unknown_ones_none() -> None:
 def test_a_preparation_survives_as_json() -> None:
     rows = {"x": np.array([[1.1, 7.0], [3.0, 1e9 / 3]])}
     made = Preparation.fit(NUMBERS, BOTH, rows)
-    again = Preparation.read(json.loads(json.dumps(made.told())))
+    again = Preparation.from_dict(json.loads(json.dumps(made.to_dict())))
     assert again.apply(rows["x"], None).tobytes() == made.apply(rows["x"], None).tobytes()
     assert again.wishes == BOTH
     with pytest.raises(ValueError, match="not of 2 features"):
-        Preparation.read({**made.told(), "scalings": {"": {"mean": [1.0], "deviation": [1.0]}}})
+        Preparation.from_dict({**made.to_dict(), "scalings": {"": {"mean": [1.0], "deviation": [1.0]}}})
 
 
 @pytest.mark.parametrize("whose", ["federated", "client"])

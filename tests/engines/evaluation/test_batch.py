@@ -179,7 +179,7 @@ def test_models_of_any_kind_are_counted_together_as_each_by_itself() -> None:
     with LoopEngine(world) as loop:
         judge = loop.space(world).judge
         jury = batch.BatchEvaluator(lambda models, rows: [judge(model, rows) for model in models], EvalSets(world.federation))
-        found = batch.evaluate_together([Work(ask, world) for ask in asks], {world: jury}, map)
+        found = batch.evaluate_together([Work.bind(ask, world) for ask in asks], {world: jury}, map)
         expected = loop.run(asks)
     assert sorted(found) == list(range(len(asks)))
     for number, answer in enumerate(expected):

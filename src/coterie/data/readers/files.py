@@ -12,14 +12,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from platformdirs import user_cache_path
 
 from coterie._util.errors import UserError
 
 
 def get_cache_folder() -> Path:
-    """The user's cache: $XDG_CACHE_HOME/coterie, or ~/.cache/coterie."""
+    """The user's cache: $XDG_CACHE_HOME/coterie where that is set, else the platform's own (~/.cache/coterie on Linux)."""
     named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named).expanduser() if named else Path.home() / ".cache") / "coterie"
+    return Path(named).expanduser() / "coterie" if named else user_cache_path("coterie", appauthor=False)
 
 
 def list_data_folders(given: Path | None = None) -> list[Path]:

@@ -119,8 +119,6 @@ def _iterate_ar_parts(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 FOLDER = "packages"  # below a data folder
-
-
 SHOWN_DIGITS = 12  # letters of a hash in a sentence
 
 
@@ -140,7 +138,7 @@ class Package:
         return f"{FOLDER}/{self.file}"
 
     @property
-    def told(self) -> str:
+    def provenance(self) -> str:
         """For provenance."""
         return f"{self.name} {self.version} of {'PyPI' if self.client == 'pip' else 'Debian'}, SHA-256 {self.sha256}"
 

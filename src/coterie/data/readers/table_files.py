@@ -59,13 +59,13 @@ class FileRows:
         places = [self.locate(int(samples[start])) for start in starts]
         return FileRows(tuple((int(start), str(place.file), place.row) for start, place in zip(starts, places, strict=True)))
 
-    def told(self) -> list[list[Any]]:
+    def to_list(self) -> list[list[Any]]:
         """As plain values."""
         return [list(run) for run in self.runs]
 
     @classmethod
-    def read(cls, told: Iterable[Sequence[Any]]) -> "FileRows":
-        """From what `told` gave."""
+    def from_list(cls, told: Iterable[Sequence[Any]]) -> "FileRows":
+        """The inverse of `to_list`."""
         return cls(tuple((int(sample), str(file), int(line)) for sample, file, line in told))
 
 
@@ -77,7 +77,7 @@ def locate_row(row: int, rows: FileRows | None) -> Row:
 def get_file_rows(provenance: Mapping[str, Any]) -> FileRows | None:
     """The lines of samples, where they came from files."""
     told = provenance.get(ROWS)
-    return None if told is None else FileRows.read(told)
+    return None if told is None else FileRows.from_list(told)
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,9 @@ from coterie.data.tokens import BLOCK_COLUMN, check_blocks, hash_tokenizer, make
 
 # LEAF's 80 letters and the dollar sign, which tinyshakespeare has: a model's outputs do not depend on who says what
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}$"
-
-
 _CODES = np.full(256, 255, np.uint8)
-
-
 _CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
-
-
 SENTIMENT = ("negative", "positive")
-
-
 OPINION = ("0", "1")
 
 
@@ -75,11 +67,7 @@ def read_plays(root: Path) -> Table:
 
 
 BANKING77 = make_data_set("banking77", read_banking77)
-
-
 SENT140 = make_data_set("sent140", lambda root: read_leaf({"train": [root / "sent140" / "sent140_k30.json.gz"]}, classes=SENTIMENT))
-
-
 SHAKESPEARE = make_data_set("shakespeare", read_plays, hub={"labels": {letter: letter for letter in ALPHABET}})
 
 
@@ -93,8 +81,6 @@ def _make_goodreads(form: str) -> DataSet:
 
 
 GOODREADS = _make_goodreads("rawtext")
-
-
 GOODREADS_COUNTS = _make_goodreads("bow2517")
 
 
@@ -256,7 +242,7 @@ def banking77_tokens(
     assert table.part is not None
     owners, names = _assign_questions(table, table.part, clients, topics, _data_seed), make_client_ids(clients)
     blocks = samples_from_table(
-        "banking77_tokens", make_block_table(table.texts, owners, table.part, names, tokenizer, length), BANKING77.told
+        "banking77_tokens", make_block_table(table.texts, owners, table.part, names, tokenizer, length), BANKING77.provenance
     )
     assert blocks.owners is not None
     if len(blocks.owner_names) < clients:

@@ -96,7 +96,7 @@ class ServedModels:
             combiner=restrict_combiner(own.combiner, own.places) if combined and own.combiner is not None else None,
             tokens=federation.x.dtype.kind != "f",
             features=get_feature_names(federation),
-            scaling={name: Scaling.read(scaling[name]) for name in names if name in scaling},
+            scaling={name: Scaling.from_dict(scaling[name]) for name in names if name in scaling},
             preparation=None if preparation is None else preparation.of(names),
             worded=get_text_column(federation.provenance),
             blocked=get_text_blocker(federation.provenance) if federation.task.name == "next-token" else None,

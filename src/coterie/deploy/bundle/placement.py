@@ -165,11 +165,11 @@ def _prepare_rows(raw: Array, train: Ints, known: Federation, name: str) -> tupl
         made = preparation.apply(raw, name)
         if np.isnan(made).any():
             raise UserError(f"Row {int(np.isnan(made).any(1).argmax())} of {name!r} has a gap, which the study did not fill: fill it in.")
-        return made, {DONE: preparation.told()}
+        return made, {DONE: preparation.to_dict()}
     if "scaling" in known.provenance:
         scaling = Scaling.of(np.asarray(raw[train], dtype=np.float64))
-        return scaling.apply(raw), {"scaling": {name: scaling.told()}}
-    return raw.astype(known.x.dtype), {} if known.inputs is None else {INPUTS: known.inputs.told()}
+        return scaling.apply(raw), {"scaling": {name: scaling.to_dict()}}
+    return raw.astype(known.x.dtype), {} if known.inputs is None else {INPUTS: known.inputs.to_dict()}
 
 
 DRAWS = 20  # random halves of the rows

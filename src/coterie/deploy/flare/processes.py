@@ -3,7 +3,6 @@
 A lock allows one `coterie serve` for a server's folder and one `coterie join` for a kit.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -21,8 +20,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
+from filelock import lock_descriptor
 
 from coterie._util.errors import UserError
+from coterie._util.locks import read_note, write_note
 from coterie.deploy.flare.child_process import child_command
 from coterie.deploy.flare.jobs import KIT, ORGANISATION, SERVER_FOLDER, write_server_files, write_site_files
 from coterie.deploy.flare.protection import check_flare_version
@@ -77,6 +78,8 @@ class ProcessLock:
         Raises:
             UserError: Another process holds the folder. It is named.
         """
+        if os.name == "nt":
+            raise UserError("Servers and sites of a federation run on Linux and macOS: on Windows, use WSL.")
         self.folder, self.what = folder.absolute(), what
         try:
             self.handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -84,7 +87,7 @@ class ProcessLock:
             raise UserError(f"Cannot write to {folder}: {error.strerror or error}.") from error
         try:
             self._take(monotonic() + patience)
-            self._write(json.dumps(asdict(LockHolder.this())))
+            write_note(self.handle, json.dumps(asdict(LockHolder.this())))
             self._end_orphans()
         except BaseException:
             os.close(self.handle)
@@ -98,15 +101,14 @@ class ProcessLock:
 
     def close(self) -> None:
         """Let others take the folder, as soon as what was started there has ended."""
-        self._write("")
+        write_note(self.handle, "")
         os.close(self.handle)
 
     def _take(self, end: float) -> None:
         while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock_descriptor(self.handle, blocking=False):
                 return
-            holder = self._read()
+            holder = self._read_holder()
             if holder is not None and holder.host != socket.gethostname():
                 raise UserError(f"{self.what} runs already, as process {holder.process} on {holder.host}: stop it there first.")
             if holder is not None and holder.alive:
@@ -130,15 +132,11 @@ class ProcessLock:
                     one.kill()  # by number and time of start: never somebody else's
         psutil.wait_procs(found, timeout=5)
 
-    def _read(self) -> LockHolder | None:
+    def _read_holder(self) -> LockHolder | None:
         try:
-            return LockHolder(**json.loads(os.pread(self.handle, 1000, 0)))
+            return LockHolder(**json.loads(read_note(self.handle)))
         except (ValueError, TypeError):  # its holder has not written it yet
             return None
-
-    def _write(self, text: str) -> None:
-        os.ftruncate(self.handle, 0)
-        os.pwrite(self.handle, text.encode(), 0)
 
 
 def _find_flare_processes(folder: Path) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from coterie.core.arrays import Ints
 from coterie.core.specs import Spec, parse, split_at
 from coterie.deploy.files import escape_text
 from coterie.deploy.messages import Denial
-from coterie.deploy.orders import OrderTerms
+from coterie.deploy.orders import ASKS, OrderTerms
 
 if TYPE_CHECKING:
     from coterie.engines.engine import StampedAsk
@@ -117,10 +117,7 @@ def _is_listed(spec: str, names: Iterable[str]) -> bool:
     return spec in names or all(part in names for part in parts)
 
 
-AskName = Literal["Train", "Gradient", "Losses", "Error", "Evaluate", "SketchedTrain", "SketchedGradient"]
-
-
-ASKS: tuple[AskName, ...] = ("Train", "Gradient", "Losses", "Error", "Evaluate")
+AskName = Literal["Train", "Gradient", "Losses", "AskErrors", "Evaluate", "SketchedTrain", "SketchedGradient"]
 
 
 SKETCHED: tuple[AskName, ...] = ("SketchedTrain", "SketchedGradient")  # answered, too, where the whole is
@@ -137,7 +134,7 @@ READING_MODELS = ("efficientnet_lite0", "fusion", "lm", "text")
 OWN_MODELS = tuple(sorted((*BUILT_MODELS, *READING_MODELS)))
 
 
-OWN_RULES = ("Beside", "Contrast")  # Ditto's and MOON's
+OWN_RULES = ("DittoRule", "MOONRule")  # Ditto's and MOON's
 
 
 # Words that are choices of a model's own, by its setting: no other text of a spec is read as anything but a name in `model_files`.
@@ -190,7 +187,7 @@ class Policy(PolicyTable):
     maximum_epochs: Annotated[int, Field(ge=1)] = 1000  # of one ask
     maximum_steps: Annotated[int, Field(ge=1)] = 100_000  # of one client, in one ask
     asks_per_run: Annotated[int, Field(ge=0)] = 100_000
-    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, Error, Evaluate
+    models_per_run: Annotated[int, Field(ge=0)] = 50_000  # on which one client is evaluated: Losses, AskErrors, Evaluate
     models_in_all: Annotated[int, Field(ge=0)] = 500_000  # the same over all runs on a client's data
     minimum_samples: Annotated[int, Field(ge=1)] = 10  # a client that would answer from fewer is silent
     message_megabytes: Annotated[float, Field(gt=0)] = 256.0  # of one ask or one reply
@@ -352,7 +349,7 @@ DEFAULT_POLICY = """\
 
 # The questions that are answered. Take out what your methods do not need: FedAvg needs Train (and Evaluate, to be judged).
 # Where Train or Gradient may not leave, "SketchedTrain" and "SketchedGradient" let random projections of updates and gradients out.
-asks = ["Train", "Gradient", "Losses", "Error", "Evaluate"]
+asks = ["Train", "Gradient", "Losses", "AskErrors", "Evaluate"]
 
 # How many directions such sketches may show, in all runs together, and never more than half of the model's. Asked again with the same
 # projection they show nothing new; a server that may ask with ever new ones could put the whole together.
@@ -361,7 +358,7 @@ sketch_numbers = 256
 # The models and local rules that may run here. One that somebody else wrote is code that you run: it must be named, as
 # "package.module:Class".
 models = ["cnn", "densenet121", "lstm", "mclr", "mlp", "resnet18", "resnet50", "rnn"]
-rules = ["Beside", "Contrast"]
+rules = ["DittoRule", "MOONRule"]
 
 # Asks that are stamped with a later round are not answered. (What a site gives away in one round this does not limit: 'privacy' does.)
 maximum_rounds = 1000
@@ -370,8 +367,8 @@ maximum_rounds = 1000
 maximum_epochs = 1000
 maximum_steps = 100000
 
-# How often one run may ask, and on how many different models a client is evaluated (Losses, Error, Evaluate): in one run, and in all runs
-# on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
+# How often one run may ask, and on how many different models a client is evaluated (Losses, AskErrors, Evaluate): in one run, and in all
+# runs on its data. 200 rounds of 10 methods with 5 seeds take 10,000 models for each part of the data that is evaluated.
 asks_per_run = 100000
 models_per_run = 50000
 models_in_all = 500000

@@ -105,7 +105,7 @@ def select_clients(federation: Federation, clients: Sequence[str]) -> Federation
         x=np.asarray(federation.x[kept]),
         raw=None if federation.raw is None else np.asarray(federation.raw[kept]),
         y=federation.y[kept],
-        provenance={**federation.provenance, **({} if lines is None else {ROWS: lines.select(kept).told()})},
+        provenance={**federation.provenance, **({} if lines is None else {ROWS: lines.select(kept).to_list()})},
         ids=tuple(clients),
         train=cut(federation.train),
         test=cut(federation.test),

@@ -6,6 +6,9 @@ splits a vector that is wider than the registers) and every sum is taken in a fi
 a tile never changes a bit.
 
 All arrays are flat float32 buffers and every row starts at a multiple of LANES, padded with zeros.
+
+Why it is kept: with plain numba loops a whole study takes 1.17 times as long with a linear model, 1.54 and 1.48 times with MLPs
+(`python -m benchmarks.llvm_tiles`, two cores).
 """
 
 from collections.abc import Callable

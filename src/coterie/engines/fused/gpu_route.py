@@ -190,7 +190,7 @@ def train_on_device(job: TrainingJob, *, resident: tuple[torch.Tensor, torch.Ten
     job.check()
     x, y = resident
     if not has_kernel(job.sizes):
-        raise ValueError(f"No GPU kernel for a model of sizes {job.sizes}: use the vectorised route.")
+        raise ValueError(f"No GPU kernel for a model of sizes {job.sizes}: use the stacked route.")
     if not x.is_cuda or x.dtype != torch.float32 or x.shape != job.x.shape or y.shape != job.y.shape or not x.is_contiguous():
         raise ValueError("The resident data must be the job's, on a GPU, float32 and contiguous.")
     with torch.cuda.device(x.device):

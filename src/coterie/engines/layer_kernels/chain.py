@@ -183,7 +183,7 @@ def _to_pair(value: Any) -> tuple[int, int]:
 
 
 class ChainStepper:
-    """Steps as `vectorised.step.Stepper` takes them, for a module that is a chain; the weights of a stack are in its layers' own order."""
+    """Steps as `StackedStepper` takes them, for a module that is a chain; the weights of a stack are in its layers' own order."""
 
     def __init__(self, chain: LayerChain, layout: Layout, loss: Loss, x: Tensor, y: Tensor, precision: Precision = "float32") -> None:
         self.chain, self.loss, self.y, self.precision = chain, loss, y, precision

@@ -21,7 +21,6 @@ from coterie.engines.loss import Loss
 from coterie.engines.stacked.conv_products import ConvAsProducts
 from coterie.engines.stacked.state import Shared, Stack, StepRule, update
 from coterie.engines.stacked.vmap_rewrites import VmapRewrites, has_rewritten_layers
-from coterie.models.layers import is_stackable
 
 
 def find_lookup_table(module: nn.Module, layout: Layout) -> Slice | None:
@@ -67,6 +66,7 @@ class StackedStepper:
         y: Tensor,
         *,
         products: bool,
+        adapters: bool,
         dtype: torch.dtype,
         precision: Precision = "float32",
     ) -> None:
@@ -74,7 +74,7 @@ class StackedStepper:
         self.module, self.loss, self.x, self.y, self.products, self.dtype = module, loss, x, y, products, dtype
         self._types = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
         self._slices, self.lookup = layout.slices, find_lookup_table(module, layout)
-        self._by_itself, self._rewritten = is_stackable(module), has_rewritten_layers(module)
+        self._adapters, self._rewritten = adapters, has_rewritten_layers(module)
         self._weights = [s for s in layout.slices if s.kind == "weight"]
         self._others = [s for s in layout.slices if s.kind != "weight"]
 
@@ -137,7 +137,7 @@ class StackedStepper:
 
         x = self.x[samples] if reads is None or self.lookup is None else offset_tokens(self.x[samples], reads, self.lookup)
         with self.rewrite_convolutions(), self.mapping():
-            if self._by_itself:  # adapters: one large batch through the body that all have in common
+            if self._adapters:  # one large batch through the body that all have in common
                 flat = passed(tensors, x.flatten(0, 1))
                 return flat.view(*samples.shape, *flat.shape[1:])
             return vmap(passed)(tensors, x)

@@ -1,21 +1,28 @@
-"""Workers that are processes of this machine.
+"""Workers that are processes of this machine: the executor that starts them, and the process itself (`python -m` this module).
 
-A study is pickled once into an unnamed file that all workers map, so its arrays are in memory once.
+A study is pickled once into an unnamed file that all workers map, so its arrays are in memory once. A worker loads it and runs tasks
+until the connection closes or the driver ends.
 """
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+import traceback
+from contextlib import ExitStack, suppress
 from mmap import ACCESS_READ, mmap
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryFile
+from threading import Thread
+from time import sleep
 from typing import IO, Any
 
 from coterie._util.errors import UserError
-from coterie.run.workers.executor import Executor, TaskCompleted, TaskFailed, WaveTask, WorkerLost, WorkerMessage
+from coterie.engines.engine import Engine
+from coterie.run.environment import WorkerHost
+from coterie.run.workers.executor import Executor, TaskCompleted, TaskFailed, WaveTask, WorkerLost, WorkerMessage, run_task
 
 ALIGNMENT = 64  # bytes: as far apart as vector units like it
 
@@ -58,6 +65,8 @@ class ProcessExecutor(Executor):
     """So many processes, each begun when it is needed and again when it was lost; the study's arrays are in memory once."""
 
     def __init__(self, study: Any, size: int) -> None:
+        if os.name == "nt":
+            raise UserError("Worker processes run on Linux and macOS: on Windows, omit --workers, or use WSL.")
         self._size = size
         self._freight = write_shared_file(study)
         self._idle: list[_WorkerProcess] = []
@@ -100,7 +109,7 @@ class _WorkerProcess:
     def __init__(self, freight: IO[bytes]) -> None:
         self.line, theirs = Pipe()
         handed = (theirs.fileno(), freight.fileno())
-        command = [sys.executable, "-P", "-m", "coterie.run.workers.worker", *map(str, (os.getpid(), *handed))]
+        command = [sys.executable, "-P", "-m", "coterie.run.workers.processes", *map(str, (os.getpid(), *handed))]
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         # what a worker has to say is no result: it goes where errors go
         self.process = subprocess.Popen(
@@ -122,3 +131,60 @@ class _WorkerProcess:
         self.line.close()
         self.process.kill()
         self.process.wait()
+
+
+POLL_SECONDS = 0.5  # seconds between looks at whether the driver is there
+
+
+def run_worker(line: Connection, freight: int) -> None:
+    """Carry out errands as they come, until the line is closed."""
+    try:
+        study = read_shared_file(freight)
+    except (AttributeError, ImportError) as error:
+        line.send(
+            TaskFailed(f"A worker cannot find what the study is made of ({error}): let it stand in a module that can be imported.", True)
+        )
+        return
+    engine: Engine | None = None
+    with ExitStack() as held:
+        while (errand := _receive_task(line)) is not None:
+            try:
+                line.send(WorkerHost.here())
+                if engine is None:
+                    engine = held.enter_context(study.engine(errand.execution, errand.routes))
+                for report in run_task(study.lanes(), errand, engine):
+                    line.send(report)
+                line.send(TaskCompleted())
+            except UserError as error:
+                line.send(TaskFailed(str(error), True))
+            except ConnectionError:  # the driver is gone
+                return
+            except Exception:
+                line.send(TaskFailed(traceback.format_exc(), False))
+
+
+def _receive_task(line: Connection) -> WaveTask | None:
+    try:
+        errand: Any = line.recv()
+    except (EOFError, OSError):
+        return None
+    return errand if isinstance(errand, WaveTask) else None
+
+
+def _exit_with_driver(driver: int) -> None:
+    """End when the driver does, even in the middle of a stretch: nobody would write it down."""
+    while os.getppid() == driver:
+        sleep(POLL_SECONDS)
+    os._exit(1)
+
+
+def main(words: list[str]) -> None:
+    """The process' beginning: the driver's process id, and what it handed down open."""
+    driver, line, freight = map(int, words)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, too, which then ends its workers
+    Thread(target=_exit_with_driver, args=(driver,), daemon=True).start()
+    run_worker(Connection(line), freight)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
