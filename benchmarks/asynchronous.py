@@ -20,8 +20,7 @@ import vl_convert
 from coterie.analysis.costs import find_time_to_target, sample_at_moments
 from coterie.analysis.record_reader import read_records
 from coterie.core.arrays import Doubles
-from coterie.core.plan import Plan
-from coterie.core.simulation import Slowed
+from coterie.core.plan import Plan, Slowed
 from coterie.evidence.settings import Settings
 from coterie.report.figure import CONFIG, SPEC_VERSION
 from coterie.run.study import Study

@@ -12,7 +12,7 @@ import pytest
 from coterie.core.asks import AskErrors, Evaluate, Gradient, Losses, Reply, Share, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.deploy.messages import KINDS, PROTOCOL, AskBatch, Denial, from_message, to_message
 from coterie.deploy.site.audit import Audit
 from coterie.deploy.site.ledger import Ledger

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie._util.errors import UserError
 from coterie.core.asks import Gradient, Losses, Train
 from coterie.core.local import Local
-from coterie.core.sketches import clip_rows
+from coterie.core.vectors import clip_rows
 from coterie.deploy.site import privacy
 from coterie.deploy.site.policy import ClipNoise, DpSgd
 from coterie.deploy.site.privacy import PrivateTrainer, count_releases, draw_secure_normals, privatise_reply

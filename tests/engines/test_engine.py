@@ -11,7 +11,7 @@ from torch import nn
 from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Train
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.engines.batched import BatchedEngine
 from coterie.engines.engine import Engine, StampedAsk
 from coterie.engines.loop import LoopEngine

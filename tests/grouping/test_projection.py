@@ -13,7 +13,8 @@ from coterie.engines.batched import make_engine
 from coterie.engines.world import World
 from coterie.grouping import similarity
 from coterie.grouping.similarity import RandomProjection, compute_distances, compute_gram, project_randomly
-from coterie.grouping.structure_views import SKETCH, WIDE, Probes, probe
+from coterie.grouping.structure_views import SKETCH, WIDE, Probes
+from coterie.methods.client_probes import ask_probes
 from coterie.run.driver import run_script
 
 
@@ -67,7 +68,7 @@ def test_probes_are_as_before_and_their_projection_is_drawn_once(monkeypatch: py
             replies.append(reply)
 
     with make_engine(world, "loop", "cpu", 1) as engine:
-        found = run_script(heard(probe(problem.initial(0)(), ctx.roster.available, 10, ctx)), engine)
+        found = run_script(heard(ask_probes(problem.initial(0)(), ctx.roster.available, 10, ctx)), engine)
     assert len(replies) == 20
     assert len(drawn) == -(-width // BLOCK)  # once for all questions
     for place, reply in enumerate(replies):

@@ -6,7 +6,7 @@ from scipy.stats import chi2_contingency
 from scipy.stats.contingency import association
 
 from coterie.inspect.differences import Difference, combine_tests, compare_halves, compare_halves_by_class, compute_label_spread
-from grouping.choice.made_probes import made, proportions_alone
+from grouping.made_probes import made, proportions_alone
 
 
 def test_two_halves_that_agree_and_that_do_not() -> None:

@@ -9,12 +9,13 @@ import coterie as ct
 
 DATA = "digits/rotated(clients=24,groups=2)"
 SWITCHES = (
-    "grouping.similarity",
     "grouping.clustering",
     "grouping.bipartition",
     "grouping.neighbours",
     "grouping.kmeans",
+    "methods.cfl",
     "methods.flhc",
+    "methods.grouped",
     "methods.guard",
     "methods.fedex",
     "methods.robust",

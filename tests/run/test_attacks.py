@@ -10,11 +10,10 @@ from coterie._util.errors import UserError
 from coterie.analysis.record_reader import read_records
 from coterie.core.asks import Gradient, Gradients, Losses, LossTable, Train, Trained
 from coterie.core.local import Local
-from coterie.core.plan import Plan
+from coterie.core.plan import Attack, Plan, parse_attack
 from coterie.core.rng import make_key
 from coterie.core.roster import Roster
-from coterie.core.simulation import Attack, parse_attack
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.data.poisoning import make_trigger_set, poison_federation
 from coterie.evidence.reader import read_notes
 from coterie.run.conditions import MaliciousClients

@@ -15,7 +15,7 @@ from coterie.core.asks import Refusal
 from coterie.evidence.manifest import REQUEST
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import STOPPED
-from coterie.methods.rate_override import RateOverride
+from coterie.methods.wrapper import RateOverride
 
 
 def describe_malicious(records: Records) -> str | None:

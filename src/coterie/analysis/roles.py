@@ -14,12 +14,12 @@ from coterie._util.formatting import format_count
 from coterie.core.method import Method
 from coterie.core.specs import Spec, split_at
 from coterie.evidence.settings import MethodFacts
-from coterie.grouping.controls import Assign
 from coterie.methods.catalogue import build, get_spec
+from coterie.methods.controls import Assign
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly
-from coterie.methods.rate_override import RateOverride
+from coterie.methods.wrapper import RateOverride
 
 MethodRole = Literal["baseline", "uniform", "local", "finetuned", "control", "method"]
 

@@ -19,8 +19,7 @@ import numpy as np
 from coterie.core.arrays import Array, Doubles, Floats, Ids, Ints, find_positions
 from coterie.core.local import Local
 from coterie.core.serving import Serving
-from coterie.core.sketches import Sketch
-from coterie.core.vectors import Vectors, on_device
+from coterie.core.vectors import Sketch, Vectors, on_device
 
 
 class Refusal(Enum):

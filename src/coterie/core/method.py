@@ -21,9 +21,9 @@ from coterie.core.rng import make_generator, make_key
 from coterie.core.roster import Roster, select_cohort
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import check_settings
-from coterie.core.sketches import Sketch
 from coterie.core.states import State
 from coterie.core.tasks import CLASSIFICATION, Task
+from coterie.core.vectors import Sketch
 
 if TYPE_CHECKING:
     from coterie.core.model import ModelSpec

@@ -4,8 +4,8 @@ import numpy as np
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Array, Ids, Ints
+from coterie.core.plan import Attack, Backdoor
 from coterie.core.rng import hash_word, make_key, shuffle
-from coterie.core.simulation import Attack, Backdoor
 from coterie.data.federation import Federation, Parts
 
 TRIGGER_EVERY = 20  # one feature in so many carries a backdoor's mark, and at least one

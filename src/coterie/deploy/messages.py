@@ -29,8 +29,8 @@ from coterie.core.asks import (
 )
 from coterie.core.local import Local
 from coterie.core.serving import COMBINED, Combiner, Mixture, Serving
-from coterie.core.sketches import Sketch
 from coterie.core.states import UnknownKindError, pack, unpack
+from coterie.core.vectors import Sketch
 from coterie.data.schema import Schema
 from coterie.deploy.files import LONGEST_TEXT, escape_text, is_name
 from coterie.engines.engine import StampedAsk

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from coterie._util.errors import UserError
 from coterie.core.local import Local
 from coterie.core.plan import Plan
-from coterie.grouping.controls import Assign
+from coterie.methods.controls import Assign
 
 SEED_LIMIT = 1 << 63  # above every seed: tables hold them in 64 bits
 MAX_SEEDS = 100_000

@@ -8,10 +8,8 @@ import numpy as np
 
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Doubles, Floats
-from coterie.core.method import Context
 from coterie.core.rng import make_generator
 from coterie.core.vectors import BLOCK, as_vectors, map_column_blocks, prepare_rows
-from coterie.grouping.landmarks import LANDMARKS, MANY, compute_short_points
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -118,19 +116,6 @@ def _compute_eigen(gram: Doubles, floor: float) -> tuple[Doubles, Doubles]:
 
 
 PAIRS = 2000  # clients up to which all pairs are multiplied, however short the rows: as it has ever been
-
-
-def compute_points(vectors: Floats, origin: Floats | None, ctx: Context, variance: float | None = None) -> Doubles:
-    """(n, r) principal coordinates of what clients sent; of more than `MANY`, in the directions of landmarks, which is noted."""
-    if len(vectors) > MANY:
-        note_landmarks(ctx)
-        return compute_short_points(vectors, origin, ctx.rng("landmarks"), variance=variance)
-    return compute_principal_points(vectors, origin, variance)
-
-
-def note_landmarks(ctx: Context) -> None:
-    """Write down that a sample stood for everybody in this round's grouping."""
-    ctx.note("landmarks", LANDMARKS)
 
 
 def compute_principal_points(vectors: Floats, origin: Floats | None = None, variance: float | None = None) -> Doubles:

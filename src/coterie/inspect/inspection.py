@@ -20,9 +20,9 @@ from coterie.data.catalogue import load
 from coterie.data.federation import Federation
 from coterie.engines.batched import make_engine
 from coterie.engines.world import World
-from coterie.grouping.heterogeneity import ask_pni, compute_gini, compute_label_indices, compute_update_indices
+from coterie.grouping.heterogeneity import compute_gini, compute_label_indices, compute_update_indices
 from coterie.grouping.structure import DRAWS, StructureResult, find_groups
-from coterie.grouping.structure_views import MIN_SAMPLES, has_enough_clients, probe
+from coterie.grouping.structure_views import MIN_SAMPLES, has_enough_clients
 from coterie.inspect.differences import (
     Difference,
     LabelSpread,
@@ -32,6 +32,7 @@ from coterie.inspect.differences import (
     compute_label_spread,
 )
 from coterie.inspect.pilot import EvaluationFold, Pilot, PilotPlan, run_pilot
+from coterie.methods.client_probes import ask_pni, ask_probes
 from coterie.models.catalogue import GivenModel, resolve_model
 from coterie.run.callbacks import StepsBar
 from coterie.run.driver import run_script
@@ -147,7 +148,7 @@ def run_inspection(
     clients, model = ctx.sample(ctx.roster.available, plan.most, "inspected clients"), init()
     plan = plan if ctx.task.counts_classes else replace(plan, labels=False)  # there are no classes to be asked about one by one
     sketch = ctx.sketch(plan.sketch, plan.sketch_clip, plan.sketch_noise)
-    probes = yield from probe(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
+    probes = yield from ask_probes(model, clients, len(classes), ctx, labels=plan.labels, sketch=sketch)
     if not has_enough_clients(probes):
         raise UserError(f"Fewer than two clients have {2 * MIN_SAMPLES} training samples and answered: there is nothing to compare.")
     found = yield from ask_pni(clients, init)

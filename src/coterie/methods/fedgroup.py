@@ -21,15 +21,13 @@ from coterie.core.mixing import Mixing, mix
 from coterie.core.rng import make_generator, make_key
 from coterie.core.serving import NamedModels, Serving
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch
-from coterie.core.vectors import as_vectors
+from coterie.core.vectors import Sketch, as_vectors
 from coterie.grouping.clustering import compute_silhouette, find_nearest
-from coterie.grouping.controls import apply_control, assign_newcomers
 from coterie.grouping.kmeans import compute_inertia, kmeans, renumber_labels
 from coterie.grouping.similarity import compute_dot_products, compute_ternary_cosines
-from coterie.methods.group_number import GroupNumber, GroupNumberMixin
+from coterie.methods.controls import apply_control, assign_newcomers
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
 from coterie.methods.grouped import GroupedMethod, Groups, compute_mean_model, name_models
-from coterie.methods.sketching import SketchingMixin
 
 
 def compared_updates(pretrained: Trained, origin: Floats, sketch: Sketch | None, ctx: Context) -> tuple[Floats, Floats | None]:

@@ -20,17 +20,14 @@ from coterie.core.local import Local
 from coterie.core.method import Context, MemoryNeeds, Round, done
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.core.sketches import Sketch, project
-from coterie.core.vectors import as_vectors
+from coterie.core.vectors import Sketch, as_vectors, project
 from coterie.grouping.clustering import compute_silhouette
-from coterie.grouping.controls import apply_control
 from coterie.grouping.kmeans import kmeans, renumber_labels
 from coterie.grouping.landmarks import MANY, compute_short_points_of
-from coterie.grouping.similarity import compute_points, note_landmarks
 from coterie.methods.averaging import Weighting, compute_weights
-from coterie.methods.group_number import GroupNumber, GroupNumberMixin
-from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups
-from coterie.methods.sketching import SketchingMixin
+from coterie.methods.controls import apply_control
+from coterie.methods.group_number import GroupNumber, GroupNumberMixin, SketchingMixin
+from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, compute_client_points, note_landmarks
 
 ComparedPart = Literal["all", "last_layer", "sketch"]
 
@@ -39,10 +36,10 @@ def compute_compared_points(vectors: Floats, origin: Floats, on: ComparedPart, s
     """(n, r) the models as points with the distances that `on` asks for; many are placed in the principal directions of landmarks."""
     vectors, origin = _select_compared(vectors, on, ctx.layout), _select_compared(origin[None, :], on, ctx.layout)
     if sketch is None:
-        return compute_points(vectors, origin, ctx)
+        return compute_client_points(vectors, origin, ctx)
     if len(vectors) <= MANY:
         return project(vectors, sketch, origin)
-    note_landmarks(ctx)  # everybody's sketches, side by side in float64, would outgrow the models themselves
+    note_landmarks(ctx)  # the sketches of all clients in float64 would outgrow the models themselves
     return compute_short_points_of(lambda rows: project(rows, sketch, origin), vectors, ctx.rng("landmarks"))
 
 

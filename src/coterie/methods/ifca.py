@@ -15,9 +15,9 @@ from coterie.core.layout import InitialModels
 from coterie.core.method import Context, MemoryNeeds, Round
 from coterie.core.serving import Serving
 from coterie.core.settings import setting
-from coterie.grouping.controls import find_largest_group, get_true_groups
 from coterie.grouping.similarity import compute_coordinates, compute_cosines, compute_gram
 from coterie.methods.averaging import Weighting, compute_weights
+from coterie.methods.controls import find_largest_group, get_true_groups
 from coterie.methods.group_number import GroupNumber, GroupNumberMixin
 from coterie.methods.grouped import GroupedMethod, Groups, average_within_groups, find_lowest_loss
 

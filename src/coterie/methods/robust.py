@@ -16,9 +16,8 @@ from coterie.core.settings import setting
 from coterie.core.vectors import MAX_SORTED, as_vectors
 from coterie.grouping.kmeans import trimmed_kmeans
 from coterie.grouping.landmarks import MANY
-from coterie.grouping.similarity import compute_points
 from coterie.methods import robust_rules
-from coterie.methods.grouped import OneShotClustering, OneShotState
+from coterie.methods.grouped import OneShotClustering, OneShotState, compute_client_points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Robust(OneShotClustering):
         return True  # a trimmed mean counts every client alike
 
     def labels(self, state: OneShotState, trained: Trained, ctx: Context) -> Round[Ids]:
-        points = compute_points(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
+        points = compute_client_points(ctx.layout.comparable(trained.vectors), ctx.layout.comparable(state.models), ctx)
         labels, odd = trimmed_kmeans(points, self.groups, int(self.trim * len(points)), ctx.rng("clusters"))
         ctx.note("odd_clients", trained.clients[odd])  # they count in no centre, and join the nearest
         return done(labels)

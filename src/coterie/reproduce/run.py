@@ -15,7 +15,7 @@ from coterie.engines.world import World
 from coterie.evidence.reader import Evidence
 from coterie.evidence.records import LaneEnd, LaneKey
 from coterie.evidence.settings import Settings, parse_seeds
-from coterie.grouping.heterogeneity import ask_pni
+from coterie.methods.client_probes import ask_pni
 from coterie.reproduce.study_files import Reproduction, StudyPart, load_study_code
 from coterie.run.callbacks import Callback
 from coterie.run.driver import run_script

@@ -22,10 +22,9 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Bools, Doubles, Floats, Ids, Ints, Words
 from coterie.core.asks import Ask, Gradient, RefusedReply, Train, Trained
 from coterie.core.method import Context, Method, Problem
-from coterie.core.plan import Plan
+from coterie.core.plan import Equal, Plan, parse_speeds
 from coterie.core.replies import accept
 from coterie.core.rng import make_key
-from coterie.core.simulation import Equal, parse_speeds
 from coterie.core.states import State
 from coterie.engines.engine import AsyncAsk, AsyncReplies, StampedAsk
 

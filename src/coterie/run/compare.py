@@ -32,8 +32,8 @@ from coterie.evidence.manifest import REQUEST as NAME
 from coterie.evidence.manifest import SEALS, repair_request, replace_sealed, seal, write_sealed
 from coterie.evidence.reader import Evidence
 from coterie.evidence.settings import Settings, list_removed
-from coterie.grouping.controls import Assign, bin_by_size
 from coterie.methods.catalogue import get_spec
+from coterie.methods.controls import Assign, bin_by_size
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fine_tuned import FineTuned
 from coterie.methods.local_only import LocalOnly

@@ -13,10 +13,9 @@ import numpy as np
 
 from coterie.core.arrays import Bools, Doubles, Ids
 from coterie.core.asks import Ask, Evaluate, ModelAsk, Reply, Train
-from coterie.core.plan import Plan
+from coterie.core.plan import Attack, Count, Mimic, Noise, Plan, Scale, SignFlip
 from coterie.core.rng import make_generator, make_key, to_uniforms
 from coterie.core.roster import Roster
-from coterie.core.simulation import Attack, Count, Mimic, Noise, Scale, SignFlip
 
 
 def apply_conditions(ask: Ask[Any], plan: Plan, roster: Roster, seed: int, round_: int) -> Ask[Any]:

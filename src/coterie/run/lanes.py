@@ -17,11 +17,10 @@ from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
 from coterie.core.asks import Ask, Evaluate, Evaluated
 from coterie.core.method import Context, Method, Problem
-from coterie.core.plan import Plan
+from coterie.core.plan import Backdoor, Plan, parse_attack
 from coterie.core.replies import Limits, accept
 from coterie.core.rng import make_key as key_of
 from coterie.core.roster import select_evaluated
-from coterie.core.simulation import Backdoor, parse_attack
 from coterie.core.states import State
 from coterie.engines.engine import StampedAsk
 from coterie.evidence.records import (

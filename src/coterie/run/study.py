@@ -15,8 +15,7 @@ from coterie.analysis.roles import check_groups, collect_facts
 from coterie.core.local import Local
 from coterie.core.method import Method, Problem
 from coterie.core.model import MakeModule
-from coterie.core.plan import Plan
-from coterie.core.simulation import parse_attack
+from coterie.core.plan import Plan, parse_attack
 from coterie.data.catalogue import load
 from coterie.data.checks import describe_scale_problem
 from coterie.data.client_scenarios import add_unseen, check_test_samples

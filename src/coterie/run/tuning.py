@@ -21,7 +21,7 @@ from coterie.core.specs import Spec, parse, parse_path, split_at
 from coterie.data.catalogue import list_data
 from coterie.evidence.reader import Evidence
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.rate_override import RateOverride
+from coterie.methods.wrapper import RateOverride
 
 RATE_GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
 MAX_EXTENSIONS = 2  # times that a grid is extended on each side where a method's best rate is its edge

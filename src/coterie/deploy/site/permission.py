@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.asks import Ask, AskErrors, Evaluate, Gradient, Losses, Share, Train
 from coterie.core.local import Local, LocalRule
 from coterie.core.serving import COMBINED, Mixture, Serving
-from coterie.core.sketches import Sketch
+from coterie.core.vectors import Sketch
 from coterie.deploy.messages import Denial
 from coterie.deploy.site.ledger import Book
 from coterie.deploy.site.policy import ClipNoise, DpSgd

@@ -2,8 +2,7 @@
 
 Only random groups *of the same sizes*, that last as long as the method's own, separate similarity from the change of weights that comes
 with any grouping. They still mix large clients with small ones in another way than similar groups do, and so put other weights on the large
-ones: `matched` changes places among clients of like size only. The true groups of a scenario are in the context of the oracle
-control, and of nobody else.
+ones: `matched` changes places among clients of similar size only. Only the context of the oracle control has the true groups of a scenario.
 """
 
 from typing import Literal

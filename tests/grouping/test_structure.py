@@ -17,7 +17,7 @@ from coterie.grouping.structure_points import (
 )
 from coterie.grouping.structure_reference import ReferencePopulation, compute_class_cooccurrence, fit_dirichlet, rake_proportions
 from coterie.grouping.structure_views import Probes, Views, make_views
-from grouping.choice.made_probes import made, proportions_alone
+from grouping.made_probes import made, proportions_alone
 
 
 @pytest.mark.parametrize("n", [4, 9, 40])

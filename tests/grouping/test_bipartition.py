@@ -14,7 +14,6 @@ from coterie.grouping import landmarks
 from coterie.grouping.bipartition import bipartition_by_cosines, bipartition_large, compute_mean_update_norm, summarize_updates
 from coterie.grouping.clustering import Linkage, agglomerative_clustering_large
 from coterie.grouping.similarity import compute_cosines, compute_gram, compute_norms
-from coterie.testing.fakes import make_context
 
 LANDMARKS = 120
 
@@ -66,11 +65,11 @@ def test_lengths_of_moves_are_exact(n: int, d: int, piece: int, seed: int) -> No
     rows, origin = rng.standard_normal((n, d)).astype(np.float32), rng.standard_normal((1, d)).astype(np.float32)
     share = rng.dirichlet(np.ones(n))
     with pytest.MonkeyPatch.context() as patch:
-        exact = summarize_updates(rows, origin, share, make_context([1] * n, d))
+        exact = summarize_updates(rows, origin, share, np.random.default_rng(0))
         patch.setattr("coterie.grouping.bipartition.PIECE", piece)
         patch.setattr("coterie.grouping.bipartition.MANY", 0)
         patch.setattr("coterie.core.vectors.MANY_ROWS", 0)
-        many = summarize_updates(rows, origin, share, make_context([1] * n, d))
+        many = summarize_updates(rows, origin, share, np.random.default_rng(0))
     assert many.mean == pytest.approx(exact.mean, rel=1e-6, abs=1e-6)  # the exact form takes the root of a sum of products
     assert many.longest == pytest.approx(exact.longest, rel=1e-12)
     updates = rows.astype(np.float64) - origin

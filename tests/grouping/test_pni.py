@@ -8,7 +8,8 @@ import pytest
 from coterie.core.asks import AskErrors, Errors
 from coterie.data.catalogue import load
 from coterie.engines.world import World
-from coterie.grouping.heterogeneity import ask_pni, compute_normalised_pni, compute_pni
+from coterie.grouping.heterogeneity import compute_normalised_pni, compute_pni
+from coterie.methods.client_probes import ask_pni
 from coterie.testing.fakes import run_dialogue
 from coterie.testing.play import run_generator
 

@@ -5,7 +5,7 @@ import pytest
 
 from coterie._util.errors import UserError
 from coterie.core.arrays import Ids
-from coterie.grouping.controls import apply_control, assign_newcomers, bin_by_size, find_largest_group
+from coterie.methods.controls import apply_control, assign_newcomers, bin_by_size, find_largest_group
 from coterie.testing.fakes import make_context
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 0, 1])

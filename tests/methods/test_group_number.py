@@ -12,8 +12,8 @@ from coterie.core.plan import Plan
 from coterie.data.federation import Federation
 from coterie.engines.world import World
 from coterie.grouping import structure
-from coterie.grouping import structure as asked
-from coterie.grouping.structure import choose_from_structure
+from coterie.methods import group_number as asked
+from coterie.methods.group_number import choose_from_structure
 from coterie.run.driver import run_script
 from coterie.testing.play import AlteredEngine, drop_replies, pass_unchanged
 from inspect_federations import CLASSES, even, federation

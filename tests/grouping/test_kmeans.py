@@ -1,16 +1,16 @@
-"""k-means from all starts at once finds what scikit-learn finds one start after the other."""
+"""k-means from all starts at once finds what scikit-learn finds one start after the other; trimmed k-means by hand, and of many points."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.metrics import adjusted_rand_score
 
 from coterie._util.threads import use_one_thread
 from coterie.core.arrays import Doubles, Ids
-from coterie.grouping import clustering
 from coterie.grouping import kmeans as kmeans_module
-from coterie.grouping.kmeans import find_best_start, kmeans, renumber_labels
+from coterie.grouping.kmeans import find_best_start, kmeans, renumber_labels, trimmed_kmeans
 
 
 def some_points(n: int, r: int, k: int, apart: float, seed: int) -> Doubles:
@@ -71,5 +71,48 @@ def test_steps_that_did_not_settle_end_with_labels_of_the_last_centres(monkeypat
 def test_kmeans_asks_scikit_learn_only_when_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     points = some_points(60, 4, 3, 5.0, 1)
     usual = kmeans(points, 3, np.random.default_rng(0)).tolist()
-    monkeypatch.setattr(clustering, "find_best_start", lambda *given: None)
+    monkeypatch.setattr(kmeans_module, "find_best_start", lambda *given: None)
     assert kmeans(points, 3, np.random.default_rng(0)).tolist() == usual
+
+
+def test_trimmed_kmeans_leaves_the_odd_one_out_of_its_centres() -> None:
+    # Two tight groups and one far away: k-means with k = 2 gives the far one a cluster and merges the others.
+    points = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2], [100.0]])
+    labels, odd = trimmed_kmeans(points, 2, 1, np.random.default_rng(0))
+    assert odd.tolist() == [False] * 6 + [True]
+    assert len(set(labels[:3])) == len(set(labels[3:6])) == 1
+    assert labels[0] != labels[3] == labels[6]  # it joins the nearest
+    plain, none = trimmed_kmeans(points, 2, 0, np.random.default_rng(0))
+    assert plain[0] == plain[3] != plain[6]
+    assert not none.any()
+
+
+def test_trimmed_kmeans_with_few_points() -> None:
+    labels, _ = trimmed_kmeans(np.zeros((4, 1)), 3, 1, np.random.default_rng(0))
+    assert labels.tolist() == [0] * 4
+    labels, _ = trimmed_kmeans(np.array([[0.0], [1.0]]), 5, 1, np.random.default_rng(0))
+    assert sorted(labels) == [0, 1]
+
+
+def test_of_many_points_the_same_groups_are_found_and_the_same_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(2)
+    truth = draw.choice(3, size=900, p=[0.5, 0.3, 0.2])
+    points = 8 * np.eye(3)[truth] + draw.standard_normal((900, 3))
+    far = draw.permutation(900)[:40]
+    points[far] += 12 * np.sign(draw.standard_normal((40, 3)))
+    exact, odd = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
+    monkeypatch.setattr("coterie.grouping.kmeans.MANY", 100)
+    monkeypatch.setattr("coterie.grouping.kmeans.START_SAMPLE", 300)
+    found, left = trimmed_kmeans(points, 3, 40, np.random.default_rng(0))
+    near = np.setdiff1d(np.arange(900), far)
+    assert adjusted_rand_score(found[near], truth[near]) == 1.0 == adjusted_rand_score(found, exact)
+    assert left.tolist() == odd.tolist()
+    assert np.flatnonzero(left).tolist() == np.sort(far).tolist()
+
+
+@pytest.mark.parametrize(("points", "leave"), [(np.zeros((9, 2)), 2), (np.arange(9.0)[:, None], 0)])
+def test_of_many_points_that_are_one_or_of_whom_nobody_is_left_out(points: np.ndarray, leave: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.grouping.kmeans.MANY", 3)
+    labels, odd = trimmed_kmeans(points, 2, leave, np.random.default_rng(0))
+    assert len(set(labels.tolist())) == len(np.unique(points)[:2])
+    assert not odd.any()

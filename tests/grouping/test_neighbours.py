@@ -9,7 +9,6 @@ from coterie.core.arrays import Floats, Ids
 from coterie.grouping import neighbours
 from coterie.grouping.neighbours import find_nearest_clients, find_nearest_in_blocks, find_nearest_in_cells
 from coterie.grouping.similarity import compute_cosines, compute_gram
-from coterie.testing.fakes import make_context
 
 
 def by_all_pairs(rows: Floats, asking: Ids, count: int) -> Ids:
@@ -72,8 +71,7 @@ def test_the_way_follows_the_number_and_is_noted(monkeypatch: pytest.MonkeyPatch
     for many, pairs in ((400, 0), (399, 40_000), (399, 39_999)):
         monkeypatch.setattr(neighbours, "MANY", many)
         monkeypatch.setattr(neighbours, "PAIRS", pairs)
-        ctx = make_context([1] * 4)
-        found = find_nearest_clients(rows, asking, 2, ctx)
-        noted.append(dict(ctx.notes.named))
+        found, notes = find_nearest_clients(rows, asking, 2, np.random.default_rng(0))
+        noted.append(notes)
         assert recall(found, by_all_pairs(rows, asking, 2)) > 0.9
     assert noted == [{}, {"compared_with": 400}, {"landmarks": 20}]

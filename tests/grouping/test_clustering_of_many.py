@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.arrays import Floats, Ids
-from coterie.core.sketches import Sketch, project
+from coterie.core.vectors import Sketch, project
 from coterie.grouping.clustering import (
     agglomerative_clustering,
     agglomerative_clustering_large,
