@@ -7,7 +7,6 @@ site, nothing else.
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from coterie._util.errors import UserError
 from coterie._util.json_io import read_json_object
-from coterie.deploy.files import keep_private
+from coterie.deploy.files import is_name, keep_private
 from coterie.deploy.server.federation import FederationFolder
 
 KIT = "COTERIE_KIT"  # the folder of the site's kit, said by `coterie join`
@@ -182,9 +181,6 @@ SERVER_APP, SITE_APP = "server_app", "site_app"
 SERVER_FILE, SITE_FILE = "config/config_fed_server.json", "config/config_fed_client.json"
 
 
-RUN = re.compile("[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
-
-
 def write_job(folder: Path, run: str, sites: Sequence[str]) -> Path:
     """The job of a run, as a folder that FLARE submits."""
     job = folder / run
@@ -255,11 +251,6 @@ def find_job_fault(app: Path, authority: Path, *, at_site: bool) -> str:
         run = tree["workflows"][0]["args"]["run"]
     except (ValueError, KeyError, TypeError, IndexError):
         return "a job that cannot be read"
-    if not is_run_name(run):
+    if not is_name(run):
         return "a job of a run without a name"
     return "" if tree == make_server_config(run) else "a job that does something else than Coterie's"
-
-
-def is_run_name(name: object) -> bool:
-    """Whether a name can be a run's folder: it comes from a job, and must not lead elsewhere."""
-    return isinstance(name, str) and RUN.fullmatch(name) is not None

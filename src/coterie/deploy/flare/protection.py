@@ -183,7 +183,7 @@ class Guard:
             return "not the process that its connection proves"
         if not self._speaks_for(peer, origin, letter):
             return "an origin that is not its own"
-        if peer.site in self.removed() and self.own.role == SERVER and letter.subject not in WHEN_REVOKED:
+        if self.own.role == SERVER and peer.site and letter.subject not in WHEN_REVOKED and peer.site in self.removed():
             return "a removed site"
         if letter.destination != self.name and not self._passes_on(origin, destination):
             return "not for this process"
