@@ -35,11 +35,7 @@ from coterie.deploy.server.runner import TooFewSitesError, run_order
 from coterie.deploy.server.runs import Journal, RunFolder
 
 LOOK = 0.05  # seconds between looks at the abort signal
-
-
 FIRST_WAIT = 120.0  # seconds for the first exchange at least: sites then load their data, whatever a phase may take later
-
-
 SILENT = 3  # phases without an answer after which a site is no longer waited for
 
 
@@ -182,8 +178,6 @@ def _store_reply(replies: "queue.Queue[tuple[str, RawMessage | None]]", name: st
 
 
 SHORT_STAY = 100  # rounds: a site that is lost sooner than that is lost again for the same reason
-
-
 LONGEST_WAIT = 64  # rounds at most until such a site is taken in again
 
 
@@ -237,11 +231,7 @@ def _count_rounds(lines: Sequence[Mapping[str, Any]]) -> int:
 
 
 CHECK = 0.1  # seconds between FLARE's looks at tasks that failed; there is no setting for it
-
-
 HOLD = 2.0  # seconds that a site's request for work is held while there is none
-
-
 MOST_HELD = 32  # requests held at once: each takes one of the 64 threads that FLARE has for all requests
 
 

@@ -19,14 +19,8 @@ from coterie.deploy.flare.transport import ASKS, IncomingStreams
 from coterie.deploy.messages import LIMIT, Hello, OversizedMessage, is_kind
 
 TRIES = 2
-
-
 MEGABYTE = 1_000_000
-
-
 MOST_ASKS = 64  # of the largest size that the policy takes, in one message
-
-
 LOOK = 0.2  # seconds between looks at the abort signal
 
 

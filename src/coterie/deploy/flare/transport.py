@@ -35,11 +35,7 @@ from nvflare.fuel.f3.streaming.stream_types import StreamError
 from coterie.deploy.messages import OversizedMessage
 
 SCHEME = "private"
-
-
 SOCKET_FOLDER = "sockets"  # in the workspace of the process
-
-
 LONGEST_PATH = 100  # bytes of a socket's path that every system takes
 
 
@@ -158,37 +154,18 @@ def _get_path(connector: ConnectorInfo) -> Path:
 
 
 FRAME = 16 << 20  # bytes of a frame: FLARE streams in chunks of 1 MiB, and what it does not stream is smaller
-
-
 SMALL = 4 << 20  # bytes of a stream that is no result: questions for work, signs of life, replies of the server's parent
-
-
 WRAPPING = 64 << 10  # bytes that FLARE adds to a result
-
-
 HEADERS = 256  # bytes that a frame counts for beside its payload: many empty ones are a flood, too
-
-
 RESULTS, OTHERS = 2, 8  # streams of a site that may be open at once: each takes one of the 64 threads that FLARE has for all of them
-
-
 FORGOTTEN = 60.0  # seconds without a frame after which a stream is no longer open
-
-
 REMEMBERED = 4096  # streams that were dropped, whose frames may still come
-
-
 SERVER = "server"  # the server's own processes
-
 
 # What is streamed between the two parts of a job: a site's replies, and the asks that it gets when it asks for work
 RESULT = (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE)
 ASKS = (CellChannel.RETURN_ONLY, f"{CellChannel.SERVER_COMMAND}:{ServerCommandNames.GET_TASK}")
-
-
 RELAYED = 64  # frames of one connection that wait to be relayed; its sender then waits
-
-
 UNREAD = 256  # frames that wait for a site to read them; FLARE has at most 16 MiB of a stream on its way
 
 

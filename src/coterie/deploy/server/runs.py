@@ -35,8 +35,6 @@ from coterie.run.callbacks import Callback
 from coterie.run.lanes import Lane, derive_seed
 
 STATUS_FILE, JOURNAL_FILE = "status.json", "journal.jsonl"
-
-
 LONGEST_ENTRY = 2000  # characters of a text in a line
 
 
@@ -172,11 +170,7 @@ class Order:
 
 
 ORDER_FILE, STOP_FILE = "order.json", "stop"
-
-
 WAITING, SUBMITTED, RUNNING_NOW, AGAIN = "waiting", "submitted", "running", "again"
-
-
 END_STATES = ("complete", "refused", "failed", "aborted")  # what else a run may come to
 
 

@@ -201,8 +201,6 @@ def describe_columns(federation: Federation) -> str:
 
 
 SETTINGS_FILE = "site.json"
-
-
 LONGEST_LINE = 1000  # characters of an error in site.log
 
 
