@@ -115,6 +115,7 @@ def init_federation(
     made = create_federation(folder, host, port, [name.strip() for name in sites.split(",") if name.strip()])
     for site in made.sites:
         print(f"Hand {made.kit(site)} to {site}: there, 'coterie join {site} --data ...'.")
+    print("A site answers an order after 'coterie policy approve', or by itself where [approve] in its policy.toml lists the order.")
     print(f"Then, on {host}: coterie serve {folder}")
 
 

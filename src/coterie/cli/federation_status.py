@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from coterie.deploy.server.federation import FederationFolder
     from coterie.deploy.server.runs import RunFolder
 
+SHOWN_COLUMNS = 20
+
 
 def print_status(found: Mapping[str, Any], console: "PlainConsole") -> None:
     """Print sites, then runs, then the groups of the last run that has any."""
@@ -20,6 +22,9 @@ def print_status(found: Mapping[str, Any], console: "PlainConsole") -> None:
     console.print(make_listing(("site", "", "last seen"), rows))
     for name, ends in found["certificates_ending"].items():
         console.print(f"The certificate of {name} ends on {ends}: coterie federation renew DIR {name}.", style="yellow")
+    if columns := found["columns"]:
+        more = f" and {len(columns) - SHOWN_COLUMNS} more" if len(columns) > SHOWN_COLUMNS else ""
+        console.print(f"Columns that the sites agree on: {', '.join(columns[:SHOWN_COLUMNS])}{more}.")
     if not found["runs"]:
         console.print("No runs yet: coterie launch STUDY.toml --federation DIR.")
         return

@@ -331,8 +331,6 @@ def _make_study_engine(folder: Path, study: Study) -> Engine:
 
 
 ONNX_FILE = "model.onnx"
-
-
 ONNX_PACKAGES = ("onnx", "onnxscript")
 
 
@@ -396,8 +394,6 @@ def write_onnx(bundle: Bundle, path: Path) -> None:
 
 
 ADAPTER_FOLDER = "adapter"  # the folder beside bundle.json
-
-
 INNER_PREFIX = "inner."  # where `NextTokens` has the language model
 
 

@@ -139,11 +139,7 @@ def _group_by_site(members: Members, clients: Ids) -> dict[str, Ids]:
 
 
 UNDELIVERED_FILE = "undelivered.json"  # the sites that did not say that they have their models
-
-
 POLL = 2.0  # seconds between questions to sites that have not approved the order
-
-
 TURN = 60.0  # seconds that a job waits for approvals while other runs wait for their turn
 
 
